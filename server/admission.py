@@ -1,0 +1,148 @@
+"""Turns a chat request into a Request for the stages, or refuses it with the field to blame."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from omnistage.server.audio_history import AudioHistory
+from omnistage.server.errors import ApiError, field_path
+from omnistage.server.media import self_contained
+from omnistage.server.models import model_not_found
+from omnistage.server.request import Request, StageParameter
+from omnistage.server.schema import ChatRequest, StageParameters
+from omnistage.stages.graph import StageGraph
+
+FORMATS = ("wav", "pcm16")
+MODALITIES = ({"text"}, {"text", "audio"})
+# Ours, not the entry stage's.
+OWN_FIELDS = frozenset(
+    {
+        "model",
+        "modalities",
+        "audio",
+        "stage_params",
+        "return_codes",
+        "return_token_ids",
+        "request_id",
+        "stream",
+        "stream_options",
+    }
+)
+# vLLM's, but they reach into the engine, or a stream cannot carry them.
+REFUSED_FIELDS = (
+    "chat_template",
+    "ec_transfer_params",
+    "kv_transfer_params",
+    "prompt_logprobs",
+    "use_beam_search",
+    "vllm_xargs",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What requests are judged against."""
+
+    graph: StageGraph
+    speakers: Sequence[str]
+    history: AudioHistory
+
+    def request(self, chat: ChatRequest) -> Request:
+        """The request as the stages get it; raises ApiError."""
+        self._check_fields(chat)
+        outputs = self._outputs(chat)
+        stage_params = self._stage_params(chat.stage_params or {})
+        has_audio = "audio" in outputs
+        return Request(
+            id=f"chatcmpl-{uuid4().hex}",
+            outputs=outputs,
+            body=self._body(chat, stage_params.get(self.graph.entry, {})),
+            speaker=self._speaker(chat) if has_audio else None,
+            stage_params=stage_params,
+            seed=chat.seed,
+            return_codes=bool(chat.return_codes) and has_audio,
+        )
+
+    def _check_fields(self, chat: ChatRequest) -> None:
+        if chat.model is not None and chat.model != self.graph.model:
+            raise model_not_found(chat.model, self.graph.model)
+        if chat.stream_options is not None and not chat.stream:
+            raise refused("stream_options", "is only allowed when stream is true")
+        if chat.top_logprobs and not chat.logprobs:
+            raise refused("top_logprobs", "needs logprobs to be true")
+        for name in REFUSED_FIELDS:
+            if (chat.model_extra or {}).get(name):
+                raise refused(name, "is not supported")
+
+    def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
+        wanted = set(chat.modalities or ["text"])
+        if wanted not in MODALITIES:
+            raise refused("modalities", 'must be ["text"] or ["text", "audio"]')
+        for name in sorted(wanted):
+            if name not in self.graph.outputs:
+                makes = ", ".join(sorted(self.graph.outputs))
+                raise refused("modalities", f"asks for {name}; this model makes {makes}")
+        if "audio" not in wanted:
+            return ("text",)
+        if (chat.n or 1) > 1:
+            raise refused("n", "must be 1 with audio")
+        if chat.audio is not None and chat.audio.format not in FORMATS:
+            raise refused("audio.format", f"must be one of {', '.join(FORMATS)}")
+        return ("text", "audio")
+
+    def _speaker(self, chat: ChatRequest) -> str | None:
+        voice = chat.audio.voice if chat.audio is not None else None
+        if voice is None:
+            return None
+        for speaker in self.speakers:
+            if speaker.lower() == voice.lower():
+                return speaker
+        raise refused("audio.voice", f"{voice!r} is unknown; allowed: {', '.join(self.speakers)}")
+
+    def _stage_params(
+        self, given: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, dict[str, StageParameter]]:
+        checked = {}
+        for stage, parameters in given.items():
+            path = f"stage_params.{stage}"
+            _check_known(path, stage, self.graph.stages)
+            for key in parameters:
+                _check_known(f"{path}.{key}", key, StageParameters.model_fields)
+            checked[stage] = _stage_parameters(path, parameters)
+        return checked
+
+    def _body(self, chat: ChatRequest, own: Mapping[str, StageParameter]) -> dict[str, Any]:
+        """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
+        given = chat.model_dump(exclude_none=True)
+        body = {name: value for name, value in given.items() if name not in OWN_FIELDS}
+        body["messages"] = self_contained(chat.messages, self.history)
+        body |= {name: value for name, value in own.items() if name != "max_tokens"}
+        max_tokens = own.get("max_tokens", body.pop("max_tokens", None))
+        if "max_tokens" in own or "max_completion_tokens" not in body:
+            body["max_completion_tokens"] = max_tokens
+        if body["max_completion_tokens"] is None:
+            del body["max_completion_tokens"]
+        return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def refused(param: str, problem: str) -> ApiError:
+    """A 400 that blames one field."""
+    return ApiError(400, f"{param} {problem}.", param=param, code="invalid_value")
+
+
+def _check_known(path: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise refused(path, f"is unknown; allowed: {', '.join(sorted(known))}")
+
+
+def _stage_parameters(path: str, given: Mapping[str, Any]) -> dict[str, StageParameter]:
+    try:
+        parameters = StageParameters.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = field_path([path, *first["loc"]])
+        raise refused(param, f"is refused: {first['msg']}") from error
+    return parameters.model_dump(exclude_none=True)

@@ -1,0 +1,23 @@
+"""The gateway's HTTP application."""
+
+from fastapi import FastAPI
+
+from omnistage.server.chat import ChatCompletions
+from omnistage.server.errors import install_error_handlers
+from omnistage.server.health import health_routes
+from omnistage.server.models import model_routes
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.request_id import RequestId
+from omnistage.server.sse import KEEP_ALIVE_S
+
+
+def build_app(orchestrator: Orchestrator, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
+    """The app over a running orchestrator."""
+    app = FastAPI(title="omnistage", docs_url=None, redoc_url=None)
+    app.add_middleware(RequestId)
+    install_error_handlers(app)
+    app.include_router(health_routes(orchestrator))
+    app.include_router(model_routes(orchestrator.graph.model))
+    chat = ChatCompletions(orchestrator, keep_alive_s)
+    app.post("/v1/chat/completions", response_model=None)(chat.create)
+    return app

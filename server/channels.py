@@ -1,0 +1,52 @@
+"""The channels of one run: their addresses, and the connectors that make them."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from omnistage.connectors.contract import Connector
+from omnistage.stages.graph import StageGraph
+
+GATEWAY_CONNECTOR = "shm"
+
+Options = Mapping[str, int | float | str | bool]
+MakeConnector = Callable[[str, Path, Options], Connector]
+
+
+def requests_address(stage: str) -> str:
+    """From the gateway to a stage's process."""
+    return f"gateway.{stage}"
+
+
+def outputs_address(stage: str) -> str:
+    """From a stage's process to the gateway."""
+    return f"{stage}.gateway"
+
+
+class Channels:
+    """Creates every channel of a graph before any stage starts, and destroys them at the end."""
+
+    def __init__(self, graph: StageGraph, directory: Path, make_connector: MakeConnector) -> None:
+        self.gateway = make_connector(GATEWAY_CONNECTOR, directory, {})
+        self._channels: list[tuple[Connector, str]] = []
+        for name in graph.stages:
+            self._channels.append((self.gateway, requests_address(name)))
+            self._channels.append((self.gateway, outputs_address(name)))
+        for edge in graph.edges:
+            options = dict(edge.connector.options)
+            rows = make_connector(edge.connector.name, directory, options)
+            # The stage's own process never holds a request for these: only rows need credit.
+            control = make_connector(edge.connector.name, directory, {**options, "credit": 0})
+            prefix = f"{edge.source}.{edge.target}"
+            self._channels.append((control, f"{prefix}.open"))
+            self._channels.append((control, f"{prefix}.feed"))
+            self._channels.append((rows, f"{prefix}.rows"))
+
+    def create(self) -> None:
+        """Make them all."""
+        for connector, address in self._channels:
+            connector.create(address)
+
+    def destroy(self) -> None:
+        """Remove them all; every end is closed."""
+        for connector, address in self._channels:
+            connector.destroy(address)

@@ -1,0 +1,113 @@
+"""POST /v1/chat/completions."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import msgspec
+from fastapi import Request as HttpRequest
+from fastapi import Response
+
+from omnistage.server.admission import Admission
+from omnistage.server.audio_history import AudioHistory, SpokenAnswer
+from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
+from omnistage.server.completion import Completion
+from omnistage.server.disconnect import ClientGone, unless_gone
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.request import Request
+from omnistage.server.schema import ChatRequest
+from omnistage.server.sse import KEEP_ALIVE_S, EventStream
+from omnistage.server.wav import wav_header
+
+logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request with the maker of its chunks and the shape its client wants."""
+
+    request: Request
+    chunks: AnswerChunks
+    is_wav: bool
+    has_usage: bool
+
+
+class ChatCompletions:
+    """Answers chat requests by running them through the graph."""
+
+    def __init__(self, orchestrator: Orchestrator, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+        self._orchestrator = orchestrator
+        self._history = AudioHistory()
+        self._keep_alive_s = keep_alive_s
+
+    async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
+        """Validate and admit, then stream or collect."""
+        answer = self._answer(chat)
+        if chat.stream:
+            return EventStream(self._events(answer), self._keep_alive_s)
+        try:
+            completion = await unless_gone(http.receive, self._collect(answer))
+        except ClientGone:
+            logger.info("%s: the client hung up (499)", answer.request.id)
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        return Response(msgspec.json.encode(completion), media_type="application/json")
+
+    def _answer(self, chat: ChatRequest) -> Answer:
+        graph = self._orchestrator.graph
+        if "audio" in (chat.modalities or ()) and "audio" in graph.outputs:
+            self._orchestrator.admit(graph.outputs)
+        request = Admission(graph, self._orchestrator.speakers, self._history).request(chat)
+        self._orchestrator.admit(request.outputs)
+        head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
+        has_audio = "audio" in request.outputs
+        return Answer(
+            request,
+            SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
+            has_audio and (chat.audio is None or chat.audio.format == "wav"),
+            chat.stream_options is not None and chat.stream_options.include_usage,
+        )
+
+    async def _chunks(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
+        async with aclosing(self._orchestrator.run(answer.request)) as outputs:
+            async for output in outputs:
+                for chunk in answer.chunks.take(output):
+                    yield chunk
+        speech = answer.chunks
+        if isinstance(speech, SpeechChunks):
+            spoken = SpokenAnswer(speech.transcript, speech.expires_at)
+            self._history.remember(speech.audio_id, spoken)
+        for chunk in answer.chunks.finish():
+            yield chunk
+
+    async def _collect(self, answer: Answer) -> ChatChunk:
+        completion = Completion()
+        async with aclosing(self._chunks(answer)) as chunks:
+            async for chunk in chunks:
+                completion.add(chunk)
+        if isinstance(answer.chunks, SpeechChunks):
+            return completion.to_speech(answer.is_wav, answer.request.return_codes)
+        return completion.to_text()
+
+    async def _events(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
+        has_header = not answer.is_wav
+        async with aclosing(self._chunks(answer)) as chunks:
+            async for chunk in chunks:
+                if not chunk["choices"]:
+                    if answer.has_usage:
+                        yield chunk
+                    continue
+                if not has_header:
+                    has_header = _add_wav_header(chunk)
+                yield {**chunk, "usage": None} if answer.has_usage else chunk
+
+
+def _add_wav_header(chunk: ChatChunk) -> bool:
+    """Put the header of a stream before its first samples; whether these were they."""
+    audio = chunk["choices"][0]["delta"].get("audio", {})
+    if "data" not in audio:
+        return False
+    audio["data"] = wav_header() + audio["data"]
+    return True

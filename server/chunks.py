@@ -1,0 +1,213 @@
+"""From the stages' outputs to OpenAI's chat completion chunks, as their clients insist on them.
+
+Each chunk is a dict whose audio data is bytes: whoever encodes it makes base64 of it. The usage
+chunk always comes last; whether a client sees it is the caller's business.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import uuid4
+
+from omnistage.server.audio_history import LIFETIME_S
+from omnistage.server.request import AudioOutput, Output, TextOutput
+
+ChatChunk = dict[str, Any]
+
+DELTA_FIELDS = ("content", "refusal", "tool_calls", "reasoning", "reasoning_content")
+FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What every chunk of one answer says alike, and how much vLLM adds to it."""
+
+    id: str
+    model: str
+    has_token_ids: bool = False
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def chunk(self, choices: list[ChatChunk], **more: Any) -> ChatChunk:
+        """One chunk."""
+        return {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+            **more,
+        }
+
+    def extras(self, chunk: Mapping[str, Any], name: str) -> ChatChunk:
+        """vLLM's token ids under `name`, if the client asked for them and they are there."""
+        value = chunk.get(name) if self.has_token_ids else None
+        return {} if value is None else {name: value}
+
+
+class AnswerChunks(Protocol):
+    """Makes the chunks of one answer."""
+
+    head: AnswerHead
+
+    def take(self, output: Output) -> list[ChatChunk]:
+        """What one output adds."""
+
+    def finish(self) -> list[ChatChunk]:
+        """What is left when every output has ended."""
+
+
+class TextChunks:
+    """An answer of text: vLLM's chunks, one by one."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self.head = head
+        self._opened: set[int] = set()
+        self._usage: Mapping[str, Any] = {}
+
+    def take(self, output: Output) -> list[ChatChunk]:
+        """The same chunk as one of ours."""
+        assert isinstance(output, TextOutput)
+        chunk = output.chunk
+        self._usage = chunk.get("usage") or self._usage
+        choices = [self._choice(choice) for choice in chunk.get("choices", ())]
+        if not choices:
+            return []
+        return [self.head.chunk(choices, **self.head.extras(chunk, "prompt_token_ids"))]
+
+    def _choice(self, choice: Mapping[str, Any]) -> ChatChunk:
+        index = choice["index"]
+        role = {} if index in self._opened else {"role": "assistant"}
+        self._opened.add(index)
+        return {
+            "index": index,
+            "delta": {**role, **delta_of(choice)},
+            "logprobs": logprobs_of(choice),
+            "finish_reason": finish_reason_of(choice),
+            **self.head.extras(choice, "token_ids"),
+        }
+
+    def finish(self) -> list[ChatChunk]:
+        """The usage."""
+        return [self.head.chunk([], usage=usage_of(self._usage, 0))]
+
+
+class SpeechChunks:
+    """An answer of speech: the text is its transcript, the end waits for the last sample."""
+
+    def __init__(self, head: AnswerHead, has_codes: bool) -> None:
+        self.head = head
+        self.audio_id = f"audio_{uuid4().hex}"
+        self.expires_at = head.created + LIFETIME_S
+        self.transcript = ""
+        self._has_codes = has_codes
+        self._is_opened = False
+        self._has_audio_id = False
+        self._finish_reason = "stop"
+        self._usage: Mapping[str, Any] = {}
+        self._num_frames = 0
+
+    def take(self, output: Output) -> list[ChatChunk]:
+        """A delta of the transcript or of the sound."""
+        if isinstance(output, TextOutput):
+            return self._open(output.chunk) + self._take_text(output.chunk)
+        return self._open({}) + self._take_audio(output)
+
+    def _open(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
+        if self._is_opened:
+            return []
+        self._is_opened = True
+        more = self.head.extras(chunk, "prompt_token_ids")
+        return [self.head.chunk([_choice({"role": "assistant", "refusal": None})], **more)]
+
+    def _take_text(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
+        self._usage = chunk.get("usage") or self._usage
+        chunks = []
+        for choice in chunk.get("choices", ()):
+            self._finish_reason = finish_reason_of(choice) or self._finish_reason
+            delta = delta_of(choice)
+            text = delta.pop("content", None)
+            if text:
+                self.transcript += text
+                delta |= self._audio(transcript=text)
+            logprobs = logprobs_of(choice)
+            more = self.head.extras(choice, "token_ids")
+            if delta or logprobs or more:
+                chunks.append(self.head.chunk([{**_choice(delta), "logprobs": logprobs, **more}]))
+        return chunks
+
+    def _take_audio(self, output: AudioOutput) -> list[ChatChunk]:
+        if output.last:
+            self._num_frames = output.num_frames
+        sound: ChatChunk = {}
+        if output.pcm:
+            sound["data"] = output.pcm
+        if self._has_codes and output.codes:
+            sound["codes"] = output.codes
+        return [self.head.chunk([_choice(self._audio(**sound))])] if sound else []
+
+    def _audio(self, **fields: Any) -> ChatChunk:
+        """`delta.audio`; clients concatenate ids, so only the first one carries it."""
+        if self._has_audio_id:
+            return {"audio": fields}
+        self._has_audio_id = True
+        return {"content": None, "audio": {"id": self.audio_id, **fields}}
+
+    def finish(self) -> list[ChatChunk]:
+        """When the audio expires, why the answer ended, the usage."""
+        usage = usage_of(self._usage, self._num_frames)
+        return [
+            *self._open({}),
+            self.head.chunk([_choice(self._audio(expires_at=self.expires_at))]),
+            self.head.chunk([_choice({}, self._finish_reason)]),
+            self.head.chunk([], usage=usage),
+        ]
+
+
+def _choice(delta: ChatChunk, finish_reason: str | None = None) -> ChatChunk:
+    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+def delta_of(choice: Mapping[str, Any]) -> ChatChunk:
+    """The parts of a delta that OpenAI's clients know, but for the role."""
+    delta = choice.get("delta", {})
+    return {name: delta[name] for name in DELTA_FIELDS if delta.get(name) is not None}
+
+
+def logprobs_of(choice: Mapping[str, Any]) -> ChatChunk | None:
+    """The log probabilities, with the key for refusals that the schema wants."""
+    logprobs = choice.get("logprobs")
+    return {"refusal": None, **logprobs} if logprobs else None
+
+
+def finish_reason_of(choice: Mapping[str, Any]) -> str | None:
+    """Why the choice ended; a reason of vLLM's own is a stop."""
+    reason = choice.get("finish_reason")
+    return reason if reason is None or reason in FINISH_REASONS else "stop"
+
+
+def usage_of(usage: Mapping[str, Any], num_frames: int) -> ChatChunk:
+    """The tokens of all stages; a codec frame is one audio token."""
+    prompt = usage.get("prompt_tokens") or 0
+    text = usage.get("completion_tokens") or 0
+    prompt_details = usage.get("prompt_tokens_details") or {}
+    media = prompt_details.get("multimodal_tokens") or {}
+    details = usage.get("completion_tokens_details") or {}
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": text + num_frames,
+        "total_tokens": prompt + text + num_frames,
+        "prompt_tokens_details": {
+            "cached_tokens": prompt_details.get("cached_tokens") or 0,
+            "audio_tokens": media.get("audio", 0),
+            "image_tokens": media.get("image", 0) + media.get("video", 0),
+            "text_tokens": prompt - sum(media.values()),
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": details.get("reasoning_tokens") or 0,
+            "audio_tokens": num_frames,
+            "text_tokens": text,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    }

@@ -1,0 +1,29 @@
+"""Whether the server lives, whether it can serve, and what each stage does."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+
+from omnistage.server.errors import ApiError
+from omnistage.server.orchestrator import RETRY_LOADING_S, Orchestrator
+
+
+def health_routes(orchestrator: Orchestrator) -> APIRouter:
+    """GET /health and /ready."""
+    router = APIRouter()
+
+    @router.get("/health")
+    async def health() -> Mapping[str, Any]:
+        return {"stages": orchestrator.health}
+
+    @router.get("/ready")
+    async def ready() -> Mapping[str, Any]:
+        if orchestrator.unready:
+            stages = ", ".join(f"{name} ({state})" for name, state in orchestrator.unready.items())
+            raise ApiError(
+                503, f"Not ready: {stages}.", code="not_ready", retry_after_s=RETRY_LOADING_S
+            )
+        return {"ready": True}
+
+    return router

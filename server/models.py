@@ -1,0 +1,33 @@
+"""The models that the server offers: its graph's one."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+
+from omnistage.server.errors import ApiError
+
+
+def model_not_found(name: str, served: str) -> ApiError:
+    """The refusal of a model that is not served."""
+    message = f"The model {name!r} does not exist; this server has {served!r}."
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def model_routes(served: str) -> APIRouter:
+    """GET /v1/models and /v1/models/{id}; ids may contain slashes."""
+    router = APIRouter()
+    card = {"id": served, "object": "model", "created": int(time.time()), "owned_by": "omnistage"}
+
+    @router.get("/v1/models")
+    async def models() -> Mapping[str, Any]:
+        return {"object": "list", "data": [card]}
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> Mapping[str, Any]:
+        if name.strip("/") != served.strip("/"):
+            raise model_not_found(name, served)
+        return card
+
+    return router

@@ -1,0 +1,248 @@
+"""Runs a graph: starts its stages, hands them requests, merges what comes back by request id."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Full
+from omnistage.server.channels import (
+    Channels,
+    MakeConnector,
+    outputs_address,
+    requests_address,
+)
+from omnistage.server.errors import ApiError
+from omnistage.server.process import StageProcess
+from omnistage.server.request import Output, Request, output_of
+from omnistage.server.stage_link import StageLauncher, StageLink, StageState
+from omnistage.stages.graph import StageGraph
+
+logger = logging.getLogger(__name__)
+
+MAX_REQUESTS = 1024
+READY_GRACE_S = 10.0
+LOADING_GRACE_S = 0.5  # a stage that loads does not hear us
+RETRY_LOADING_S = 5
+RETRY_OVERLOAD_S = 1
+
+
+class StageDied(Exception):
+    """A stage ended before the graph was ready."""
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One request between its first chunk and its last.
+
+    The queue needs no bound of its own: every stage stops at its credit, which returns as the
+    client takes.
+    """
+
+    path: Sequence[StageLink]
+    pending: set[str]
+    queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
+
+
+class Orchestrator:
+    """Owns the stages of one graph and the requests in them; an async context."""
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        directory: Path,
+        launch: StageLauncher = StageProcess,
+        make_connector: MakeConnector = make_connector,
+    ) -> None:
+        self.graph = graph
+        self._directory = directory
+        self._launch = launch
+        self._channels = Channels(graph, directory, make_connector)
+        self._links: dict[str, StageLink] = {}
+        self._in_flight: dict[str, InFlight] = {}
+        self._watching: list[asyncio.Task[None]] = []
+        self._settled = asyncio.Event()
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _start(self) -> None:
+        """Start every stage at once; they load while we already listen."""
+        self._channels.create()
+        (self._directory / "graph.json").write_text(self.graph.model_dump_json())
+        for name in self.graph.stages:
+            await self._start_stage(name)
+
+    async def _start_stage(self, name: str) -> None:
+        gateway = self._channels.gateway
+        requests = gateway.sender(requests_address(name))
+        outputs = gateway.receiver(outputs_address(name))
+        handle = self._launch(name, self._directory)
+        link = StageLink(name, handle, requests, outputs)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(outputs.fileno(), self._receive, link)
+        loop.add_reader(requests.fileno(), requests.flush)
+        await handle.start()
+        self._links[name] = link
+        self._watching.append(asyncio.create_task(self._watch(link)))
+        logger.info("stage %s is loading", name)
+
+    async def _watch(self, link: StageLink) -> None:
+        link.ended_by = await link.handle.wait()
+        self._receive(link)
+        link.state = StageState.DEAD
+        logger.error("stage %s ended: %s", link.name, link.ended_by)
+        self._settled.set()
+        self._stop_reading(link)
+        for flight in self._in_flight.values():
+            if link in flight.path:
+                flight.queue.put_nowait(_dead(link))
+
+    async def _close(self) -> None:
+        for task in self._watching:
+            task.cancel()
+        await asyncio.gather(*self._watching, return_exceptions=True)
+        for flight in self._in_flight.values():
+            flight.queue.put_nowait(ApiError(503, "The server is shutting down."))
+        for link in self._links.values():
+            link.tell("", "stop")
+        await asyncio.gather(*(self._stop(link) for link in self._links.values()))
+        self._channels.destroy()
+        logger.info("all stages have ended")
+
+    async def _stop(self, link: StageLink) -> None:
+        await link.handle.stop(LOADING_GRACE_S if link.state is StageState.LOADING else READY_GRACE_S)
+        self._stop_reading(link)
+        link.state = StageState.DEAD
+        link.requests.close()
+        link.outputs.close()
+
+    def _stop_reading(self, link: StageLink) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(link.outputs.fileno())
+        loop.remove_reader(link.requests.fileno())
+
+    # State
+
+    async def loaded(self) -> None:
+        """Every stage is ready; StageDied if one ended first."""
+        await self._settled.wait()
+        for link in self._links.values():
+            if link.state is StageState.DEAD:
+                raise StageDied(f"stage {link.name} ended while it loaded: {link.ended_by}")
+
+    @property
+    def unready(self) -> Mapping[str, StageState]:
+        """The stages that cannot serve, and why."""
+        return {
+            link.name: link.state
+            for link in self._links.values()
+            if link.state is not StageState.READY
+        }
+
+    @property
+    def health(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each stage last said of itself."""
+        return {name: link.health for name, link in self._links.items()}
+
+    @property
+    def speakers(self) -> Sequence[str]:
+        """The voices that the graph's stages know."""
+        return sorted({name for link in self._links.values() for name in link.speakers})
+
+    # Requests
+
+    def admit(self, outputs: Iterable[str]) -> Sequence[StageLink]:
+        """The stages on the way to these outputs; ApiError if they cannot take a request now."""
+        path = [self._links[name] for name in self.graph.path(set(outputs))]
+        for link in path:
+            if link.state is StageState.LOADING:
+                raise ApiError(
+                    503,
+                    f"Stage {link.name} is still loading.",
+                    code="loading",
+                    retry_after_s=RETRY_LOADING_S,
+                )
+            if link.state is StageState.DEAD:
+                raise _dead(link)
+        if len(self._in_flight) >= MAX_REQUESTS:
+            raise ApiError(
+                503,
+                f"The server already has {MAX_REQUESTS} requests.",
+                code="server_overloaded",
+                retry_after_s=RETRY_OVERLOAD_S,
+            )
+        return path
+
+    async def run(self, request: Request) -> AsyncGenerator[Output, None]:
+        """The outputs of one request as they come; closing it early cancels the request."""
+        flight = InFlight(self.admit(request.outputs), set(request.outputs))
+        self._in_flight[request.id] = flight
+        try:
+            self._links[self.graph.entry].requests.send(request.to_chunk())
+            async with aclosing(self._outputs(request.id, flight)) as outputs:
+                async for output in outputs:
+                    yield output
+        except Full as error:
+            raise ApiError(503, str(error), retry_after_s=RETRY_OVERLOAD_S) from error
+        finally:
+            del self._in_flight[request.id]
+            for link in flight.path:
+                if flight.pending:
+                    link.tell(request.id, "cancel")
+                link.forget(request.id)
+
+    async def _outputs(self, request_id: str, flight: InFlight) -> AsyncGenerator[Output, None]:
+        while flight.pending:
+            item = await flight.queue.get()
+            if isinstance(item, ApiError):
+                raise item
+            link, chunk = item
+            link.grant(request_id)
+            if chunk.kind == "error":
+                raise ApiError.from_stage(chunk.meta)
+            if chunk.kind in flight.pending:
+                if chunk.last:
+                    flight.pending.remove(chunk.kind)
+                yield output_of(chunk)
+
+    def _receive(self, link: StageLink) -> None:
+        while (chunk := link.outputs.receive()) is not None:
+            if chunk.kind in ("ready", "status"):
+                link.grant(chunk.request_id)
+                self._hear(link, chunk)
+            elif chunk.request_id in self._in_flight:
+                self._in_flight[chunk.request_id].queue.put_nowait((link, chunk))
+            else:  # it crossed our cancel
+                link.forget(chunk.request_id)
+
+    def _hear(self, link: StageLink, chunk: Chunk) -> None:
+        link.hear(chunk)
+        if chunk.kind == "ready":
+            logger.info("stage %s ready in %.1f s", link.name, chunk.meta["seconds"])
+            if not self.unready:
+                self._settled.set()
+
+
+def _dead(link: StageLink) -> ApiError:
+    return ApiError(
+        503,
+        f"Stage {link.name} has ended ({link.ended_by}).",
+        code="stage_unavailable",
+        retry_after_s=RETRY_LOADING_S,
+    )

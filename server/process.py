@@ -1,0 +1,126 @@
+"""The process of one stage, seen from the server: start, log, end."""
+
+import asyncio
+import logging
+import os
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+TERMINATE_PATIENCE_S = 5.0
+LOG_PATIENCE_S = 1.0
+MAX_LINE_BYTES = 1 << 16
+LINE_END = re.compile(rb"[\r\n]+")
+
+
+class StageProcess:
+    """One `omnistage.stages.worker` in a session of its own, so that its descendants end with it.
+
+    Start it from the main thread: the kernel ends the child when the thread that made it ends.
+    """
+
+    def __init__(self, name: str, directory: Path, command: Sequence[str] | None = None) -> None:
+        self.name = name
+        worker = [sys.executable, "-m", "omnistage.stages.worker"]
+        place = ["--stage", name, "--run-directory", str(directory)]
+        self._command = [*worker, *place] if command is None else list(command)
+
+    async def start(self) -> None:
+        """Start the process and forward what it prints."""
+        reading, writing = os.pipe()
+        loop = asyncio.get_running_loop()
+        self._log = StageLog(self.name)
+        await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=writing,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        finally:
+            os.close(writing)
+        self._watching = asyncio.create_task(self._watch())
+
+    @property
+    def pid(self) -> int:
+        """The process's id, and its group's."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return not self._watching.done()
+
+    async def wait(self) -> str:
+        """How it ended, once it and its descendants have."""
+        return await asyncio.shield(self._watching)
+
+    async def stop(self, grace_s: float) -> None:
+        """Let it end by itself for `grace_s`, then ask, then kill."""
+        if not await self._ends_within(grace_s):
+            self._process.terminate()
+            if not await self._ends_within(TERMINATE_PATIENCE_S):
+                logger.warning("stage %s does not end: killing it", self.name)
+                self._kill_group()
+        await self._watching
+        await self._log.close()
+
+    async def _watch(self) -> str:
+        code = await self._process.wait()
+        self._kill_group()
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+    async def _ends_within(self, seconds: float) -> bool:
+        done, _ = await asyncio.wait({self._watching}, timeout=seconds)
+        return bool(done)
+
+    def _kill_group(self) -> None:
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            logger.debug("no process of stage %s is left", self.name)
+
+
+class StageLog(asyncio.Protocol):
+    """What a stage prints, line by line into our log."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rest = b""
+        self._closed = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The pipe is open."""
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Log the lines that are complete; a progress bar's carriage return ends one too."""
+        *lines, self._rest = LINE_END.split(self._rest + data)
+        if len(self._rest) > MAX_LINE_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._write(line)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """Everyone who could print is gone."""
+        self._write(self._rest)
+        self._closed.set()
+
+    def _write(self, line: bytes) -> None:
+        if line.strip():
+            logger.info("[%s] %s", self._name, line.decode(errors="replace").rstrip())
+
+    async def close(self) -> None:
+        """Take the rest, then let the pipe go."""
+        try:
+            await asyncio.wait_for(self._closed.wait(), LOG_PATIENCE_S)
+        except TimeoutError:
+            logger.warning("something still holds the output of stage %s", self._name)
+        self._transport.close()

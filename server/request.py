@@ -1,0 +1,69 @@
+"""A request as the stages get it, and the outputs that leave the graph for it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omnistage.connectors.chunk import Chunk
+
+StageParameter = int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One validated request: which outputs it wants, and the chat body of the entry stage."""
+
+    id: str
+    outputs: tuple[str, ...]
+    body: Mapping[str, Any]
+    speaker: str | None = None
+    stage_params: Mapping[str, Mapping[str, StageParameter]] = field(default_factory=dict)
+    seed: int | None = None
+    return_codes: bool = False
+
+    def to_chunk(self) -> Chunk:
+        """The chunk that opens it at the entry stage."""
+        meta = {
+            "body": self.body,
+            "outputs": list(self.outputs),
+            "speaker": self.speaker,
+            "stage_params": self.stage_params,
+            "seed": self.seed,
+            "return_codes": self.return_codes,
+        }
+        return Chunk(self.id, "request", 0, {}, meta)
+
+
+@dataclass(frozen=True, slots=True)
+class TextOutput:
+    """One chat completion chunk of the text stage; `last` on its final one."""
+
+    chunk: Mapping[str, Any]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AudioOutput:
+    """Samples (s16le, 24 kHz, mono), their codec frames if asked for; `num_frames` on the last."""
+
+    pcm: bytes = b""
+    codes: tuple[tuple[int, ...], ...] = ()
+    num_frames: int = 0
+    last: bool = False
+
+
+Output = TextOutput | AudioOutput
+
+
+def output_of(chunk: Chunk) -> Output:
+    """Read an output's chunk."""
+    if chunk.kind == "text":
+        return TextOutput(chunk.meta["chunk"], chunk.last)
+    pcm = chunk.tensors.get("pcm")
+    codes = chunk.tensors.get("codes")
+    return AudioOutput(
+        b"" if pcm is None else bytes(pcm.data),
+        () if codes is None else tuple(map(tuple, codes.numpy().tolist())),
+        int(chunk.meta.get("frames", 0)),
+        chunk.last,
+    )

@@ -1,0 +1,30 @@
+"""The WAV header of 24 kHz mono s16le."""
+
+import struct
+
+SAMPLE_RATE_HZ = 24_000
+SAMPLE_BYTES = 2
+HEADER_BYTES = 44
+UNKNOWN_SIZE = 0xFFFFFFFF
+
+
+def wav_header(num_bytes: int | None = None) -> bytes:
+    """The 44 bytes before the samples; without `num_bytes` for a stream of unknown length."""
+    data_size = UNKNOWN_SIZE if num_bytes is None else num_bytes
+    riff_size = UNKNOWN_SIZE if num_bytes is None else HEADER_BYTES - 8 + num_bytes
+    return struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        b"RIFF",
+        riff_size,
+        b"WAVE",
+        b"fmt ",
+        16,
+        1,  # PCM
+        1,  # mono
+        SAMPLE_RATE_HZ,
+        SAMPLE_RATE_HZ * SAMPLE_BYTES,
+        SAMPLE_BYTES,
+        8 * SAMPLE_BYTES,
+        b"data",
+        data_size,
+    )

@@ -1,0 +1,1 @@
+"""One YAML stage graph a model."""

@@ -1,0 +1,1 @@
+"""What runs inside a stage process, and the parent's handle on it."""

@@ -1,0 +1,37 @@
+"""What goes wrong with one request, as a stage tells the gateway."""
+
+from typing import Any
+
+
+class RequestError(Exception):
+    """One request's failure: an HTTP status and the fields of OpenAI's error envelope."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+
+    @property
+    def type(self) -> str:
+        """OpenAI's error type for the status."""
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+    def to_meta(self, stage: str) -> dict[str, Any]:
+        """The meta of an `error` output."""
+        return {
+            "status": self.status,
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+            "stage": stage,
+        }

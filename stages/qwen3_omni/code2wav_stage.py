@@ -1,0 +1,97 @@
+"""The code2wav stage: codec frames of all requests in, PCM out, one batch after another."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
+from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav
+from omnistage.stages.stage import StagePorts
+
+
+class Code2WavStage:
+    """Steps the batch decoder in a thread and hands each request its samples."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+        self._done: dict[str, asyncio.Event] = {}
+        self._wants_codes: dict[str, bool] = {}
+        self._num_frames: dict[str, int] = {}
+        self._from: dict[str, Receiver] = {}
+        self._work = asyncio.Event()
+
+    async def start(self) -> dict[str, Any]:
+        """Load, and decode one frame."""
+        self._engine = Code2Wav.from_checkpoint(self._ports.model, **self._ports.engine)
+        self._engine.warm_up()
+        self._loop_task = asyncio.create_task(self._loop())
+        return {}
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Wait until every sample of the request has left."""
+        request = meta["request"]
+        done = self._done[request_id] = asyncio.Event()
+        self._wants_codes[request_id] = bool(request.get("return_codes"))
+        self._num_frames[request_id] = 0
+        self._engine.open(request_id)
+        try:
+            await done.wait()
+        finally:
+            self._engine.cancel(request_id)
+            for known in (self._done, self._wants_codes, self._num_frames, self._from):
+                known.pop(request_id, None)
+
+    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+        """Frames of one request, int32 [n, codebooks]."""
+        if chunk.request_id not in self._done:
+            asyncio.get_running_loop().call_soon(self._take_opened, receiver, chunk)
+            return
+        self._take_opened(receiver, chunk)
+
+    def _take_opened(self, receiver: Receiver, chunk: Chunk) -> None:
+        if chunk.kind != "codes" or chunk.request_id not in self._done:
+            receiver.forget(chunk.request_id)
+            return
+        codes = chunk.tensors["codes"].numpy() if "codes" in chunk.tensors else None
+        self._from[chunk.request_id] = receiver
+        self._engine.push(chunk.request_id, codes, chunk.last)
+        self._work.set()
+
+    def silence(self, request_id: str) -> None:
+        """Nothing will be spoken: one empty last output."""
+        done = self._done.get(request_id)
+        if done is not None and not done.is_set():
+            self._ports.send_output(request_id, "audio", {"frames": 0}, last=True)
+            done.set()
+
+    async def _loop(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while answers := await loop.run_in_executor(None, self._engine.step):
+                for answer in answers:
+                    self._send(answer)
+
+    def _send(self, answer: Audio) -> None:
+        request_id, pcm, codes, last = answer
+        done = self._done.get(request_id)
+        if done is None or done.is_set():
+            return
+        receiver = self._from.get(request_id)
+        if receiver is not None:
+            receiver.grant(request_id)
+        self._num_frames[request_id] += len(codes)
+        tensors = {"pcm": Tensor.from_numpy(pcm)}
+        if self._wants_codes[request_id]:
+            tensors["codes"] = Tensor.from_numpy(codes)
+        meta = {"frames": self._num_frames[request_id]} if last else {}
+        self._ports.send_output(request_id, "audio", meta, tensors, last)
+        if last:
+            done.set()
+
+    async def close(self) -> None:
+        """Stop the loop."""
+        self._loop_task.cancel()
+        await asyncio.gather(self._loop_task, return_exceptions=True)

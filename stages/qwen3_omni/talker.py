@@ -1,0 +1,178 @@
+"""The talker stage: thinker tokens in, codec frames out; the frames leave from the engine."""
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from transformers import AutoConfig
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.failure import RequestError
+from omnistage.stages.qwen3_omni.rope import Grid
+from omnistage.stages.qwen3_omni.talker_model import talker_config
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
+from omnistage.stages.stage import StagePorts
+from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.engine import make_engine, refuse_preemption
+from omnistage.stages.vllm.late_inputs import late_input_options
+from omnistage.stages.vllm.ports import BridgeConfig
+
+logger = logging.getLogger(__name__)
+
+# Defaults of the reference's generate(); the code predictor samples with its own when it samples.
+TEMPERATURE, TOP_K, TOP_P, REPETITION_PENALTY = 0.9, 50, 1.0, 1.05
+PREDICTOR_TOP_K, PREDICTOR_TOP_P = 50, 0.8
+
+
+def derived_seed(seed: int, stage: str) -> int:
+    """A stage's own seed from the request's."""
+    return zlib.crc32(f"{seed}/{stage}".encode())
+
+
+class Talker:
+    """One AsyncLLM whose requests wait for their inputs in its scheduler."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+        config = AutoConfig.from_pretrained(ports.model)
+        self._ids = SpeechIds.of(config)
+        self._silent: dict[str, asyncio.Event] = {}
+
+    async def start(self) -> dict[str, Any]:
+        """Load, and speak two frames."""
+        ports = self._ports
+        assert ports.downstream is not None
+        bridge = BridgeConfig(
+            late_inputs=True,
+            feeds=ports.feeds,
+            export="codes",
+            sink=ports.downstream.rows,
+            chunk_sizes=ports.downstream.chunk_sizes,
+        )
+        options = {"skip_tokenizer_init": True, **ports.engine, "enable_prefix_caching": False}
+        self._engine = make_engine(AsyncLLM, ports.model, options, bridge, talker_config)
+        refuse_preemption(self._engine)
+        self._max_model_len = self._engine.model_config.max_model_len
+        await self._warm_up()
+        return {"speakers": sorted(self._ids.speakers), "max_model_len": self._max_model_len}
+
+    async def _warm_up(self) -> None:
+        ids = self._ids
+        prompt = talker_prompt(
+            ids, [ids.im_start, ids.user, ids.im_start, ids.assistant, 0], [], min(ids.speakers)
+        )
+        options = late_input_options(
+            "warm-up",
+            prompt.inputs,
+            hidden_positions=prompt.hidden_positions,
+            hidden_sources=prompt.hidden_sources,
+            first_token_position=len(prompt) - 1,
+            position_delta=0,
+            end_ids=(ids.tts_eos, ids.tts_pad),
+            tokens=(0,),
+            complete=True,
+        )
+        params = self._sampling({"max_tokens": 2, "ignore_eos": True}, 0)
+        params.extra_args = {"omnistage": {**options, "export": False}}
+        async for _ in self._engine.generate(self._prompt(len(prompt)), params, "warm-up"):
+            pass
+
+    def _prompt(self, length: int) -> Any:
+        return {"prompt_token_ids": [self._ids.codec_pad] * length}
+
+    def _sampling(self, wanted: Mapping[str, Any], seed: int | None) -> SamplingParams:
+        """Parameters of code 0; n frames need n + 1 tokens: the last is never fed back."""
+        return SamplingParams(
+            temperature=wanted.get("temperature", TEMPERATURE),
+            top_k=wanted.get("top_k", TOP_K),
+            top_p=wanted.get("top_p", TOP_P),
+            repetition_penalty=wanted.get("repetition_penalty", REPETITION_PENALTY),
+            seed=wanted.get("seed", seed),
+            max_tokens=wanted.get("max_tokens", self._max_model_len) + 1,
+            min_tokens=wanted.get("min_tokens", 0),
+            ignore_eos=wanted.get("ignore_eos", False),
+            stop_token_ids=[] if wanted.get("ignore_eos") else [self._ids.codec_eos],
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Announce the request downstream, then run it to its end."""
+        request = meta["request"]
+        speaker = request.get("speaker") or self._default_speaker
+        if speaker.lower() not in self._ids.speakers:
+            allowed = ", ".join(sorted(self._ids.speakers))
+            raise RequestError(400, f"unknown voice {speaker!r}; allowed: {allowed}", param="voice")
+        downstream = self._ports.downstream
+        assert downstream is not None
+        downstream.open.send(Chunk(request_id, "open", 0, {}, {"request": request}))
+        silent = self._silent.setdefault(request_id, asyncio.Event())
+        speaking = asyncio.create_task(self._speak(request_id, meta, speaker))
+        waiting = asyncio.create_task(silent.wait())
+        try:
+            await asyncio.wait({speaking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if speaking.done():
+                await speaking
+            else:
+                downstream.open.send(Chunk(request_id, "silent", 0, {}, {}))
+        finally:
+            self._silent.pop(request_id, None)
+            waiting.cancel()
+            speaking.cancel()
+            await asyncio.gather(speaking, waiting, return_exceptions=True)
+
+    def silence(self, request_id: str) -> None:
+        """The answer has no text: nothing will be spoken."""
+        event = self._silent.get(request_id)
+        if event is not None:
+            event.set()
+
+    @property
+    def _default_speaker(self) -> str:
+        speakers = self._ids.speakers
+        return "ethan" if "ethan" in speakers else min(speakers)
+
+    async def _speak(self, request_id: str, meta: Mapping[str, Any], speaker: str) -> None:
+        request = meta["request"]
+        grids = [Grid(offset, tuple(size), step) for offset, size, step in meta["grids"]]
+        prompt = talker_prompt(self._ids, meta["prompt"].tolist(), grids, speaker)
+        if len(prompt) + 2 > self._max_model_len:
+            raise RequestError(
+                400,
+                f"the talker's prompt has {len(prompt)} rows; at most {self._max_model_len - 2}",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        wanted = request.get("stage_params", {}).get(self._ports.name, {})
+        params = self._sampling(wanted, self._seed(request))
+        options = late_input_options(
+            request_id,
+            prompt.inputs,
+            hidden_positions=prompt.hidden_positions,
+            hidden_sources=prompt.hidden_sources,
+            first_token_position=len(prompt) - 1,
+            position_delta=prompt.position_delta,
+            end_ids=(self._ids.tts_eos, self._ids.tts_pad),
+            tokens=prompt.lead,
+        )
+        random = np.random.default_rng()
+        options["sampling"] = {
+            "temperature": params.temperature,
+            "top_k": PREDICTOR_TOP_K,
+            "top_p": PREDICTOR_TOP_P,
+            "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
+        }
+        params.extra_args = {"omnistage": options}
+        async for _ in self._engine.generate(self._prompt(len(prompt)), params, request_id):
+            pass
+
+    def _seed(self, request: Mapping[str, Any]) -> int | None:
+        seed = request.get("seed")
+        return None if seed is None else derived_seed(seed, self._ports.name)
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        self._engine.shutdown()

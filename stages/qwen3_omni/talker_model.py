@@ -1,0 +1,250 @@
+"""The Qwen3-Omni talker as a vLLM model: codec frames from thinker tokens and hidden rows.
+
+Math: transformers' Qwen3OmniMoeTalkerForConditionalGeneration. The backbone is vLLM's Qwen3-MoE
+(q/k norm, routed experts and a gated shared expert: the same layers). A token's input is
+
+    text:    text_projection(thinker embedding of a token id), looked up in a table made at load
+    or       hidden_projection(thinker hidden state) at positions of images, sounds and videos
+    codec:   + embedding of a special codec id in the assistant header
+    decode:  + the sum of the codec embeddings of the whole previous frame
+
+The residual codes of frame t are computed at the start of the forward after code 0 was sampled,
+from the hidden state that sampled it (StepTable, `last_hidden`).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import Qwen3OmniMoeConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerResizeMLP,
+)
+from vllm.config import VllmConfig
+from vllm.model_executor.layers.logits_processor import LogitsProcessor
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+from vllm.model_executor.models.interfaces import SupportsMRoPE
+from vllm.model_executor.models.qwen3_moe import Qwen3MoeModel
+from vllm.model_executor.models.utils import maybe_prefix
+
+from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
+from omnistage.stages.vllm import step
+from omnistage.stages.vllm.step import Started
+from omnistage.stages.vllm.step_table import StepTable
+
+NUM_SUPPRESSED = 1024  # the reference suppresses the top ids of the vocabulary but codec_eos
+PROJECTION_CHUNK = 8192
+
+
+def talker_config(config: Any) -> Any:
+    """`hf_overrides`: the talker's own configuration with our architecture.
+
+    The size of the thinker's vocabulary comes along: the talker holds its projected embeddings.
+    vLLM also calls this with an empty configuration, to ask for the model type.
+    """
+    if not isinstance(config, Qwen3OmniMoeConfig):
+        return config
+    talker = config.talker_config
+    talker.architectures = ["OmnistageQwen3OmniTalker"]
+    talker.thinker_vocab_size = config.thinker_config.text_config.vocab_size
+    return talker
+
+
+class Qwen3OmniTalker(nn.Module, SupportsMRoPE):  # type: ignore[misc]
+    """Forward of one engine step over the bridge's step table."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__()
+        config = vllm_config.model_config.hf_config
+        text = config.text_config
+        device = torch.get_default_device()
+        dtype = vllm_config.model_config.dtype
+        self.config = config
+        self.model = Qwen3MoeModel(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
+        self.codec_head = ParallelLMHead(
+            text.vocab_size, text.hidden_size, prefix=maybe_prefix(prefix, "codec_head")
+        )
+        self.logits_processor = LogitsProcessor(text.vocab_size)
+        self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
+        self.text_projection = Qwen3OmniMoeTalkerResizeMLP(config)
+        self.hidden_projection = Qwen3OmniMoeTalkerResizeMLP(config)
+        self.code_predictor = CodePredictor(config.code_predictor_config)
+        self.text_table = nn.Parameter(
+            torch.zeros(config.thinker_vocab_size, text.hidden_size, dtype=dtype),
+            requires_grad=False,
+        )
+        suppressed = torch.zeros(text.vocab_size, dtype=torch.bool)
+        suppressed[text.vocab_size - NUM_SUPPRESSED :] = True
+        suppressed[config.codec_eos_token_id] = False
+        self.register_buffer("suppressed", suppressed, persistent=False)
+
+        self.table = table = StepTable(vllm_config, device)
+        table.on_start, table.on_hidden = self._start_requests, self._take_hidden
+        num_rows, num_tokens = table.num_rows + 1, table.max_tokens + 1
+        zeros = torch.zeros
+        self.last_hidden = zeros(num_rows, text.hidden_size, dtype=dtype)
+        self.hidden_rows = zeros(num_tokens, text.hidden_size, dtype=dtype)
+        self.inputs_buffer = zeros(table.max_tokens, text.hidden_size, dtype=dtype)
+        self.positions_buffer = zeros(3, table.max_tokens, dtype=torch.int64)
+        self.temperature = zeros(num_rows, dtype=torch.float32)
+        self.top_p = torch.ones(num_rows, dtype=torch.float32)
+        self.top_k = zeros(num_rows, dtype=torch.int64)
+        self.seed = zeros(num_rows, dtype=torch.int64)
+        table.export["codes"] = zeros(num_tokens, config.num_code_groups, dtype=torch.int32)
+
+    # The step's data, before the forward
+
+    def _start_requests(self, started: list[Started]) -> None:
+        rows, settings = [], []
+        for request in started:
+            sampling: Any = request.options.get("sampling") or {}
+            rows.append(request.row)
+            settings.append(
+                (
+                    sampling.get("temperature", 0.0),
+                    sampling.get("top_k", 50),
+                    sampling.get("top_p", 0.8),
+                    sampling.get("seed", 0),
+                )
+            )
+        index = torch.tensor(rows, device=self.seed.device)
+        columns = zip(*settings, strict=True)
+        tensors = (self.temperature, self.top_k, self.top_p, self.seed)
+        for tensor, values in zip(tensors, columns, strict=True):
+            tensor[index] = torch.tensor(values, dtype=tensor.dtype, device=tensor.device)
+
+    def _take_hidden(self, raw: torch.Tensor) -> None:
+        hidden = raw.view(self.text_table.dtype)
+        self.hidden_rows[1 : len(hidden) + 1] = self.hidden_projection(hidden)
+
+    # What vLLM calls
+
+    def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Codec embeddings [n, hidden]."""
+        return self.model.embed_input_ids(input_ids)
+
+    def get_mrope_input_positions(
+        self, input_tokens: list[int], mm_features: list[Any]
+    ) -> tuple[torch.Tensor, int]:
+        """Plain positions: the true ones come in the step table."""
+        return torch.arange(len(input_tokens)).expand(3, -1), 0
+
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Hidden states [n, hidden] of the runner's n tokens."""
+        num_tokens = input_ids.shape[0]
+        lines = self.table.lines(num_tokens)
+        columns = self.table.columns[lines]
+        inputs = self._header_inputs(columns)
+        self._add_frames(inputs, input_ids, columns, lines)
+        self.inputs_buffer[:num_tokens] = inputs
+        self.positions_buffer[:, :num_tokens] = columns[:, step.POS_T : step.POS_W + 1].T
+        hidden = self.model(
+            None,
+            self.positions_buffer[:, :num_tokens],
+            intermediate_tensors,
+            self.inputs_buffer[:num_tokens],
+        )
+        rows = torch.where(columns[:, step.LAST] > 0, columns[:, step.ROW], 0)
+        self.last_hidden[rows.long()] = hidden
+        return hidden
+
+    def _header_inputs(self, columns: torch.Tensor) -> torch.Tensor:
+        text, codec = columns[:, step.TEXT, None], columns[:, step.CODEC, None]
+        inputs = torch.where(text >= 0, self.text_table[text[:, 0].clamp_min(0)], 0)
+        inputs = inputs + self.hidden_rows[columns[:, step.HIDDEN]]
+        embedded = self.model.embed_input_ids(codec[:, 0].clamp_min(0))
+        return torch.where(codec >= 0, inputs + embedded, inputs)
+
+    def _add_frames(
+        self,
+        inputs: torch.Tensor,
+        input_ids: torch.Tensor,
+        columns: torch.Tensor,
+        lines: torch.Tensor,
+    ) -> None:
+        """Add the previous frame to decode tokens' inputs and store its codes.
+
+        A batch no larger than the rows runs whole (one shape, fit for a graph); in a larger one
+        only as many tokens as decode, found by sorting: no shape depends on data.
+        """
+        num_tokens = inputs.shape[0]
+        which = None
+        if num_tokens > self.table.num_rows:
+            if self.table.num_decodes == 0:
+                return
+            order = torch.argsort(columns[:, step.FRAME], descending=True, stable=True)
+            which = order[: self.table.num_decodes]
+            columns, lines, input_ids = columns[which], lines[which], input_ids[which]
+        is_decode = columns[:, step.FRAME] >= 0
+        rows = columns[:, step.ROW].clamp_min(0)
+        code0 = torch.where(is_decode, input_ids, 0).long().clamp(0, self.suppressed.shape[0] - 1)
+        codes, frames = self.code_predictor(
+            self.last_hidden[rows],
+            code0,
+            self.model.embed_input_ids(code0),
+            temperature=self.temperature[rows],
+            top_k=self.top_k[rows],
+            top_p=self.top_p[rows],
+            seed=self.seed[rows],
+            frame=columns[:, step.FRAME].long(),
+        )
+        self.table.export["codes"][lines] = codes.int()
+        frames = torch.where(is_decode[:, None], frames, 0)
+        if which is None:
+            inputs += frames
+        else:
+            inputs.index_add_(0, which, frames)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
+        """Logits of code 0, -inf for ids that are no code."""
+        logits = self.logits_processor(self.codec_head, hidden_states)
+        if logits is not None:
+            logits = logits.masked_fill(self.suppressed, float("-inf"))
+        return logits
+
+    # Weights
+
+    def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
+        """Take `talker.*` and the thinker's embedding table from a whole checkpoint."""
+        thinker_table: list[torch.Tensor] = []
+        loaded: set[str] = {"text_table"}
+        predictor: list[tuple[str, torch.Tensor]] = []
+        parameters = dict(self.named_parameters())
+
+        def backbone() -> Iterable[tuple[str, torch.Tensor]]:
+            for name, weight in weights:
+                if name == "thinker.model.embed_tokens.weight":
+                    thinker_table.append(weight)
+                elif name.startswith("talker.code_predictor."):
+                    predictor.append((name.removeprefix("talker.code_predictor."), weight))
+                elif name.startswith("talker.model."):
+                    name = name.removeprefix("talker.model.")
+                    yield name.replace("codec_embedding.", "embed_tokens."), weight
+                elif name.startswith("talker."):
+                    name = name.removeprefix("talker.")
+                    parameters[name].data[: len(weight)].copy_(weight)
+                    loaded.add(name)
+
+        loaded |= {f"model.{name}" for name in self.model.load_weights(backbone())}
+        loaded |= {
+            f"code_predictor.{name}" for name in self.code_predictor.load_weights(predictor)
+        }
+        if not thinker_table:
+            raise ValueError("the checkpoint has no thinker.model.embed_tokens.weight")
+        self._project_table(thinker_table[0])
+        return loaded
+
+    @torch.no_grad()
+    def _project_table(self, embeddings: torch.Tensor) -> None:
+        table = self.text_table
+        for start in range(0, len(embeddings), PROJECTION_CHUNK):
+            part = embeddings[start : start + PROJECTION_CHUNK].to(table.device, table.dtype)
+            table[start : start + len(part)] = self.text_projection(part)

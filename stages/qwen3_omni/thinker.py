@@ -1,0 +1,151 @@
+"""The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
+
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+from transformers import AutoConfig
+
+from omnistage.stages.qwen3_omni.rope import Grid
+from omnistage.stages.qwen3_omni.speech import SpokenTokens
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
+from omnistage.stages.qwen3_omni.thinker_model import thinker_config
+from omnistage.stages.stage import StagePorts
+from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
+from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.ports import BridgeConfig
+
+logger = logging.getLogger(__name__)
+
+MAX_GRIDS = 1 << 16
+Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class ThinkerLLM(AsyncLLM):  # type: ignore[misc]
+    """AsyncLLM that shows each rendered prompt to its request before the engine gets it."""
+
+    rendered: dict[str, Rendered]
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        """As AsyncLLM's, with our part of `extra_args` added."""
+        extra = sampling_params.extra_args or {}
+        on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
+        if on_rendered is not None:
+            bridge = on_rendered(prompt)
+            if bridge:
+                sampling_params.extra_args = {**extra, "omnistage": bridge}
+                sampling_params.skip_reading_prefix_cache = True
+        async for output in super().generate(prompt, sampling_params, request_id, **options):
+            yield output
+
+
+class Grids:
+    """Grids of the images and videos of a prompt.
+
+    vLLM sends a medium that its engine has cached without its fields: they are remembered here
+    by the medium's hash.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._merge = config.thinker_config.vision_config.spatial_merge_size
+        self._per_second = config.thinker_config.position_id_per_seconds
+        self._seen: OrderedDict[str, tuple[tuple[int, int, int], float]] = OrderedDict()
+
+    def of(self, prompt: Mapping[str, Any]) -> list[Grid]:
+        """In the order of their offsets."""
+        grids = []
+        for modality in ("image", "video"):
+            ranges = prompt.get("mm_placeholders", {}).get(modality, ())
+            if not ranges:
+                continue
+            items = prompt["mm_kwargs"][modality]
+            hashes = prompt["mm_hashes"][modality]
+            for where, item, key in zip(ranges, items, hashes, strict=True):
+                size, step = self._fields(modality, item, key)
+                grids.append(Grid(where.offset, size, step))
+        return sorted(grids, key=lambda grid: grid.offset)
+
+    def _fields(self, modality: str, item: Any, key: str) -> tuple[tuple[int, int, int], float]:
+        if item is None:
+            return self._seen[key]
+        t, h, w = item[f"{modality}_grid_thw"].data.flatten().tolist()
+        seconds = 1.0
+        if modality == "video":
+            field = item.get("second_per_grid_ts")
+            seconds = 2.0 if field is None else float(field.data)
+        size = (int(t), int(h) // self._merge, int(w) // self._merge)
+        self._seen[key] = size, seconds * self._per_second
+        self._seen.move_to_end(key)
+        while len(self._seen) > MAX_GRIDS:
+            self._seen.popitem(last=False)
+        return self._seen[key]
+
+
+class Thinker:
+    """One AsyncLLM and vLLM's chat serving over it."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+        self._config = AutoConfig.from_pretrained(ports.model)
+        self._grids = Grids(self._config)
+        self._ids = SpeechIds.of(self._config)
+        self._export_all = ports.exports_all_hidden_states
+
+    async def start(self) -> dict[str, Any]:
+        """Load, and answer one request."""
+        ports = self._ports
+        bridge = None
+        overrides = None
+        if ports.downstream is not None:
+            bridge = BridgeConfig(
+                export="hidden", sink=ports.downstream.rows, chunk_sizes=ports.hidden_chunk_sizes
+            )
+            overrides = thinker_config
+        self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, overrides)
+        self._engine.rendered = {}
+        self._chat = Chat(self._engine, ports.model, ports.options)
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
+        async for _ in self._chat.stream("warm-up", body):
+            pass
+        await self._engine.reset_prefix_cache()
+        return {"max_model_len": self._engine.model_config.max_model_len}
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Stream one answer; with audio, feed the talker."""
+        spoken = None
+        if "audio" in meta["outputs"] and self._ports.downstream is not None:
+            spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
+        if spoken is not None or self._export_all:
+            self._engine.rendered[request_id] = lambda prompt: self._rendered(prompt, spoken)
+        try:
+            async for chunk in self._chat.stream(request_id, meta["body"]):
+                is_last = not chunk["choices"]  # the usage chunk, always asked for
+                if spoken is not None:
+                    spoken.add(chunk)
+                    if is_last:
+                        spoken.finish()
+                self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
+        finally:
+            self._engine.rendered.pop(request_id, None)
+
+    def _rendered(self, prompt: Mapping[str, Any], spoken: SpokenTokens | None) -> dict[str, Any]:
+        request_id = spoken.request_id if spoken is not None else ""
+        if spoken is not None:
+            spoken.open(prompt["prompt_token_ids"], self._grids.of(prompt))
+        if self._export_all:
+            return {"id": request_id, "export_all": True}
+        if prompt.get("mm_placeholders"):
+            return {"id": request_id, "export_ids": list(self._ids.media)}
+        return {}
+
+    def _tokenizer_length(self, token_ids: list[int]) -> int:
+        tokenizer = self._engine.renderer.tokenizer
+        return len(tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        self._engine.shutdown()

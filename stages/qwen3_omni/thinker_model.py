@@ -1,0 +1,62 @@
+"""vLLM's own Qwen3-Omni thinker with a tap: the hidden states that enter one layer.
+
+`hidden_states[k]` of transformers is the input of layer k; in vLLM a layer's input is the sum of
+`hidden_states` and `residual`. The two agree only above the layers that deepstack adds to.
+"""
+
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.model_executor.models.qwen3_omni_moe_thinker import (
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+    Qwen3OmniMoeThinkerDummyInputsBuilder,
+    Qwen3OmniMoeThinkerMultiModalProcessor,
+    Qwen3OmniMoeThinkerProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.tap import Tap
+
+
+def thinker_config(config: Any) -> Any:
+    """`hf_overrides`: the checkpoint's configuration with our architecture."""
+    config.architectures = ["OmnistageQwen3OmniThinker"]
+    return config
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    Qwen3OmniMoeThinkerMultiModalProcessor,
+    info=Qwen3OmniMoeThinkerProcessingInfo,
+    dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
+)
+class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):  # type: ignore[misc]
+    """The in-tree class; its results are what the step table exports."""
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        config = vllm_config.model_config.hf_config
+        layer = config.talker_config.accept_hidden_layer
+        num_deepstack = len(config.thinker_config.vision_config.deepstack_visual_indexes)
+        if layer <= num_deepstack:
+            raise ValueError(
+                f"accept_hidden_layer is {layer}; it must be greater than the number of deepstack "
+                f"levels, {num_deepstack}: below, vLLM's layers and transformers' differ"
+            )
+        device = torch.get_default_device()
+        self.table = StepTable(vllm_config, device)
+        text = config.thinker_config.text_config
+        dtype = vllm_config.model_config.dtype
+        self.tap = Tap(self.table.max_tokens, text.hidden_size, dtype, device)
+        self.tap.attach(self.language_model.model.layers[layer])
+        self.table.export["hidden"] = torch.zeros(
+            self.table.max_tokens + 1, text.hidden_size, dtype=dtype
+        )
+
+    def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+        """As the in-tree class; the tapped rows go to the table's lines."""
+        result = super().forward(input_ids, *args, **kwargs)
+        num_tokens = result.shape[0]
+        self.table.export["hidden"][self.table.lines(num_tokens)] = self.tap.rows[:num_tokens]
+        return result

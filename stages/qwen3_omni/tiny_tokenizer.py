@@ -1,0 +1,127 @@
+"""The tiny checkpoint's tokenizer: one token a byte, the role words, and Qwen's special tokens."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+MEDIA_TOKENS = {
+    "image_token": "<|image_pad|>",
+    "audio_token": "<|audio_pad|>",
+    "video_token": "<|video_pad|>",
+    "vision_bos_token": "<|vision_start|>",
+    "vision_eos_token": "<|vision_end|>",
+    "audio_bos_token": "<|audio_start|>",
+    "audio_eos_token": "<|audio_end|>",
+}
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<|audio_start|>",
+    "<|audio_end|>",
+    "<|audio_pad|>",
+    "<tts_pad>",
+    "<tts_text_bos>",
+    "<tts_text_eod>",
+    "<tts_text_bos_single>",
+)
+# The config names the roles by one token id each, so each has to be one token.
+ROLE_WORDS = ("user", "system", "assistant")
+
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message.role }}
+{% if message.content is string %}{{ message.content }}\
+{% else %}{% for part in message.content -%}
+{%- if part.type in ('image', 'image_url') -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif part.type in ('audio', 'audio_url', 'input_audio') -%}\
+<|audio_start|><|audio_pad|><|audio_end|>
+{%- elif part.type in ('video', 'video_url') -%}<|vision_start|><|video_pad|><|vision_end|>
+{%- elif part.type == 'text' -%}{{ part.text }}
+{%- endif -%}{% endfor %}{% endif %}<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}<|im_start|>assistant
+{% endif -%}"""
+
+
+@dataclass(frozen=True)
+class TinyTokenizer:
+    """A byte-level BPE tokenizer in which the id of a byte's token is the byte."""
+
+    tokenizer: Tokenizer
+
+    def id(self, token: str) -> int:
+        """The id of a token that is known to exist."""
+        token_id = self.tokenizer.token_to_id(token)
+        assert token_id is not None, token
+        return int(token_id)
+
+    @cached_property
+    def padded_size(self) -> int:
+        """Rows of the embedding table: the vocabulary rounded up to a multiple of 64."""
+        return 64 * math.ceil(self.tokenizer.get_vocab_size() / 64)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What tokenizer_config.json says."""
+        return {
+            "tokenizer_class": "Qwen2Tokenizer",
+            "processor_class": "Qwen3OmniMoeProcessor",
+            "add_bos_token": False,
+            "add_prefix_space": False,
+            "bos_token": None,
+            "unk_token": None,
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "errors": "replace",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 4096,
+            "split_special_tokens": False,
+            "extra_special_tokens": MEDIA_TOKENS,
+            "added_tokens_decoder": {
+                str(self.id(token)): {
+                    "content": token,
+                    "special": True,
+                    "lstrip": False,
+                    "rstrip": False,
+                    "normalized": False,
+                    "single_word": False,
+                }
+                for token in SPECIAL_TOKENS
+            },
+        }
+
+
+def make_tokenizer() -> TinyTokenizer:
+    """Build the tokenizer; it is the same for every seed."""
+    vocabulary = {character: byte for byte, character in _byte_characters().items()}
+    merges = []
+    for word in ROLE_WORDS:
+        for end in range(2, len(word) + 1):
+            if word[:end] not in vocabulary:
+                vocabulary[word[:end]] = len(vocabulary)
+                merges.append((word[: end - 1], word[end - 1]))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(
+        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+    )
+    return TinyTokenizer(tokenizer)
+
+
+def _byte_characters() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in sorted(printable)} | {
+        byte: chr(256 + index) for index, byte in enumerate(others)
+    }

@@ -1,0 +1,98 @@
+"""The sliding-window transformer of Qwen3-Omni's vocoder, continued from chunk to chunk."""
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2WavAttention,
+    Qwen3OmniMoeCode2WavTransformerLayer,
+    Qwen3OmniMoeCode2WavTransformerModel,
+    apply_rotary_pos_emb,
+)
+
+from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
+
+
+@dataclass(frozen=True, slots=True)
+class WindowMask:
+    """What a chunk's queries see, and their rotations."""
+
+    allowed: torch.Tensor  # bool [B, 1, n, window - 1 + n]
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+
+class WindowAttention:
+    """Carries the keys and values of the window - 1 frames before the chunk."""
+
+    def __init__(self, net: Qwen3OmniMoeCode2WavAttention, layout: StateLayout) -> None:
+        self._net = net
+        self._num_heads = net.config.num_attention_heads
+        self._num_key_heads = net.config.num_key_value_heads
+        num_past = net.config.sliding_window - 1
+        self._region = layout.reserve(2, self._num_key_heads, num_past, net.head_dim)
+
+    def __call__(self, hidden: torch.Tensor, batch: StreamBatch, mask: WindowMask) -> torch.Tensor:
+        net, num_new = self._net, hidden.shape[1]
+        queries = self._split(net.q_proj(hidden), self._num_heads)
+        keys = self._split(net.k_proj(hidden), self._num_key_heads)
+        values = self._split(net.v_proj(hidden), self._num_key_heads)
+        queries, keys = apply_rotary_pos_emb(queries, keys, mask.cos, mask.sin)
+        past = self._region.of(batch.rows)
+        cache = torch.cat([past, torch.stack([keys, values], dim=1)], dim=3)
+        past.copy_(cache[:, :, :, num_new:])
+        output = functional.scaled_dot_product_attention(
+            queries,
+            cache[:, 0],
+            cache[:, 1],
+            attn_mask=mask.allowed,
+            scale=net.scaling,
+            enable_gqa=self._num_heads != self._num_key_heads,
+        )
+        projected: torch.Tensor = net.o_proj(output.transpose(1, 2).flatten(2))
+        return projected
+
+    def _split(self, projected: torch.Tensor, num_heads: int) -> torch.Tensor:
+        return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+class TransformerLayer:
+    """Attention and network, each on a scaled residual branch."""
+
+    def __init__(self, net: Qwen3OmniMoeCode2WavTransformerLayer, layout: StateLayout) -> None:
+        self._net = net
+        self._attention = WindowAttention(net.self_attn, layout)
+
+    def __call__(self, hidden: torch.Tensor, batch: StreamBatch, mask: WindowMask) -> torch.Tensor:
+        net = self._net
+        output = self._attention(net.input_layernorm(hidden), batch, mask)
+        hidden = hidden + net.self_attn_layer_scale(output)
+        output = net.mlp(net.post_attention_layernorm(hidden))
+        return hidden + net.mlp_layer_scale(output)
+
+
+class WindowTransformer:
+    """Every layer sees the same window, so the mask and the rotations are made once."""
+
+    def __init__(self, net: Qwen3OmniMoeCode2WavTransformerModel, layout: StateLayout) -> None:
+        self._net = net
+        self._window: int = net.config.sliding_window
+        self._layers = [TransformerLayer(layer, layout) for layer in net.layers]
+
+    def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        mask = self._mask(hidden, batch.positions)
+        for layer in self._layers:
+            hidden = layer(hidden, batch, mask)
+        output: torch.Tensor = self._net.norm(hidden)
+        return output
+
+    def _mask(self, hidden: torch.Tensor, positions: torch.Tensor) -> WindowMask:
+        num_new, num_past = hidden.shape[1], self._window - 1
+        queries = torch.arange(num_new, device=hidden.device)
+        keys = torch.arange(num_past + num_new, device=hidden.device)
+        distance = queries[:, None] + num_past - keys
+        in_window = (distance >= 0) & (distance < self._window)
+        in_stream = keys >= num_past - positions[:, None]
+        cos, sin = self._net.rotary_emb(hidden, positions[:, None] + queries)
+        return WindowMask((in_window & in_stream[:, None])[:, None], cos, sin)

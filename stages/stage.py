@@ -1,0 +1,76 @@
+"""What a stage is, and the ends of the channels it is given."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.vllm.ports import Port
+
+
+class Stage(Protocol):
+    """Behaviour of one stage in its process; one `serve` runs per request, all at once."""
+
+    async def start(self) -> dict[str, Any]:
+        """Load and serve a warm-up request; what the gateway should know comes back."""
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Serve one request to its end; cancelled when the request is; RequestError refuses it."""
+
+    async def close(self) -> None:
+        """Give back what `start` took."""
+
+
+class TakesChunks(Protocol):
+    """A stage that reads its upstream's results itself, in its own process."""
+
+    def take(self, chunk: Chunk) -> None:
+        """A chunk of the feed or of the engine upstream; must not wait."""
+
+
+@dataclass(slots=True)
+class Downstream:
+    """The edge that leaves a stage: what its process sends, and the port of its engine."""
+
+    open: Sender
+    feed: Sender
+    rows: Port
+    chunk_sizes: list[int]
+
+
+@dataclass(slots=True)
+class StagePorts:
+    """A stage's place in the graph.
+
+    `engine`: arguments for its engine; `options`: the kind's own. `feeds`: ports its engine reads;
+    `upstream`: receivers its process reads.
+    """
+
+    name: str
+    model: str
+    engine: dict[str, Any]
+    options: dict[str, Any]
+    outputs: Sender
+    downstream: Downstream | None = None
+    feeds: list[Port] = field(default_factory=list)
+    upstream: list[Receiver] = field(default_factory=list)
+    exports_all_hidden_states: bool = False
+    num_chunks_out: int = 0
+
+    @property
+    def hidden_chunk_sizes(self) -> list[int]:
+        """Hidden rows leave as the prefill makes them, or with everything else at the end."""
+        return [1] if self.downstream is not None and self.downstream.chunk_sizes else []
+
+    def send_output(
+        self,
+        request_id: str,
+        kind: str,
+        meta: Mapping[str, Any],
+        tensors: Mapping[str, Tensor] | None = None,
+        last: bool = False,
+    ) -> None:
+        """Send what leaves the graph here to the gateway."""
+        self.num_chunks_out += 1
+        self.outputs.send(Chunk(request_id, kind, 0, tensors or {}, meta, last))

@@ -1,0 +1,106 @@
+"""vLLM's own chat serving class, used as a library: templates, tools, reasoning, logprobs."""
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from omnistage.stages.failure import RequestError
+from omnistage.stages.vllm.compat import (
+    AsyncLLM,
+    BaseModelPath,
+    ChatCompletionRequest,
+    OnlineRenderer,
+    OpenAIServingChat,
+    OpenAIServingModels,
+    accepted,
+)
+
+
+class Chat:
+    """Chat completions of one engine, as dicts of OpenAI's chunks."""
+
+    def __init__(self, engine: AsyncLLM, name: str, options: Mapping[str, Any]) -> None:
+        models = OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)])
+        shared: dict[str, Any] = {
+            "request_logger": None,
+            "chat_template": None,
+            "chat_template_content_format": "auto",
+            "trust_request_chat_template": False,
+            "enable_auto_tools": False,
+            "tool_parser": None,
+            "default_chat_template_kwargs": None,
+            **options,
+        }
+        renderer_options = {
+            **shared,
+            "model_config": engine.model_config,
+            "renderer": engine.renderer,
+            "trust_request_mm_kwargs": False,
+        }
+        chat_options = {
+            **shared,
+            "engine_client": engine,
+            "models": models,
+            "response_role": "assistant",
+            "online_renderer": OnlineRenderer(**accepted(OnlineRenderer, renderer_options)),
+            "enable_prompt_tokens_details": True,
+        }
+        self._chat = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
+        self._name = name
+
+    async def stream(self, request_id: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Chunks of one completion, each with its token ids; raises RequestError."""
+        fields = {
+            **body,
+            "model": self._name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_token_ids": True,
+            "request_id": request_id,
+            "vllm_xargs": {"omnistage_id": request_id},
+        }
+        try:
+            result = await self._chat.create_chat_completion(ChatCompletionRequest(**fields))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise RequestError(400, first["msg"], param=where or None) from error
+        except (ValueError, TypeError, NotImplementedError, OverflowError) as error:
+            raise request_error(error) from error
+        if not hasattr(result, "__aiter__"):
+            raise failed(result.error)
+        try:
+            async for line in result:
+                text = line.removeprefix("data: ").strip()
+                if text == "[DONE]":
+                    return
+                chunk = json.loads(text)
+                if "error" in chunk:
+                    error = chunk["error"]
+                    raise RequestError(
+                        int(error.get("code") or 500), error["message"], param=error.get("param")
+                    )
+                yield chunk
+        finally:
+            await result.aclose()
+
+
+def request_error(error: Exception) -> RequestError:
+    """A refusal of vLLM's as ours."""
+    message = str(error)
+    cause = error.__cause__
+    if cause is not None and str(cause) not in message:
+        message = f"{message}: {cause}" if message else str(cause)
+    param = getattr(error, "parameter", None)
+    if "maximum context length" in message or "max_model_len" in message:
+        return RequestError(400, message, param="messages", code="context_length_exceeded")
+    return RequestError(400, message, param=param)
+
+
+def failed(error: Any) -> RequestError:
+    """vLLM's error response as ours."""
+    if error.code == 400:
+        return request_error(ValueError(error.message))
+    return RequestError(int(error.code), error.message, param=error.param)

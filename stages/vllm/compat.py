@@ -1,0 +1,33 @@
+"""Every import of vLLM whose place or arguments differ between the supported versions."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.models.protocol import BaseModelPath
+from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.renderers.online_renderer import OnlineRenderer
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.v1.engine.async_llm import AsyncLLM
+
+__all__ = [
+    "AsyncEngineArgs",
+    "AsyncLLM",
+    "BaseModelPath",
+    "ChatCompletionRequest",
+    "OnlineRenderer",
+    "OpenAIServingChat",
+    "OpenAIServingModels",
+    "RequestOutputKind",
+    "SamplingParams",
+    "accepted",
+]
+
+
+def accepted(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that this version's function knows; newer options are left out in older."""
+    names = inspect.signature(function).parameters
+    return {name: value for name, value in arguments.items() if name in names}

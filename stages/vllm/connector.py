@@ -1,0 +1,125 @@
+"""The KV connector that vLLM loads by name: its methods hand over to the two halves.
+
+It moves no KV cache. It is vLLM's own way to bring data into a step and out of it: scheduler half
+`build_connector_meta`, worker half `bind_connector_metadata` (before the forward, on both model
+runners) and `wait_for_save` (after it).
+"""
+
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import Request
+
+from omnistage.stages.vllm.exporter import Exporter
+from omnistage.stages.vllm.late_inputs import LateInputs
+from omnistage.stages.vllm.ports import BridgeConfig, register_exporter
+from omnistage.stages.vllm.scheduler_half import SchedulerHalf
+from omnistage.stages.vllm.step import StepMeta
+from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.worker_half import WorkerHalf
+
+
+class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+    """Late inputs in, codec frames or hidden rows out."""
+
+    requires_kv_delivery = False
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: Any = None
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._config = BridgeConfig.from_config(transfer.kv_connector_extra_config)
+        self._engine_id = transfer.engine_id
+        self._block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        self._num_slots = kv_cache_config.num_blocks * self._block_size
+        self._worker: WorkerHalf | None = None
+        self._scheduler: SchedulerHalf | None = None
+        if role == KVConnectorRole.SCHEDULER:
+            late = None
+            if self._config.late_inputs:
+                receivers = [port.receiver() for port in self._config.feeds]
+                late = LateInputs(receivers, vllm_config.model_config.max_model_len)
+            self._scheduler = SchedulerHalf(vllm_config, self._block_size, late)
+
+    @property
+    def scheduler_half(self) -> SchedulerHalf:
+        """What the gate asks; only in the scheduler's process."""
+        assert self._scheduler is not None
+        return self._scheduler
+
+    # Scheduler half
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """`None` is vLLM's "not yet" for a request that has not started."""
+        return (0 if self.scheduler_half.can_run(request) else None), False
+
+    def update_state_after_alloc(self, request: Request, blocks: Any, num_external: int) -> None:
+        """No KV is loaded."""
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        """Describe this step to the worker half."""
+        return self.scheduler_half.build(scheduler_output)
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, None]:
+        """Blocks may be freed at once."""
+        self.scheduler_half.forget(request.request_id)
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, None]:
+        """Blocks may be freed at once."""
+        self.scheduler_half.forget(request.request_id)
+        return False, None
+
+    # Worker half
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """The engine's memory exists now: make the worker half."""
+        exporter = None
+        if self._config.export is not None and self._config.sink is not None:
+            exporter = Exporter(
+                self._config.sink.sender(), self._config.export, self._config.chunk_sizes
+            )
+            register_exporter(self._engine_id, exporter)
+        table = StepTable.of_engine(self._engine_id)
+        self._worker = WorkerHalf(table, self._num_slots, exporter)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Runs before the forward on both model runners."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is not None and isinstance(connector_metadata, StepMeta):
+            self._worker.before_forward(connector_metadata)
+
+    def wait_for_save(self) -> None:
+        """Runs after the forward on both model runners."""
+        meta = self._connector_metadata
+        if self._worker is not None and isinstance(meta, StepMeta):
+            self._worker.after_forward(meta)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Runs after the forward since vLLM 0.32: too late for inputs."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Skipped when a full CUDA graph replays: not used."""
+
+    def save_kv_layer(self, *args: Any, **kwargs: Any) -> None:
+        """Skipped when a full CUDA graph replays: not used."""
+
+    def shutdown(self) -> None:
+        """Close the channels."""
+        if self._worker is not None:
+            self._worker.shutdown()
+        if self._scheduler is not None:
+            self._scheduler.shutdown()

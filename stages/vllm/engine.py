@@ -1,0 +1,70 @@
+"""Making an engine: stock AsyncLLM, with our connector and scheduler chosen by configuration."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import vllm.envs
+from vllm.usage.usage_lib import UsageContext
+
+from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
+from omnistage.stages.vllm.ports import BridgeConfig
+
+logger = logging.getLogger(__name__)
+
+Engine = TypeVar("Engine", bound=AsyncLLM)
+
+SCHEDULER = "omnistage.stages.vllm.gate.GatedScheduler"
+ASYNC_SCHEDULER = "omnistage.stages.vllm.gate.GatedAsyncScheduler"
+
+
+def make_engine(
+    engine_class: type[Engine],
+    model: str,
+    options: Mapping[str, Any],
+    bridge: BridgeConfig | None,
+    hf_overrides: Callable[[Any], Any] | None = None,
+) -> Engine:
+    """Start an engine; `options` are vLLM's engine arguments, ours come on top.
+
+    Raises ValueError for an engine argument that vLLM does not know.
+    """
+    known = set(AsyncEngineArgs.__dataclass_fields__)
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise ValueError(f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}")
+    arguments: dict[str, Any] = {"disable_log_stats": True, **options, "model": model}
+    if hf_overrides is not None:
+        arguments["hf_overrides"] = hf_overrides
+    if bridge is not None:
+        arguments["kv_transfer_config"] = {
+            "kv_connector": "OmnistageConnector",
+            "kv_connector_module_path": "omnistage.stages.vllm.connector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": bridge.to_config(),
+        }
+    if bridge is not None and bridge.late_inputs:
+        arguments["scheduler_cls"] = SCHEDULER
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+        if config.scheduler_config.async_scheduling:
+            arguments["scheduler_cls"] = ASYNC_SCHEDULER
+            config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    else:
+        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    return engine_class.from_vllm_config(config)
+
+
+def refuse_preemption(engine: AsyncLLM) -> None:
+    """Refuse an engine whose KV cache cannot hold every request at full length.
+
+    A preempted request would have to be prefilled again with codes that are no longer known.
+    """
+    config = engine.vllm_config
+    num_blocks = config.cache_config.num_gpu_blocks
+    needed = config.scheduler_config.max_num_seqs * config.model_config.max_model_len
+    held = (num_blocks or 0) * config.cache_config.block_size
+    if held and held < needed:
+        raise ValueError(
+            f"the KV cache holds {held} tokens; max_num_seqs x max_model_len needs {needed}: "
+            "raise kv_cache_memory_bytes or gpu_memory_utilization, or lower one of the two"
+        )

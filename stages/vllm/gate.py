@@ -1,0 +1,49 @@
+"""vLLM's schedulers with one more reason not to run a request: its next input has not come.
+
+Selected by the engine argument `scheduler_cls`. While `schedule` runs, held requests are out of
+`running` and the limits on running requests are lower by their number, so that no other request
+is admitted in their place.
+"""
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+
+IDLE_WAIT_S = 0.002
+LIMITS = ("max_num_running_reqs", "max_num_active_reqs")  # the second since vLLM 0.32
+
+
+class _Gate:
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        scheduler: Any = self
+        gate = scheduler.connector.scheduler_half
+        gate.collect()
+        running = scheduler.running
+        held = [request for request in running if not gate.can_run(request)]
+        if not held and (running or not scheduler.waiting):
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if len(held) == len(running) and not gate.is_any_ready(scheduler.waiting):
+            in_flight = any(request.num_output_placeholders for request in held)
+            if not in_flight and not scheduler.finished_req_ids:
+                gate.wait(IDLE_WAIT_S)
+        held_ids = {request.request_id for request in held}
+        scheduler.running = [r for r in running if r.request_id not in held_ids]
+        limits = [name for name in LIMITS if hasattr(scheduler, name)]
+        for name in limits:
+            setattr(scheduler, name, getattr(scheduler, name) - len(held))
+        try:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        finally:
+            scheduler.running = held + scheduler.running
+            for name in limits:
+                setattr(scheduler, name, getattr(scheduler, name) + len(held))
+
+
+class GatedScheduler(_Gate, Scheduler):
+    """For engines without async scheduling."""
+
+
+class GatedAsyncScheduler(_Gate, AsyncScheduler):
+    """For engines with async scheduling."""

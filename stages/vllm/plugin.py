@@ -1,0 +1,23 @@
+"""The `vllm.general_plugins` entry point: runs in every process of an engine.
+
+It names our model classes by dotted path (nothing heavy is imported) and ties the process's life
+to that of its parent.
+"""
+
+from omnistage.stages.lifetime import end_with_parent
+
+MODELS = {
+    "OmnistageQwen3OmniTalker": "omnistage.stages.qwen3_omni.talker_model:Qwen3OmniTalker",
+    "OmnistageQwen3OmniThinker": "omnistage.stages.qwen3_omni.thinker_model:Qwen3OmniThinker",
+}
+
+
+def register() -> None:
+    """Register the model classes; end with the parent where the parent is a stage."""
+    from vllm import ModelRegistry
+
+    known = ModelRegistry.get_supported_archs()
+    for name, path in MODELS.items():
+        if name not in known:
+            ModelRegistry.register_model(name, path)
+    end_with_parent()

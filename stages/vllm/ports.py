@@ -1,0 +1,75 @@
+"""Where an engine's connector finds its channels, and the exporters of this process's engines."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.contract import Receiver, Sender
+
+
+class Port(msgspec.Struct, frozen=True):
+    """One end of a channel, as it travels in an engine's configuration."""
+
+    address: str
+    connector: str
+    directory: str
+    options: dict[str, float | bool | str]
+
+    def sender(self) -> Sender:
+        """Open the sending end."""
+        return make_connector(self.connector, Path(self.directory), self.options).sender(
+            self.address
+        )
+
+    def receiver(self) -> Receiver:
+        """Open the receiving end."""
+        return make_connector(self.connector, Path(self.directory), self.options).receiver(
+            self.address
+        )
+
+
+class BridgeConfig(msgspec.Struct, frozen=True):
+    """What an engine's connector is told: `kv_connector_extra_config["omnistage"]`.
+
+    `late_inputs`: the engine's requests take late inputs from `feeds`. `export`: what the worker
+    half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last repeats;
+    empty: whole).
+    """
+
+    late_inputs: bool = False
+    feeds: list[Port] = []
+    export: str | None = None
+    sink: Port | None = None
+    chunk_sizes: list[int] = []
+
+    def to_config(self) -> dict[str, Any]:
+        """Plain values for vLLM's configuration."""
+        return {"omnistage": msgspec.to_builtins(self)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "BridgeConfig":
+        """Read it back in the engine's process."""
+        return msgspec.convert(config.get("omnistage", {}), cls)
+
+
+class BlockedQuery:
+    """An exporter as the gate sees it."""
+
+    def is_blocked(self, request_id: str) -> bool:
+        """Whether the request's results find no credit downstream."""
+        raise NotImplementedError
+
+
+_exporters: dict[str, BlockedQuery] = {}
+
+
+def register_exporter(engine_id: str, exporter: BlockedQuery) -> None:
+    """Let the scheduler half of the same process ask the worker half's exporter."""
+    _exporters[engine_id] = exporter
+
+
+def exporter_of(engine_id: str) -> BlockedQuery | None:
+    """The exporter of an engine whose worker lives in this process, if it does."""
+    return _exporters.get(engine_id)

@@ -1,0 +1,173 @@
+"""The connector's half in the scheduler's process: rows, late inputs and what is to be exported."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from vllm.config import VllmConfig
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.request import Request
+
+from omnistage.stages.vllm import step
+from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
+from omnistage.stages.vllm.ports import exporter_of
+from omnistage.stages.vllm.rows import Rows, Tokens
+from omnistage.stages.vllm.step import Finished, Started, StepMeta
+
+
+def bridge_options(request: Request) -> Mapping[str, Any]:
+    """Our part of a request's `extra_args`; empty for a request that is not ours."""
+    params = request.sampling_params
+    extra = params.extra_args if params is not None else None
+    options = (extra or {}).get("omnistage", {})
+    return options if isinstance(options, Mapping) else {}
+
+
+class SchedulerHalf:
+    """Writes one StepMeta a step and tells the gate which requests can run."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, block_size: int, late_inputs: LateInputs | None
+    ) -> None:
+        scheduler = vllm_config.scheduler_config
+        num_rows = scheduler.max_num_seqs
+        max_model_len = vllm_config.model_config.max_model_len
+        self._engine_id = vllm_config.kv_transfer_config.engine_id
+        self._max_step_tokens = scheduler.max_num_batched_tokens
+        self._rows = Rows(num_rows, max_model_len, block_size)
+        self._late = late_inputs
+        self._inputs: dict[str, RequestInputs] = {}
+        self._export: dict[int, npt.NDArray[np.bool_] | bool] = {}
+        self._ids: dict[str, str] = {}
+        shape = (num_rows + 1, max_model_len + 1, step.NUM_INPUTS) if late_inputs else (1, 1, 1)
+        self._table = np.zeros(shape, np.int32)
+
+    # What the gate asks
+
+    def collect(self) -> None:
+        """Take what has arrived for requests; once a step, before any other question."""
+        if self._late is not None:
+            self._late.collect()
+
+    def can_run(self, request: Request) -> bool:
+        """Whether every token that the scheduler could give this request now has its input."""
+        options = bridge_options(request)
+        if self._late is None or not options:
+            return True
+        inputs = self._inputs.get(request.request_id)
+        if inputs is None:
+            inputs = self._inputs[request.request_id] = self._late.open(options)
+            self._ids[request.request_id] = options["id"]
+        done = request.num_computed_tokens
+        if done < inputs.num_prompt:
+            needed = min(inputs.num_prompt, done + self._max_step_tokens)
+        else:
+            needed = done + 1
+            exporter = exporter_of(self._engine_id)
+            if exporter is not None and exporter.is_blocked(options["id"]):
+                return False
+        return inputs.available >= needed
+
+    def is_any_ready(self, requests: Iterable[Request]) -> bool:
+        """Whether one of these waiting requests could start."""
+        return any(self.can_run(request) for request in requests)
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until late inputs arrive."""
+        if self._late is not None:
+            self._late.wait(timeout_s)
+
+    def forget(self, request_id: str) -> None:
+        """Drop the late inputs of a request that ended."""
+        self._inputs.pop(request_id, None)
+        feed_id = self._ids.pop(request_id, None)
+        if self._late is not None and feed_id is not None:
+            self._late.close(feed_id)
+
+    # What a step is made of
+
+    def build(self, output: SchedulerOutput) -> StepMeta:
+        """Describe this step's tokens to the worker half."""
+        meta = StepMeta()
+        for request_id, row in self._rows.release(output):
+            meta.finished.append(Finished(row, request_id))
+            self._export.pop(row, None)
+            self.forget(request_id)
+        for row, new in self._rows.assign(output):
+            options = bridge_options(new)  # type: ignore[arg-type]
+            meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
+        if output.total_num_scheduled_tokens == 0:
+            return meta
+        tokens = self._rows.tokens(output)
+        columns = np.full((len(tokens.rows), step.NUM_COLUMNS), -1, np.int32)
+        columns[:, step.SLOT] = tokens.slots
+        columns[:, step.ROW] = tokens.rows
+        columns[:, step.LAST] = tokens.is_last
+        columns[:, step.HIDDEN] = 0
+        meta.columns = columns
+        if self._late is not None:
+            self._add_inputs(meta, columns, tokens, output)
+        if self._export:
+            self._add_export(meta, tokens)
+        return meta
+
+    def _start(self, row: int, new: Any, options: Mapping[str, Any]) -> dict[str, object]:
+        if self._late is not None and options:
+            inputs = self._inputs.get(new.req_id)
+            if inputs is None:
+                inputs = self._inputs[new.req_id] = self._late.open(options)
+                self._ids[new.req_id] = options["id"]
+            self._table[row] = inputs.table
+            inputs.table = self._table[row]
+        export = options.get("export_ids")
+        if export is not None:
+            self._export[row] = np.isin(np.array(new.prompt_token_ids), export)
+        elif options.get("export_all"):
+            self._export[row] = True
+        keep = ("id", "sampling", "export")
+        return {key: options[key] for key in keep if key in options}
+
+    def _add_inputs(
+        self, meta: StepMeta, columns: step.Ints, tokens: Tokens, output: SchedulerOutput
+    ) -> None:
+        columns[:, step.TEXT : step.TEXT + step.NUM_INPUTS] = self._table[
+            tokens.rows, tokens.positions
+        ]
+        frames = tokens.positions - self._rows.num_prompt[tokens.rows]
+        columns[:, step.FRAME] = np.maximum(frames, -1)
+        meta.num_decodes = int((frames >= 0).sum())
+        if meta.num_decodes == len(columns):
+            return
+        hidden: list[npt.NDArray[np.uint8]] = []
+        first = 0
+        for request_id, count in output.num_scheduled_tokens.items():
+            inputs = self._inputs.get(request_id)
+            start = int(tokens.positions[first])
+            if inputs is not None and start < inputs.num_prompt:
+                positions, rows = inputs.hidden_between(start, start + count)
+                numbers = np.arange(len(hidden) + 1, len(hidden) + len(rows) + 1)
+                columns[first + positions - start, step.HIDDEN] = numbers
+                hidden += rows
+            first += count
+        if hidden:
+            meta.hidden = np.stack(hidden)
+
+    def _add_export(self, meta: StepMeta, tokens: Tokens) -> None:
+        is_exported = np.zeros(len(tokens.rows), bool)
+        for row, wanted in self._export.items():
+            mine = tokens.rows == row
+            if wanted is True:
+                is_exported |= mine
+            elif isinstance(wanted, np.ndarray):
+                positions = tokens.positions[mine]
+                inside = np.minimum(positions, len(wanted) - 1)
+                is_exported[mine] = wanted[inside] & (positions < len(wanted))
+        if is_exported.any():
+            meta.export = np.flatnonzero(is_exported)
+            meta.export_positions = tokens.positions[meta.export].astype(np.int32)
+
+    def shutdown(self) -> None:
+        """Close what this half owns."""
+        if self._late is not None:
+            self._late.shutdown()

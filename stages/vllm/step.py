@@ -1,0 +1,51 @@
+"""What one engine step means to the bridge: the scheduler half writes it, the worker half reads it."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
+
+# Columns of StepMeta.columns and of StepTable.columns, one line a scheduled token.
+SLOT, ROW, FRAME, LAST, TEXT, CODEC, POS_T, POS_H, POS_W, HIDDEN = range(10)
+NUM_COLUMNS = 10
+NUM_INPUTS = 5  # the part that late inputs fill: TEXT, CODEC and the three positions
+
+Ints = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A request that was given a row in this step."""
+
+    row: int
+    request_id: str
+    options: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A request that left its row before this step's work."""
+
+    row: int
+    request_id: str
+
+
+@dataclass(slots=True)
+class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
+    """One step: its tokens in the bridge's own order, 0 to n - 1.
+
+    `columns` int32 [n, NUM_COLUMNS]. FRAME is the codec frame whose residual codes this token
+    computes, -1 in a prefill. HIDDEN is 1 + the index into `hidden` of the row that replaces the
+    token's text embedding, 0 for none. `hidden` is raw bytes [h, row bytes].
+    `export` holds, for each token whose hidden state leaves, its index; `export_positions` its
+    absolute position.
+    """
+
+    columns: Ints | None = None
+    num_decodes: int = 0
+    hidden: npt.NDArray[np.uint8] | None = None
+    export: npt.NDArray[np.int64] | None = None
+    export_positions: Ints | None = None
+    started: list[Started] = field(default_factory=list)
+    finished: list[Finished] = field(default_factory=list)

@@ -1,0 +1,57 @@
+"""Device buffers through which the worker half and a model's forward exchange one step's data.
+
+A model finds its token's line by KV slot: `tok_of_slot[slot_mapping]`. Slots are known on every
+model runner and captured by CUDA graphs, so nothing depends on the runner's order in the batch.
+Index 0 of every buffer is a dummy for padding and profiling.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from vllm.config import VllmConfig
+from vllm.forward_context import get_forward_context, is_forward_context_available
+
+from omnistage.stages.vllm import step
+
+
+class StepTable:
+    """One engine's buffers; the model makes it, the connector's worker half finds it by engine."""
+
+    _by_engine: ClassVar[dict[str, "StepTable"]] = {}
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+        scheduler = vllm_config.scheduler_config
+        self.max_tokens = scheduler.max_num_batched_tokens
+        self.num_rows = scheduler.max_num_seqs
+        self.device = device
+        self.columns = torch.zeros(
+            self.max_tokens + 1, step.NUM_COLUMNS, dtype=torch.int32, device=device
+        )
+        self.columns[0, step.FRAME] = -1
+        self.tok_of_slot: torch.Tensor | None = None
+        self.numbers = torch.arange(1, self.max_tokens + 1, device=device)
+        self.num_decodes = 0
+        self.export: dict[str, torch.Tensor] = {}  # [max_tokens + 1, …], filled by the model
+        self.on_start: Callable[[list[step.Started]], None] | None = None
+        self.on_hidden: Callable[[torch.Tensor], None] | None = None
+        config = vllm_config.kv_transfer_config
+        if config is not None:
+            self._by_engine[config.engine_id] = self
+
+    @classmethod
+    def of_engine(cls, engine_id: str) -> "StepTable":
+        """The table that this process's model of the engine made."""
+        return cls._by_engine[engine_id]
+
+    def lines(self, num_tokens: int) -> torch.Tensor:
+        """The table line of each token of the runner's batch: int64 [num_tokens], 0 for padding."""
+        mapping = get_forward_context().slot_mapping if is_forward_context_available() else None
+        if not mapping or self.tok_of_slot is None:
+            return torch.zeros(num_tokens, dtype=torch.int64, device=self.device)
+        slots = next(iter(mapping.values()))[:num_tokens]
+        if slots.shape[0] < num_tokens:
+            slots = F.pad(slots, (0, num_tokens - slots.shape[0]), value=-1)
+        lines = self.tok_of_slot[slots.clamp_min(0)]
+        return torch.where(slots < 0, 0, lines)

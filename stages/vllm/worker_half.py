@@ -1,0 +1,84 @@
+"""The connector's half beside the model: writes a step's data before the forward, takes results.
+
+Host memory for both directions is pinned on CUDA and comes from torch's caching host allocator,
+which does not hand a block out again before the copies that use it are done; so no step waits
+for the device.
+"""
+
+import numpy as np
+import torch
+
+from omnistage.stages.vllm import step
+from omnistage.stages.vllm.exporter import Exported, Exporter
+from omnistage.stages.vllm.step import StepMeta
+from omnistage.stages.vllm.step_table import StepTable
+
+
+class WorkerHalf:
+    """Moves one step's data between host and device."""
+
+    def __init__(self, table: StepTable, num_slots: int, exporter: Exporter | None) -> None:
+        self._table = table
+        self._exporter = exporter
+        self._is_cuda = table.device.type == "cuda"
+        table.tok_of_slot = torch.zeros(num_slots, dtype=torch.int64, device=table.device)
+
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+        host = torch.from_numpy(array)
+        if not self._is_cuda:
+            return host
+        return host.pin_memory().to(self._table.device, non_blocking=True)
+
+    def before_forward(self, meta: StepMeta) -> None:
+        """Put the step into the table."""
+        table = self._table
+        if meta.started and table.on_start is not None:
+            table.on_start(meta.started)
+        if meta.columns is None:
+            return
+        assert table.tok_of_slot is not None
+        num_tokens = len(meta.columns)
+        columns = self._to_device(meta.columns)
+        table.columns[1 : num_tokens + 1] = columns
+        table.tok_of_slot[columns[:, step.SLOT].long()] = table.numbers[:num_tokens]
+        table.num_decodes = meta.num_decodes
+        if meta.hidden is not None and table.on_hidden is not None:
+            table.on_hidden(self._to_device(meta.hidden))
+
+    def after_forward(self, meta: StepMeta) -> None:
+        """Start the way out of this step's results."""
+        if self._exporter is None:
+            return
+        exported = self._exported(meta)
+        if exported is not None:
+            self._exporter.put(exported)
+
+    def _exported(self, meta: StepMeta) -> Exported | None:
+        empty = np.zeros(0, np.int32)
+        if meta.columns is None or (meta.export is None and meta.num_decodes == 0):
+            if not meta.started and not meta.finished:
+                return None
+            return Exported(empty, empty, None, None, meta.started, meta.finished)
+        if meta.export is not None:
+            index, positions = meta.export, meta.export_positions
+            assert positions is not None
+            source = self._table.export["hidden"]
+        else:
+            index = np.flatnonzero(meta.columns[:, step.FRAME] >= 0)
+            positions = meta.columns[index, step.FRAME]
+            source = self._table.export["codes"]
+        values = source[self._to_device(index + 1)]
+        ready = None
+        if self._is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            ready = torch.cuda.Event()
+            ready.record()
+            values = host
+        rows = meta.columns[index, step.ROW]
+        return Exported(rows, positions, values, ready, meta.started, meta.finished)
+
+    def shutdown(self) -> None:
+        """Send what is left and stop the exporter."""
+        if self._exporter is not None:
+            self._exporter.close()

@@ -1,0 +1,56 @@
+"""Over HTTP: greedy text, every codec code and the waveform equal transformers' generate."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from support.prompts import QUESTIONS, Question
+from support.reference import Answer, Reference
+from support.server import Reply, TinyServer
+
+MAX_TOKENS, MAX_FRAMES = 16, 40
+
+pytestmark = pytest.mark.engine
+
+
+def names(question: Question) -> str:
+    return question.name
+
+
+def assert_equal(reply: Reply, answer: Answer) -> None:
+    assert reply.text == answer.text
+    assert np.array_equal(reply.codes, answer.codes)
+    assert len(reply.pcm) == len(answer.pcm)
+    assert np.abs(reply.pcm / 32767 - answer.pcm).max() < 1e-4
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=names)
+async def test_an_answer_equals_the_reference(
+    question: Question, server: TinyServer, reference: Reference
+) -> None:
+    answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES)
+    assert_equal(await server.ask(question.messages), answer)
+    assert_equal(await server.stream(question.messages), answer)
+
+
+async def test_a_speaker_by_name_equals_the_reference(
+    server: TinyServer, reference: Reference
+) -> None:
+    question = QUESTIONS[0]
+    answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES, speaker="chelsie")
+    audio = {"voice": "chelsie", "format": "pcm16"}
+    assert_equal(await server.ask(question.messages, audio=audio), answer)
+
+
+async def test_twelve_requests_at_once_equal_one_at_a_time(server: TinyServer) -> None:
+    def options(number: int) -> dict[str, object]:
+        talker = {"temperature": 0, "max_tokens": 10 + 5 * number}
+        return {"max_completion_tokens": 6 + 2 * number, "stage_params": {"talker": talker}}
+
+    asked = [(QUESTIONS[n % len(QUESTIONS)].messages, options(n)) for n in range(12)]
+    alone = [await server.ask(messages, **more) for messages, more in asked]
+    together = await asyncio.gather(*(server.stream(messages, **more) for messages, more in asked))
+    for one, other in zip(alone, together, strict=True):
+        assert one.text == other.text
+        assert np.array_equal(one.codes, other.codes)
+        assert np.array_equal(one.pcm, other.pcm)

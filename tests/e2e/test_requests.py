@@ -1,0 +1,105 @@
+"""Laziness, cancels and refusals of the real server."""
+
+import asyncio
+import time
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from support.prompts import QUESTIONS
+from support.server import TinyServer
+
+pytestmark = pytest.mark.engine
+
+HELLO = QUESTIONS[0].messages
+ENDLESS = {
+    "max_completion_tokens": 600,
+    "ignore_eos": True,
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": 700, "ignore_eos": True}},
+}
+
+
+def counters(server: TinyServer, key: str) -> dict[str, int]:
+    return {name: stage[key] for name, stage in server.health().items()}
+
+
+async def settle(server: TinyServer, within_s: float) -> float:
+    """Seconds until no stage has a request."""
+    started = time.monotonic()
+    while any(counters(server, "running").values()):
+        assert time.monotonic() - started < within_s, server.health()
+        await asyncio.sleep(0.02)
+    return time.monotonic() - started
+
+
+async def test_a_text_only_request_makes_no_speech(server: TinyServer) -> None:
+    await settle(server, 5)
+    before = server.health()
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = {"model": server.model, "messages": HELLO, "max_completion_tokens": 8}
+        response = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert response.json()["choices"][0]["message"]["content"]
+    await asyncio.sleep(1.2)  # the stages' own interval of reports
+    after = server.health()
+    assert after["thinker"]["requests_total"] == before["thinker"]["requests_total"] + 1
+    for stage in ("talker", "code2wav"):
+        for key in ("requests_total", "chunks_in", "chunks_out"):
+            assert after[stage][key] == before[stage][key]
+
+
+async def hang_up_streaming(server: TinyServer) -> None:
+    async with aclosing(server.events(HELLO, **ENDLESS)) as events:
+        async for event in events:
+            if any((choice["delta"].get("audio") or {}).get("data") for choice in event["choices"]):
+                return
+
+
+async def hang_up_waiting(server: TinyServer) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        async with httpx.AsyncClient(timeout=1.0) as client:
+            body = server.body(HELLO, **ENDLESS)
+            await client.post(f"{server.url}/v1/chat/completions", json=body)
+
+
+@pytest.mark.parametrize("hang_up", [hang_up_streaming, hang_up_waiting])
+async def test_a_client_that_hangs_up_frees_every_slot_within_a_second(
+    hang_up: Any, server: TinyServer
+) -> None:
+    fresh = await server.ask(HELLO)
+    for _ in range(3):
+        await asyncio.gather(*(hang_up(server) for _ in range(4)))
+        await settle(server, 1.0)
+    again = await asyncio.gather(*(server.ask(HELLO) for _ in range(4)))
+    for reply in again:
+        assert reply.text == fresh.text
+        assert np.array_equal(reply.codes, fresh.codes)
+        assert np.array_equal(reply.pcm, fresh.pcm)
+
+
+async def test_an_answer_without_text_has_no_audio(server: TinyServer) -> None:
+    reply = await server.ask(HELLO, max_completion_tokens=1)
+    assert len(reply.codes) == 0
+    assert len(reply.pcm) == 0
+    await settle(server, 1.0)
+
+
+async def test_one_seed_gives_one_answer(server: TinyServer) -> None:
+    options = {"seed": 7, "temperature": 1.0, "stage_params": {"talker": {"max_tokens": 30}}}
+    first, *others = await asyncio.gather(*(server.ask(HELLO, **options) for _ in range(3)))
+    for other in others:
+        assert other.text == first.text
+        assert np.array_equal(other.codes, first.codes)
+    different = await server.ask(HELLO, **{**options, "seed": 8})
+    assert not np.array_equal(different.codes, first.codes)
+
+
+async def test_what_the_engine_refuses_is_a_400(server: TinyServer) -> None:
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = server.body([{"role": "user", "content": "long " * 3000}])
+        response = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["code"] == "context_length_exceeded"

@@ -1,0 +1,122 @@
+"""Questions for the tiny server, each in OpenAI's form and in the reference's."""
+
+import base64
+import io
+import wave
+from dataclasses import dataclass, field
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+RATE = 16000
+
+
+@dataclass(frozen=True)
+class Question:
+    """`messages` for the server; `turns` and media for transformers' processor."""
+
+    name: str
+    messages: list[dict[str, Any]]
+    turns: list[dict[str, Any]]
+    media: dict[str, list[Any]] = field(default_factory=dict)
+
+
+def data_url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def picture(height: int, width: int, seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+def image_part(image: Image.Image) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return {"type": "image_url", "image_url": {"url": data_url("image/png", buffer.getvalue())}}
+
+
+def sound(num_samples: int) -> npt.NDArray[np.int16]:
+    """A tone with a little noise; a multiple of 160 samples."""
+    assert num_samples % 160 == 0
+    noise = np.random.default_rng(num_samples).standard_normal(num_samples)
+    wave_form = 0.3 * np.sin(np.arange(num_samples) * 0.05) + 0.02 * noise
+    return (wave_form * 32767).astype(np.int16)
+
+
+def sound_part(samples: npt.NDArray[np.int16]) -> dict[str, Any]:
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(RATE)
+        file.writeframes(samples.tobytes())
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def video_bytes(num_frames: int, size: int) -> bytes:
+    """An mp4 of moving noise."""
+    buffer = io.BytesIO()
+    random = np.random.default_rng(num_frames)
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=4)
+        stream.width = stream.height = size
+        stream.pix_fmt = "yuv420p"
+        for _ in range(num_frames):
+            pixels = random.integers(0, 255, (size, size, 3), dtype=np.uint8)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return buffer.getvalue()
+
+
+def text(value: str) -> dict[str, Any]:
+    return {"type": "text", "text": value}
+
+
+def question(name: str, parts: list[dict[str, Any]], **media: list[Any]) -> Question:
+    """One user turn of parts; the reference's parts are the same without data."""
+    kinds = {"image_url": "image", "input_audio": "audio", "video_url": "video", "text": "text"}
+    turn = [{**part, "type": kinds[part["type"]]} for part in parts]
+    return Question(
+        name, [{"role": "user", "content": parts}], [{"role": "user", "content": turn}], media
+    )
+
+
+def plain(name: str, *turns: tuple[str, str]) -> Question:
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return Question(name, messages, messages)
+
+
+PICTURE, WIDE = picture(64, 64), picture(96, 160, seed=1)
+SHORT, LONG = sound(8000), sound(36800)
+
+QUESTIONS = [
+    plain("text", ("user", "Hello, who are you?")),
+    plain(
+        "turns",
+        ("system", "Be kind and brief."),
+        ("user", "What is one?"),
+        ("assistant", "A number."),
+        ("user", "And two?"),
+    ),
+    plain("long", ("user", "Tell me more about the fox and the hound. " * 9)),
+    question("image", [image_part(PICTURE), text("What is it?")], images=[PICTURE]),
+    question(
+        "two images",
+        [image_part(PICTURE), text("and"), image_part(WIDE), text("differ?")],
+        images=[PICTURE, WIDE],
+    ),
+    question("sound", [sound_part(LONG), text("What is said?")], audio=[LONG / 32768]),
+    question(
+        "sound and image",
+        [sound_part(SHORT), image_part(WIDE), text("Both?")],
+        audio=[SHORT / 32768],
+        images=[WIDE],
+    ),
+]

@@ -1,0 +1,145 @@
+"""A real server over the tiny checkpoint, in a process of its own, and a client for it."""
+
+import base64
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+START_S = 240.0
+STOP_S = 60.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client got of one answer."""
+
+    text: str
+    codes: npt.NDArray[np.int64]
+    pcm: npt.NDArray[np.int16]
+    raw: Any
+
+
+class TinyServer:
+    """The address of a running server."""
+
+    def __init__(self, url: str, process: subprocess.Popen[bytes], model: str) -> None:
+        self.url = url
+        self.process = process
+        self.model = model
+
+    def body(self, messages: list[Any], **more: Any) -> dict[str, Any]:
+        """A greedy request for text and speech."""
+        return {
+            "model": self.model,
+            "messages": messages,
+            "modalities": ["text", "audio"],
+            "audio": {"voice": "ethan", "format": "pcm16"},
+            "temperature": 0,
+            "max_completion_tokens": 16,
+            "stage_params": {"talker": {"temperature": 0, "max_tokens": 40}},
+            "return_codes": True,
+            **more,
+        }
+
+    def health(self) -> dict[str, Any]:
+        """What /health says of the stages."""
+        stages: dict[str, Any] = httpx.get(f"{self.url}/health").json()["stages"]
+        return stages
+
+    async def ask(self, messages: list[Any], **more: Any) -> Reply:
+        """One whole answer."""
+        async with httpx.AsyncClient(timeout=120) as client:
+            url = f"{self.url}/v1/chat/completions"
+            response = await client.post(url, json=self.body(messages, **more))
+        assert response.status_code == 200, response.text
+        message = response.json()["choices"][0]["message"]
+        audio = message["audio"]
+        return Reply(
+            audio["transcript"],
+            np.array(audio.get("codes", [])),
+            np.frombuffer(base64.b64decode(audio["data"]), "<i2"),
+            response.json(),
+        )
+
+    async def stream(self, messages: list[Any], **more: Any) -> Reply:
+        """The same answer, streamed and put together."""
+        text, codes, pcm, events = "", [], b"", []
+        async for event in self.events(messages, **more):
+            events.append(event)
+            for choice in event["choices"]:
+                audio = choice["delta"].get("audio") or {}
+                text += audio.get("transcript") or ""
+                pcm += base64.b64decode(audio.get("data") or "")
+                codes += audio.get("codes") or []
+        return Reply(text, np.array(codes), np.frombuffer(pcm, "<i2"), events)
+
+    async def events(self, messages: list[Any], **more: Any) -> Any:
+        """Server-sent events of one answer."""
+        import json
+
+        body = self.body(messages, stream=True, **more)
+        async with (
+            httpx.AsyncClient(timeout=120) as client,
+            client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as response,
+        ):
+            assert response.status_code == 200, await response.aread()
+            async for line in response.aiter_lines():
+                if line.startswith("data: ") and line != "data: [DONE]":
+                    event = json.loads(line.removeprefix("data: "))
+                    assert "error" not in event, event
+                    yield event
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer]:
+    """Serve a folder or a graph file until the context ends; it must end by itself."""
+    port = free_port()
+    command = [sys.executable, "-m", "omnistage.server.cli", "serve", target]
+    command += ["--host", "127.0.0.1", "--port", str(port), *options]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ)
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + START_S
+        while not is_ready(url):
+            assert process.poll() is None, log.read_text()[-6000:]
+            assert time.monotonic() < deadline, log.read_text()[-6000:]
+            time.sleep(0.2)
+        model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
+        yield TinyServer(url, process, model)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+    assert code == 0, log.read_text()[-6000:]
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/ready", timeout=5).status_code == 200
+    except httpx.TransportError:
+        return False
