@@ -95,8 +95,8 @@ class Admission:
 
     def _speaker(self, chat: ChatRequest) -> str | None:
         voice = chat.audio.voice if chat.audio is not None else None
-        if voice is None:
-            return None
+        if voice is None or not self.speakers:  # stages still load, or have no names to check
+            return voice
         for speaker in self.speakers:
             if speaker.lower() == voice.lower():
                 return speaker

@@ -7,6 +7,7 @@ from omnistage.connectors.contract import Connector
 from omnistage.stages.graph import StageGraph
 
 GATEWAY_CONNECTOR = "shm"
+REQUESTS_ARENA_MB = 64  # a request holds its media; a chunk may take a quarter
 
 Options = Mapping[str, int | float | str | bool]
 MakeConnector = Callable[[str, Path, Options], Connector]
@@ -28,8 +29,10 @@ class Channels:
     def __init__(self, graph: StageGraph, directory: Path, make_connector: MakeConnector) -> None:
         self.gateway = make_connector(GATEWAY_CONNECTOR, directory, {})
         self._channels: list[tuple[Connector, str]] = []
+        large = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": REQUESTS_ARENA_MB})
         for name in graph.stages:
-            self._channels.append((self.gateway, requests_address(name)))
+            requests = large if name == graph.entry else self.gateway
+            self._channels.append((requests, requests_address(name)))
             self._channels.append((self.gateway, outputs_address(name)))
         for edge in graph.edges:
             options = dict(edge.connector.options)

@@ -57,8 +57,6 @@ class ChatCompletions:
 
     def _answer(self, chat: ChatRequest) -> Answer:
         graph = self._orchestrator.graph
-        if "audio" in (chat.modalities or ()) and "audio" in graph.outputs:
-            self._orchestrator.admit(graph.outputs)
         request = Admission(graph, self._orchestrator.speakers, self._history).request(chat)
         self._orchestrator.admit(request.outputs)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))

@@ -78,7 +78,7 @@ class Choice:
     def to_dict(self, audio: ChatChunk | None) -> ChatChunk:
         """The choice of a completion."""
         has_content = audio is None and ("content" in self.texts or not self.tool_calls)
-        message = {
+        message: ChatChunk = {
             "role": "assistant",
             "refusal": None,
             "annotations": [],

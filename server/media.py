@@ -22,19 +22,14 @@ def self_contained(
 
 def _message(message: Mapping[str, Any], path: str, history: AudioHistory) -> dict[str, Any]:
     if not isinstance(message.get("role"), str):
-        raise ApiError(400, f"{path}.role must be a string.", param=f"{path}.role")
+        raise _bad(f"{path}.role", "must be a string")
     checked = dict(message)
     audio = checked.pop("audio", None)
     content = checked.get("content")
     if isinstance(content, list):
         checked["content"] = [_part(part, f"{path}.content[{i}]") for i, part in enumerate(content)]
     elif content is not None and not isinstance(content, str):
-        raise ApiError(
-            400,
-            f"{path}.content must be a string or a list of parts.",
-            param=f"{path}.content",
-            code="invalid_value",
-        )
+        raise _bad(f"{path}.content", "must be a string or a list of parts")
     if audio is not None and not content:
         checked["content"] = _spoken(audio, f"{path}.audio.id", history)
     return checked
@@ -53,12 +48,8 @@ def _part(part: Any, path: str) -> dict[str, Any]:
     kind = part.get("type") if isinstance(part, dict) else None
     build = PARTS.get(kind) if isinstance(kind, str) else None
     if build is None:
-        raise ApiError(
-            400,
-            f"{path}.type {kind!r} is not supported; allowed: {', '.join(sorted(PARTS))}.",
-            param=f"{path}.type",
-            code="invalid_value",
-        )
+        allowed = ", ".join(sorted(PARTS))
+        raise _bad(f"{path}.type", f"{kind!r} is not supported; allowed: {allowed}")
     return build(part, path)
 
 

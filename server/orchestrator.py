@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Full
+from omnistage.connectors.contract import ChunkTooLarge, Full
 from omnistage.server.channels import (
     Channels,
     MakeConnector,
@@ -25,7 +25,7 @@ from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 
-MAX_REQUESTS = 1024
+MAX_REQUESTS = 1000
 READY_GRACE_S = 10.0
 LOADING_GRACE_S = 0.5  # a stage that loads does not hear us
 RETRY_LOADING_S = 5
@@ -126,7 +126,9 @@ class Orchestrator:
         logger.info("all stages have ended")
 
     async def _stop(self, link: StageLink) -> None:
-        await link.handle.stop(LOADING_GRACE_S if link.state is StageState.LOADING else READY_GRACE_S)
+        await link.handle.stop(
+            LOADING_GRACE_S if link.state is StageState.LOADING else READY_GRACE_S
+        )
         self._stop_reading(link)
         link.state = StageState.DEAD
         link.requests.close()
@@ -198,14 +200,14 @@ class Orchestrator:
             async with aclosing(self._outputs(request.id, flight)) as outputs:
                 async for output in outputs:
                     yield output
+        except ChunkTooLarge as error:
+            raise ApiError(413, f"The request is too large: {error}") from error
         except Full as error:
             raise ApiError(503, str(error), retry_after_s=RETRY_OVERLOAD_S) from error
         finally:
             del self._in_flight[request.id]
             for link in flight.path:
-                if flight.pending:
-                    link.tell(request.id, "cancel")
-                link.forget(request.id)
+                link.finish(request.id, is_cancelled=bool(flight.pending))
 
     async def _outputs(self, request_id: str, flight: InFlight) -> AsyncGenerator[Output, None]:
         while flight.pending:

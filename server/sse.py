@@ -61,7 +61,7 @@ class EventStream(Response):
         try:
             async with aclosing(self._events) as events:
                 await self._send_events(events, send)
-        except Exception as error:  # noqa: BLE001  the gateway's boundary
+        except Exception as error:
             if not isinstance(error, ApiError):
                 logger.exception("a stream failed")
             told = error if isinstance(error, ApiError) else internal_error()

@@ -59,9 +59,9 @@ class StageLink:
             self.counters = {name: int(chunk.meta[name]) for name in COUNTERS}
 
     def tell(self, request_id: str, kind: str) -> None:
-        """Send a chunk without content."""
+        """Send a request's last chunk: it only says `kind`."""
         if self.state is not StageState.DEAD:
-            self.requests.send(Chunk(request_id, kind, 0, {}, {}))
+            self.requests.send(Chunk(request_id, kind, last=True))
 
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""
@@ -69,9 +69,17 @@ class StageLink:
             self.outputs.grant(request_id)
 
     def forget(self, request_id: str) -> None:
-        """Give back all credit of a request that has ended here."""
+        """Let go of a request that has ended here."""
         if self.state is not StageState.DEAD:
             self.outputs.forget(request_id)
+
+    def finish(self, request_id: str, is_cancelled: bool) -> None:
+        """Nothing more is sent for a request: its credit and slots come back."""
+        if is_cancelled:
+            self.tell(request_id, "cancel")
+        elif self.state is not StageState.DEAD:
+            self.requests.forget(request_id)
+        self.forget(request_id)
 
     @property
     def health(self) -> Mapping[str, Any]:

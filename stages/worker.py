@@ -72,7 +72,7 @@ class StageWorker:
                 open=self._port(edge, f"{prefix}.open").sender(),
                 feed=self._port(edge, f"{prefix}.feed").sender(),
                 rows=self._port(edge, f"{prefix}.rows"),
-                chunk_sizes=edge.chunk.size_list if edge.chunk is not None else [],
+                chunk_sizes=edge.chunk_sizes,
             )
             ports.exports_all_hidden_states = edge.hidden_states == "all"
             self._senders += [ports.downstream.open, ports.downstream.feed]
@@ -198,7 +198,7 @@ class StageWorker:
             for sender in self._senders:
                 sender.forget(request_id)
             raise
-        except Exception as error:  # noqa: BLE001  one request's failure is told, not spread
+        except Exception as error:
             logger.exception("request %s failed in stage %s", request_id, self._name)
             told = RequestError(500, f"stage {self._name} failed: {error}")
             self._ports.send_output(request_id, "error", told.to_meta(self._name), last=True)

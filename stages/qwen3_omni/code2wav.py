@@ -4,6 +4,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -15,7 +16,9 @@ from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 FRAME_S = 0.08
 MAX_PIECE_FRAMES = 100  # longer chunks are decoded in pieces: memory stays bounded
 MAX_BATCH_FRAMES = 400  # rows times frames of one batch: beyond it a GPU only waits longer
-WARM_UP_FRAMES = (1, 2, 4, 8, 25)
+GRAPH_FRAMES = (1, 2, 4, 8, 25)  # chunk lengths and batches that get a CUDA graph, as long as
+GRAPH_ROWS = (1, 2, 4, 8, 16)  # launching the kernels would take longer than running them
+MAX_GRAPH_FRAMES = 100
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SAMPLE_MAX = 32767
 
@@ -106,13 +109,16 @@ class Code2Wav:
 
     def warm_up(self) -> None:
         """Decode once what the first requests will need, so that they do not pay for it."""
-        on_gpu = self._vocoder.device.type != "cpu"
-        for num_frames in WARM_UP_FRAMES if on_gpu else WARM_UP_FRAMES[:1]:
-            state = self._vocoder.open()
-            codes = torch.zeros(1, self._vocoder.num_codebooks, num_frames, dtype=torch.int64)
-            pcm, _ = self._vocoder.decode([state], codes)
-            to_int16(pcm).cpu()
-            self._vocoder.close(state)
+        if self._vocoder.device.type == "cuda":
+            # The largest first: its memory then serves the others.
+            for num_frames, num_rows in product(reversed(GRAPH_FRAMES), reversed(GRAPH_ROWS)):
+                if num_rows * num_frames <= MAX_GRAPH_FRAMES:
+                    self._vocoder.record(num_rows, num_frames)
+        state = self._vocoder.open()
+        codes = torch.zeros(1, self._vocoder.num_codebooks, 1, dtype=torch.int64)
+        pcm, _ = self._vocoder.decode([state], codes)
+        to_int16(pcm).cpu()
+        self._vocoder.close(state)
 
     # Requests
 

@@ -7,6 +7,7 @@ sampling uses counter-based noise, so the whole frame may be captured in one CUD
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -164,7 +165,8 @@ class CodePredictor(nn.Module):
 
     @staticmethod
     def _check(config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
-        rope_type = config.rope_parameters["rope_type"]
+        rope: Any = config.rope_parameters
+        rope_type = rope["rope_type"]
         if rope_type != "default":
             raise ValueError(f"the code predictor knows no rope_type {rope_type!r}, only 'default'")
         window = config.sliding_window
@@ -223,9 +225,10 @@ class CodePredictor(nn.Module):
             owner_name, module_name, kind = name.rsplit(".", 2)
             if module_name in FUSED:
                 fused_name, part = FUSED[module_name]
-                owner = self.get_submodule(owner_name)
+                owner: Any = self.get_submodule(owner_name)
                 name = f"{owner_name}.{fused_name}.{kind}"
-                target = parameters[name].split(owner.sizes)[part]  # type: ignore[arg-type]
+                start = sum(owner.sizes[:part])
+                target = parameters[name][start : start + owner.sizes[part]]
             else:
                 target = parameters[name]
             target.data.copy_(weight)
@@ -236,7 +239,8 @@ class CodePredictor(nn.Module):
 def rotation_table(config: Qwen3OmniMoeTalkerCodePredictorConfig) -> torch.Tensor:
     """Cosines and sines of every position [2, positions, head_dim]."""
     exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
-    frequencies = 1.0 / (config.rope_parameters["rope_theta"] ** exponents)
+    rope: Any = config.rope_parameters
+    frequencies = 1.0 / (rope["rope_theta"] ** exponents)
     positions = torch.arange(config.num_code_groups, dtype=torch.float32)
     angles = torch.outer(positions, frequencies).repeat(1, 2)
     return torch.stack([angles.cos(), angles.sin()]).to(torch.get_default_dtype())

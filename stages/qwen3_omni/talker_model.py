@@ -51,8 +51,10 @@ def talker_config(config: Any) -> Any:
     return talker
 
 
-class Qwen3OmniTalker(nn.Module, SupportsMRoPE):  # type: ignore[misc]
+class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
     """Forward of one engine step over the bridge's step table."""
+
+    suppressed: torch.Tensor
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__()
@@ -234,9 +236,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):  # type: ignore[misc]
                     loaded.add(name)
 
         loaded |= {f"model.{name}" for name in self.model.load_weights(backbone())}
-        loaded |= {
-            f"code_predictor.{name}" for name in self.code_predictor.load_weights(predictor)
-        }
+        loaded |= {f"code_predictor.{name}" for name in self.code_predictor.load_weights(predictor)}
         if not thinker_table:
             raise ValueError("the checkpoint has no thinker.model.embed_tokens.weight")
         self._project_table(thinker_table[0])

@@ -3,6 +3,7 @@
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from transformers import AutoConfig
@@ -23,7 +24,7 @@ MAX_GRIDS = 1 << 16
 Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-class ThinkerLLM(AsyncLLM):  # type: ignore[misc]
+class ThinkerLLM(AsyncLLM):
     """AsyncLLM that shows each rendered prompt to its request before the engine gets it."""
 
     rendered: dict[str, Rendered]
@@ -120,7 +121,7 @@ class Thinker:
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
             spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
         if spoken is not None or self._export_all:
-            self._engine.rendered[request_id] = lambda prompt: self._rendered(prompt, spoken)
+            self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
             async for chunk in self._chat.stream(request_id, meta["body"]):
                 is_last = not chunk["choices"]  # the usage chunk, always asked for
@@ -132,8 +133,9 @@ class Thinker:
         finally:
             self._engine.rendered.pop(request_id, None)
 
-    def _rendered(self, prompt: Mapping[str, Any], spoken: SpokenTokens | None) -> dict[str, Any]:
-        request_id = spoken.request_id if spoken is not None else ""
+    def _rendered(
+        self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
+    ) -> dict[str, Any]:
         if spoken is not None:
             spoken.open(prompt["prompt_token_ids"], self._grids.of(prompt))
         if self._export_all:

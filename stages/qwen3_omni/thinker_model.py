@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3_omni_moe_thinker import (
-    Qwen3OmniMoeThinkerForConditionalGeneration,
     Qwen3OmniMoeThinkerDummyInputsBuilder,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
     Qwen3OmniMoeThinkerMultiModalProcessor,
     Qwen3OmniMoeThinkerProcessingInfo,
 )
@@ -31,7 +31,7 @@ def thinker_config(config: Any) -> Any:
     info=Qwen3OmniMoeThinkerProcessingInfo,
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
-class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):  # type: ignore[misc]
+class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
     """The in-tree class; its results are what the step table exports."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:

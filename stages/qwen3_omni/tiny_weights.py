@@ -1,16 +1,24 @@
-"""The tiny checkpoint's weights: random, but scaled so that text varies and audio can be heard."""
+"""The tiny checkpoint's weights: random, but scaled so that text varies, ends, and can be heard."""
 
 import math
+import os
 
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from omnistage.stages.qwen3_omni.tiny_config import CODEC_EOS
+from omnistage.stages.qwen3_omni.tiny_config import CODEBOOK_SIZE, CODEC_EOS, NUM_CODEBOOKS
 from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer
 
-_PRINTABLE = slice(32, 127)
-# Above 1, so that an input still matters after a few layers of random weights.
+# Above 1, so that what attention and the experts read still matters after layers of random weights.
 _GAIN = 2.5
+# What they write back is kept low, so that the newest token stays visible in the last layer.
+_OUTPUT_GAIN = float(os.environ.get("OG", "0.7"))
+_EMBEDDING_SCALE = float(os.environ.get("ES", "2.0"))
+_PRINTABLE = slice(32, 127)
+_SENTENCE_ENDS = [ord(character) for character in ".!?"]
+_END_OF_TEXT_SCALE = float(os.environ.get("ETS", "0.9"))
+_END_OF_CODES_SCALE = float(os.environ.get("ECS", "0.9"))
+_PEAK = 0.4
 
 
 @torch.no_grad()
@@ -28,16 +36,13 @@ def fill_with_noise(
         )
         if parameter.dim() == 1:
             _fill_vector(name, parameter, noise)
-        elif any(part in name for part in ("embed_tokens", "pos_embed", "codec_embedding")):
-            parameter.copy_(noise)
         elif is_vocoder:
             parameter.copy_(noise / math.sqrt(parameter[0].numel()))
         else:
-            fan_in = parameter[0].numel() if parameter.dim() > 3 else parameter.shape[-1]
-            parameter.copy_(_GAIN / math.sqrt(fan_in) * noise)
-    _shape_text_head(model.thinker.lm_head.weight, tokenizer, generator)
-    _damp_early_end(model)
-    _keep_waveform_in_range(model)
+            parameter.copy_(_weight_scale(name, parameter) * noise)
+    _let_sentences_end(model, tokenizer)
+    _let_speech_end(model, tokenizer)
+    _set_loudness(model.code2wav)
 
 
 def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> None:
@@ -48,23 +53,62 @@ def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> Non
         parameter.copy_(0.1 * noise)
 
 
-def _shape_text_head(
-    head: torch.Tensor, tokenizer: TinyTokenizer, generator: torch.Generator
+def _weight_scale(name: str, parameter: torch.Tensor) -> float:
+    """The standard deviation of a weight outside the vocoder."""
+    if "embed_tokens" in name:
+        return _EMBEDDING_SCALE
+    if any(part in name for part in ("pos_embed", "codec_embedding", "lm_head", "codec_head")):
+        return 1.0
+    gain = _OUTPUT_GAIN if "o_proj" in name or "down_proj" in name else _GAIN
+    fan_in = parameter[0].numel() if parameter.dim() > 3 else parameter.shape[-1]
+    return gain / math.sqrt(fan_in)
+
+
+def _let_sentences_end(
+    model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer
 ) -> None:
-    """Let only printable ASCII win, and now and then the end of the turn."""
-    noise = torch.randn(head.shape, generator=generator)
+    """Let only printable ASCII follow, and the end of the turn after a full stop or its like."""
+    head = model.thinker.lm_head.weight
+    embedding = model.thinker.get_input_embeddings().weight
+    embedding[_SENTENCE_ENDS] = embedding[_SENTENCE_ENDS[0]] + 0.3 * embedding[_SENTENCE_ENDS]
+    printable = head[_PRINTABLE].clone()
     head.zero_()
-    head[_PRINTABLE] = noise[_PRINTABLE]
-    head[tokenizer.id("<|im_end|>")] = 0.5 * noise[tokenizer.id("<|im_end|>")]
+    head[_PRINTABLE] = printable
+    # An answer follows a line break, and should not be a full stop alone.
+    head[_SENTENCE_ENDS] -= float(os.environ.get("NL","0.5")) * _with_norm_of_noise(embedding[ord("\n")])
+    others = embedding[_PRINTABLE].mean(dim=0)
+    towards = embedding[_SENTENCE_ENDS].mean(dim=0) - others
+    head[tokenizer.id("<|im_end|>")] = _END_OF_TEXT_SCALE * _with_norm_of_noise(towards)
 
 
-def _damp_early_end(model: Qwen3OmniMoeForConditionalGeneration) -> None:
-    """Make codec EOS rare: transformers fails on an answer of no frames."""
-    model.talker.codec_head.weight[CODEC_EOS] *= 0.5
+def _let_speech_end(
+    model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer
+) -> None:
+    """Let codec EOS come once the text is spoken: transformers fails on an answer of no frames."""
+    embedding = model.thinker.get_input_embeddings().weight
+    spoken = model.talker.text_projection(embedding[_PRINTABLE]).mean(dim=0)
+    silence = model.talker.text_projection(embedding[tokenizer.id("<tts_pad>")])
+    row = _END_OF_CODES_SCALE * _with_norm_of_noise(silence - spoken)
+    model.talker.codec_head.weight[CODEC_EOS] = row
 
 
-def _keep_waveform_in_range(model: Qwen3OmniMoeForConditionalGeneration) -> None:
-    """Keep the last convolution's output inside the clamp to -1 … 1."""
-    last = model.code2wav.decoder[-1].conv
-    last.weight *= 0.02
-    last.bias *= 0.02
+def _with_norm_of_noise(vector: torch.Tensor) -> torch.Tensor:
+    """The vector, as long as one of standard normal noise."""
+    return vector * (math.sqrt(vector.numel()) / vector.norm())
+
+
+def _set_loudness(code2wav: torch.nn.Module) -> None:
+    """Scale the last convolution so that a stretch of random codes peaks where the voice should.
+
+    It is measured far below the final clamp to -1 ... 1, where the output is linear in that scale.
+    """
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(CODEBOOK_SIZE, (1, NUM_CODEBOOKS, 50), generator=generator)
+    last = code2wav.decoder[-1].conv
+    _scale(last, 1e-4)
+    _scale(last, _PEAK / code2wav(codes).abs().max().item())
+
+
+def _scale(layer: torch.nn.Module, factor: float) -> None:
+    for parameter in layer.parameters():
+        parameter *= factor

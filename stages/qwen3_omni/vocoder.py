@@ -7,8 +7,9 @@ twice.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
@@ -19,6 +20,7 @@ from omnistage.stages.qwen3_omni.vocoder_convolutions import (
     DecoderBlock,
     Snake,
 )
+from omnistage.stages.qwen3_omni.vocoder_graphs import DecodeGraphs
 from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
 from omnistage.stages.qwen3_omni.vocoder_transformer import WindowTransformer
 from omnistage.stages.qwen3_omni.vocoder_weights import load_vocoder
@@ -41,10 +43,12 @@ class StreamingVocoder:
         self._embedding = model.code_embedding
         self._offsets = model.code_offset
         self._transformer = WindowTransformer(model.pre_transformer, layout)
+        stages: Iterable[Any] = model.upsample
         self._upsampling = [
-            (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in model.upsample
+            (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages
         ]
-        first, *blocks, snake, last = model.decoder
+        decoder: Iterable[Any] = model.decoder
+        first, *blocks, snake, last = decoder
         self._first = CausalConvolution(first, layout)
         self._blocks: list[DecoderBlock] = []
         num_muted = 0
@@ -61,10 +65,11 @@ class StreamingVocoder:
         self.samples_per_frame = math.prod([*config.upsampling_ratios, *config.upsample_rates])
         self.num_held_back = num_muted
         if self.num_held_back >= self.samples_per_frame:
-            raise ValueError("the vocoder looks more than one frame ahead")
+            raise ValueError("the vocoder must look less than one frame ahead")
         weights = self._embedding.weight
-        self._rows = weights.new_zeros(num_slots, layout.num_elements)
-        self._positions = torch.zeros(num_slots, dtype=torch.int64, device=self.device)
+        self._rows = weights.new_zeros(num_slots + 1, layout.num_elements)
+        self._positions = torch.zeros(num_slots + 1, dtype=torch.int64, device=self.device)
+        self._graphs = DecodeGraphs(self._decode, spare_slot=num_slots)
         self._free = list(reversed(range(num_slots)))
 
     @classmethod
@@ -117,10 +122,18 @@ class StreamingVocoder:
         """
         starts = [0 if state.num_frames else self.num_held_back for state in states]
         slots = torch.tensor([state.slot for state in states])
-        pcm = self._decode(slots.to(self.device), codes.to(self.device))
+        pcm = self._graphs.decode(slots, codes)
+        if pcm is None:
+            pcm = self._decode(slots.to(self.device), codes.to(self.device))
         for state in states:
             state.num_frames += codes.shape[-1]
         return pcm, starts
+
+    @torch.inference_mode()
+    def record(self, num_rows: int, num_frames: int) -> None:
+        """Keep a CUDA graph for batches of this shape."""
+        shape = num_rows, self.num_codebooks, num_frames
+        self._graphs.record(torch.zeros(shape, dtype=torch.int64, device=self.device))
 
     def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         """Shapes depend on those of the arguments only, and nothing waits for the device."""

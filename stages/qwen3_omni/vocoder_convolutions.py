@@ -4,18 +4,15 @@ A causal convolution pads zeros on the left: here it finds the last inputs of th
 zeros in a new stream. A transposed convolution of the decoder looks one input step ahead, so it
 gives a step's output one step late; what it gives in a new stream before its first true output
 is no sound. Layers further on must see zeros there (`num_muted` leading steps of a first chunk).
+
+Each class here runs one of transformers' modules (`net`), whose names vary between its versions.
 """
+
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCausalConvNet,
-    Qwen3OmniMoeCausalTransConvNet,
-    Qwen3OmniMoeCode2WavDecoderBlock,
-    Qwen3OmniMoeCode2WavDecoderResidualUnit,
-    Qwen3OmniMoeConvNeXtBlock,
-    Qwen3OmniMoeSnakeBeta,
-)
 
 from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
 
@@ -23,9 +20,7 @@ from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
 class CausalConvolution:
     """Carries the inputs that the kernel still reaches back to."""
 
-    def __init__(
-        self, net: Qwen3OmniMoeCausalConvNet, layout: StateLayout, num_muted: int = 0
-    ) -> None:
+    def __init__(self, net: Any, layout: StateLayout, num_muted: int = 0) -> None:
         self._conv: nn.Conv1d = net.conv
         self._num_muted = num_muted
         self._num_context = net.padding
@@ -43,9 +38,7 @@ class CausalConvolution:
 class LookaheadUpsampling:
     """A transposed convolution over two input steps: carries the step before."""
 
-    def __init__(
-        self, net: Qwen3OmniMoeCausalTransConvNet, layout: StateLayout, num_muted: int
-    ) -> None:
+    def __init__(self, net: Any, layout: StateLayout, num_muted: int) -> None:
         self._conv: nn.ConvTranspose1d = net.conv
         self._factor: int = net.conv.stride[0]
         if net.conv.kernel_size[0] != 2 * self._factor or net.left_pad != self._factor:
@@ -64,7 +57,7 @@ class LookaheadUpsampling:
 class Snake:
     """x + sin²(alpha * x) / beta, with the exponentials of the learnt parameters taken once."""
 
-    def __init__(self, net: Qwen3OmniMoeSnakeBeta) -> None:
+    def __init__(self, net: Any) -> None:
         self._alpha = net.alpha.detach().exp()[:, None]
         self._inverse_beta = 1.0 / (net.beta.detach().exp() + net.no_div_by_zero)[:, None]
 
@@ -76,40 +69,37 @@ class Snake:
 class ConvNeXtBlock:
     """A causal depthwise convolution and a pointwise network."""
 
-    def __init__(self, net: Qwen3OmniMoeConvNeXtBlock, layout: StateLayout) -> None:
+    def __init__(self, net: Any, layout: StateLayout) -> None:
         self._net = net
         self._convolution = CausalConvolution(net.dwconv, layout)
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         net = self._net
         output = net.norm(self._convolution(hidden, batch).transpose(1, 2))
-        output = net.gamma * net.pwconv2(net.act(net.pwconv1(output)))
-        return hidden + output.transpose(1, 2)
+        branch: torch.Tensor = net.gamma * net.pwconv2(net.act(net.pwconv1(output)))
+        return hidden + branch.transpose(1, 2)
 
 
 class ResidualUnit:
     """A dilated causal convolution and a pointwise one, each behind a snake."""
 
-    def __init__(
-        self, net: Qwen3OmniMoeCode2WavDecoderResidualUnit, layout: StateLayout, num_muted: int
-    ) -> None:
+    def __init__(self, net: Any, layout: StateLayout, num_muted: int) -> None:
         self._snakes = Snake(net.act1), Snake(net.act2)
         self._dilated = CausalConvolution(net.conv1, layout, num_muted)
         self._pointwise: nn.Conv1d = net.conv2.conv
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         first, second = self._snakes
-        output = self._dilated(first(hidden), batch)
-        return hidden + self._pointwise(second(output))
+        branch: torch.Tensor = self._pointwise(second(self._dilated(first(hidden), batch)))
+        return hidden + branch
 
 
 class DecoderBlock:
     """Upsamples, then three residual units."""
 
-    def __init__(
-        self, net: Qwen3OmniMoeCode2WavDecoderBlock, layout: StateLayout, num_muted: int
-    ) -> None:
-        snake, upsampling, *units = net.block
+    def __init__(self, net: Any, layout: StateLayout, num_muted: int) -> None:
+        block: Iterable[Any] = net.block
+        snake, upsampling, *units = block
         self._snake = Snake(snake)
         self._upsampling = LookaheadUpsampling(upsampling, layout, num_muted)
         self.num_muted = self._upsampling.num_muted

@@ -15,7 +15,8 @@ class Region:
 
     def of(self, rows: torch.Tensor) -> torch.Tensor:
         """Its view into rows [B, num_elements]: [B, *shape]; writing to it writes the rows."""
-        return rows.narrow(1, self.offset, math.prod(self.shape)).unflatten(1, self.shape)
+        end = self.offset + math.prod(self.shape)
+        return rows[:, self.offset : end].view(len(rows), *self.shape)
 
 
 class StateLayout:

@@ -1,15 +1,12 @@
 """The sliding-window transformer of Qwen3-Omni's vocoder, continued from chunk to chunk."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCode2WavAttention,
-    Qwen3OmniMoeCode2WavTransformerLayer,
-    Qwen3OmniMoeCode2WavTransformerModel,
-    apply_rotary_pos_emb,
-)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import apply_rotary_pos_emb
 
 from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
 
@@ -26,7 +23,7 @@ class WindowMask:
 class WindowAttention:
     """Carries the keys and values of the window - 1 frames before the chunk."""
 
-    def __init__(self, net: Qwen3OmniMoeCode2WavAttention, layout: StateLayout) -> None:
+    def __init__(self, net: Any, layout: StateLayout) -> None:
         self._net = net
         self._num_heads = net.config.num_attention_heads
         self._num_key_heads = net.config.num_key_value_heads
@@ -54,13 +51,13 @@ class WindowAttention:
         return projected
 
     def _split(self, projected: torch.Tensor, num_heads: int) -> torch.Tensor:
-        return projected.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+        return projected.view(*projected.shape[:2], num_heads, -1).transpose(1, 2)
 
 
 class TransformerLayer:
     """Attention and network, each on a scaled residual branch."""
 
-    def __init__(self, net: Qwen3OmniMoeCode2WavTransformerLayer, layout: StateLayout) -> None:
+    def __init__(self, net: Any, layout: StateLayout) -> None:
         self._net = net
         self._attention = WindowAttention(net.self_attn, layout)
 
@@ -69,16 +66,18 @@ class TransformerLayer:
         output = self._attention(net.input_layernorm(hidden), batch, mask)
         hidden = hidden + net.self_attn_layer_scale(output)
         output = net.mlp(net.post_attention_layernorm(hidden))
-        return hidden + net.mlp_layer_scale(output)
+        layer_output: torch.Tensor = hidden + net.mlp_layer_scale(output)
+        return layer_output
 
 
 class WindowTransformer:
     """Every layer sees the same window, so the mask and the rotations are made once."""
 
-    def __init__(self, net: Qwen3OmniMoeCode2WavTransformerModel, layout: StateLayout) -> None:
+    def __init__(self, net: Any, layout: StateLayout) -> None:
         self._net = net
         self._window: int = net.config.sliding_window
-        self._layers = [TransformerLayer(layer, layout) for layer in net.layers]
+        layers: Iterable[Any] = net.layers
+        self._layers = [TransformerLayer(layer, layout) for layer in layers]
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         mask = self._mask(hidden, batch.positions)

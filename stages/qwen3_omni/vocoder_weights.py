@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
+from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
 )
@@ -33,12 +34,18 @@ def load_vocoder(
     config = Qwen3OmniMoeCode2WavConfig(**settings["code2wav_config"])
     if not has_weights:
         with torch.device(device):
-            return Qwen3OmniMoeCode2Wav(config).to(dtype).eval().requires_grad_(False)
+            return _freeze(Qwen3OmniMoeCode2Wav(config), dtype)
     with torch.device("meta"):
         vocoder = Qwen3OmniMoeCode2Wav(config)
     vocoder.load_state_dict(_read_tensors(model, device, dtype), assign=True)
     _restore_buffers(vocoder, device)
-    return vocoder.eval().requires_grad_(False)
+    return _freeze(vocoder, dtype)
+
+
+def _freeze(vocoder: Qwen3OmniMoeCode2Wav, dtype: torch.dtype) -> Qwen3OmniMoeCode2Wav:
+    module: nn.Module = vocoder
+    module.to(dtype).train(False).requires_grad_(False)
+    return vocoder
 
 
 def _restore_buffers(vocoder: Qwen3OmniMoeCode2Wav, device: torch.device) -> None:

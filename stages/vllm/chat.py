@@ -78,9 +78,9 @@ class Chat:
                     return
                 chunk = json.loads(text)
                 if "error" in chunk:
-                    error = chunk["error"]
+                    told = chunk["error"]
                     raise RequestError(
-                        int(error.get("code") or 500), error["message"], param=error.get("param")
+                        int(told.get("code") or 500), told["message"], param=told.get("param")
                     )
                 yield chunk
         finally:

@@ -27,7 +27,7 @@ from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.worker_half import WorkerHalf
 
 
-class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]
+class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
     """Late inputs in, codec frames or hidden rows out."""
 
     requires_kv_delivery = False

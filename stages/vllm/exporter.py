@@ -139,5 +139,5 @@ def to_tensor(values: torch.Tensor) -> Tensor:
     values = values.contiguous()
     if values.dtype in DTYPES:
         data = values.view(torch.uint8).numpy()
-        return Tensor(DTYPES[values.dtype], tuple(values.shape), memoryview(data).cast("B"))
+        return Tensor(DTYPES[values.dtype], tuple(values.shape), data.data.cast("B"))
     return Tensor.from_numpy(values.numpy())

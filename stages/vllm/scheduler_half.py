@@ -95,7 +95,7 @@ class SchedulerHalf:
             self._export.pop(row, None)
             self.forget(request_id)
         for row, new in self._rows.assign(output):
-            options = bridge_options(new)  # type: ignore[arg-type]
+            options = bridge_options(new)
             meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
         if output.total_num_scheduled_tokens == 0:
             return meta

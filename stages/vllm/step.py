@@ -1,4 +1,4 @@
-"""What one engine step means to the bridge: the scheduler half writes it, the worker half reads it."""
+"""What one engine step is to the bridge: the scheduler half writes it, the worker half reads it."""
 
 from dataclasses import dataclass, field
 
@@ -32,7 +32,7 @@ class Finished:
 
 
 @dataclass(slots=True)
-class StepMeta(KVConnectorMetadata):  # type: ignore[misc]
+class StepMeta(KVConnectorMetadata):
     """One step: its tokens in the bridge's own order, 0 to n - 1.
 
     `columns` int32 [n, NUM_COLUMNS]. FRAME is the codec frame whose residual codes this token

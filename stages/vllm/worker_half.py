@@ -23,7 +23,7 @@ class WorkerHalf:
         self._is_cuda = table.device.type == "cuda"
         table.tok_of_slot = torch.zeros(num_slots, dtype=torch.int64, device=table.device)
 
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
         host = torch.from_numpy(array)
         if not self._is_cuda:
             return host

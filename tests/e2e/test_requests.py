@@ -57,10 +57,10 @@ async def hang_up_streaming(server: TinyServer) -> None:
 
 
 async def hang_up_waiting(server: TinyServer) -> None:
-    with pytest.raises(httpx.ReadTimeout):
-        async with httpx.AsyncClient(timeout=1.0) as client:
-            body = server.body(HELLO, **ENDLESS)
-            await client.post(f"{server.url}/v1/chat/completions", json=body)
+    url, body = f"{server.url}/v1/chat/completions", server.body(HELLO, **ENDLESS)
+    async with httpx.AsyncClient(timeout=1.0) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(url, json=body)
 
 
 @pytest.mark.parametrize("hang_up", [hang_up_streaming, hang_up_waiting])

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoProcessor, Qwen3OmniMoeForConditionalGeneration
-
 from support.prompts import Question
+from transformers import AutoProcessor, Qwen3OmniMoeForConditionalGeneration
 
 
 @dataclass(frozen=True)
@@ -31,6 +30,7 @@ class Reference:
         config = self.model.config
         if not hasattr(self.model.talker.config, "audio_config"):  # its own lack: sound + image
             self.model.talker.config.audio_config = config.thinker_config.audio_config
+        self.spoken: list[int] = []  # tokens that the last answer's talker was given
         self._eos = self.model.generation_config.eos_token_id
 
     def inputs(self, question: Question) -> Any:
@@ -71,5 +71,6 @@ class Reference:
         codes = torch.stack([step[-1] for step in states if step[-1] is not None], dim=1)[0]
         pcm = self.model.code2wav(codes.T[None])[0, 0]
         new = sequences[0, inputs["input_ids"].shape[1] :]
+        self.spoken = new[:-1].tolist()
         text = self.processor.tokenizer.decode(new, skip_special_tokens=True)
         return Answer(text, codes.numpy(), pcm.float().numpy())

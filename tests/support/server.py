@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -75,7 +76,9 @@ class TinyServer:
 
     async def stream(self, messages: list[Any], **more: Any) -> Reply:
         """The same answer, streamed and put together."""
-        text, codes, pcm, events = "", [], b"", []
+        text, pcm = "", b""
+        codes: list[list[int]] = []
+        events = []
         async for event in self.events(messages, **more):
             events.append(event)
             for choice in event["choices"]:
@@ -87,8 +90,6 @@ class TinyServer:
 
     async def events(self, messages: list[Any], **more: Any) -> Any:
         """Server-sent events of one answer."""
-        import json
-
         body = self.body(messages, stream=True, **more)
         async with (
             httpx.AsyncClient(timeout=120) as client,

@@ -27,7 +27,8 @@ def vocoder_model() -> Qwen3OmniMoeCode2Wav:
     """The reference vocoder with the real upsampling factors; its waveform stays inside -1..1."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
-    model = Qwen3OmniMoeCode2Wav(VOCODER_CONFIG).eval().requires_grad_(False)
+    model = Qwen3OmniMoeCode2Wav(VOCODER_CONFIG)
+    model.train(False).requires_grad_(False)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if name.endswith("embedding.weight"):

@@ -1,5 +1,6 @@
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ class WatchedVocoder(StreamingVocoder):
         self.batches: list[tuple[int, int]] = []
 
     def decode(
-        self, states: list[VocoderState], codes: torch.Tensor
+        self, states: Sequence[VocoderState], codes: torch.Tensor
     ) -> tuple[torch.Tensor, list[int]]:
         self.batches.append((codes.shape[0], codes.shape[-1]))
         return super().decode(states, codes)
@@ -75,18 +76,14 @@ def test_chunks_of_one_request(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
 def test_equal_lengths_are_one_batch(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     vocoder = WatchedVocoder(vocoder_model, num_slots=8)
     engine = Code2Wav(vocoder)
-    codes = {name: random_codes(4, seed) for seed, name in enumerate("abcdef")}
+    codes = {name: random_codes(3 if name < "d" else 4, ord(name)) for name in "abcdef"}
     for name in codes:
+        num_first = 1 if name < "d" else 2
         engine.open(name)
-        engine.push(name, codes[name][: 1 if name < "d" else 2], last=False)
-        engine.push(name, codes[name][1 if name < "d" else 2 :], last=True)
+        engine.push(name, codes[name][:num_first], last=False)
+        engine.push(name, codes[name][num_first:], last=True)
     answers = run(engine)
-    assert sorted(vocoder.batches) == [(3, 1), (3, 3), (6, 2)] or sorted(vocoder.batches) == [
-        (3, 1),
-        (3, 2),
-        (3, 2),
-        (3, 3),
-    ]
+    assert vocoder.batches == [(3, 1), (6, 2), (3, 2)]
     for name, audios in answers.items():
         assert_same_sound(join(audios), whole_decode(vocoder_model, codes[name]))
 
@@ -131,7 +128,7 @@ def test_more_requests_than_slots_wait_their_turn(vocoder_model: Qwen3OmniMoeCod
     for name in codes:
         engine.open(name)
         engine.push(name, codes[name][:1], last=False)
-    answers = {name: [] for name in codes}  # type: dict[str, list[Audio]]
+    answers: dict[str, list[Audio]] = {name: [] for name in codes}
     num_steps = 0
     while audios := engine.step():
         num_steps += 1
@@ -141,7 +138,7 @@ def test_more_requests_than_slots_wait_their_turn(vocoder_model: Qwen3OmniMoeCod
                 engine.push(audio.request_id, codes[audio.request_id][1:], last=True)
     assert num_steps == 2 * 512 / 16
     assert set(vocoder.batches) == {(16, 1)}
-    assert list(answers) == [name for name, audios in answers.items() if audios[-1].last]
+    assert all([audio.last for audio in audios] == [False, True] for audios in answers.values())
     for name in ("r0", "r15", "r16", "r511"):
         assert_same_sound(join(answers[name]), whole_decode(vocoder_model, codes[name]))
     assert engine.num_streams == 0
@@ -189,7 +186,7 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
 
     class PausedVocoder(StreamingVocoder):
         def decode(
-            self, states: list[VocoderState], codes: torch.Tensor
+            self, states: Sequence[VocoderState], codes: torch.Tensor
         ) -> tuple[torch.Tensor, list[int]]:
             decoding.set()
             assert proceed.wait(10)

@@ -31,7 +31,7 @@ def reference() -> Any:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(1)
     model = Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration(CONFIG)
-    for parameter in model.eval().requires_grad_(False).parameters():
+    for parameter in model.train(False).requires_grad_(False).parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.copy_(0.3 * noise if parameter.dim() > 1 else 1 + 0.1 * noise)
     return model
@@ -39,7 +39,7 @@ def reference() -> Any:
 
 @pytest.fixture(scope="module")
 def predictor(reference: Any) -> CodePredictor:
-    model = CodePredictor(CONFIG).eval().requires_grad_(False)
+    model = CodePredictor(CONFIG).requires_grad_(False)
     loaded = model.load_weights(reference.state_dict().items())
     assert loaded == {name for name, _ in model.named_parameters()}
     return model

@@ -83,7 +83,7 @@ def grids_of(inputs: Any, config: Any) -> list[Grid]:
     return sorted(grids, key=lambda grid: grid.offset)
 
 
-class TalkerCall(Exception):  # noqa: N818  it ends the reference's run where its talker begins
+class TalkerCall(Exception):
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.arguments = arguments
 

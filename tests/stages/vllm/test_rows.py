@@ -54,9 +54,7 @@ def test_prefill_and_decode_in_one_step(rows: Rows) -> None:
     step(rows, output(new={"a": (3, [5])}, scheduled={"a": 3}))
     found = step(
         rows,
-        output(
-            new={"b": (6, [7, 2])}, cached={"a": (None, 3)}, scheduled={"a": 1, "b": 6}
-        ),
+        output(new={"b": (6, [7, 2])}, cached={"a": (None, 3)}, scheduled={"a": 1, "b": 6}),
     )
     assert found == [
         (1, 3, 23, True),

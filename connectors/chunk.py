@@ -1,0 +1,64 @@
+"""What travels along an edge."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+ITEM_BYTES = {
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+    "uint8": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """Bytes in C order with a dtype's name and a shape; numpy has no bfloat16, bytes do."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Any  # a C-contiguous buffer of bytes
+
+    @classmethod
+    def from_numpy(cls, array: np.ndarray[Any, Any]) -> "Tensor":
+        """Share a contiguous array's memory; copies one that is not contiguous."""
+        name = str(array.dtype)
+        if name not in ITEM_BYTES:
+            raise ValueError(f"dtype {name!r} is none of {', '.join(ITEM_BYTES)}")
+        contiguous = np.ascontiguousarray(array)
+        data = memoryview(contiguous.reshape(-1)).cast("B") if contiguous.size else b""
+        return cls(name, tuple(array.shape), data)
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A view of the bytes; raises ValueError for bfloat16."""
+        if self.dtype == "bfloat16":
+            raise ValueError("numpy has no bfloat16: read the bytes of `data`")
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the data."""
+        return memoryview(self.data).nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of one request's data: `meta` is anything that msgpack knows."""
+
+    request_id: str
+    kind: str
+    index: int = 0
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    last: bool = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the tensors' data."""
+        return sum(tensor.num_bytes for tensor in self.tensors.values())

@@ -1,0 +1,90 @@
+"""What every connector promises: one way, bounded, never blocking, with credit per request.
+
+A request's sender starts with a window of chunks; each chunk takes one, the receiver gives them
+back. Without credit, or without room, a chunk waits in its request's own bounded backlog: one slow
+request never stalls another.
+"""
+
+from typing import Protocol
+
+from omnistage.connectors.chunk import Chunk
+
+
+class ConnectorError(Exception):
+    """A channel could not do what it was asked."""
+
+
+class Full(ConnectorError):
+    """A request's backlog is at its bound."""
+
+
+class Closed(ConnectorError):
+    """This end was closed."""
+
+
+class ChunkTooLarge(ConnectorError):
+    """A chunk can never fit the channel."""
+
+
+class NoChannel(ConnectorError):
+    """No channel was created at this address."""
+
+
+class Sender(Protocol):
+    """The end that sends; safe to call from several threads of one process."""
+
+    def send(self, chunk: Chunk) -> None:
+        """Send now or put into the request's backlog; raises Full, Closed or ChunkTooLarge."""
+
+    def flush(self) -> int:
+        """Send what can go from the backlogs, one chunk a request in turn; returns what is left."""
+
+    def credit(self, request_id: str) -> int:
+        """Chunks that the request may still send before they queue up."""
+
+    def forget(self, request_id: str) -> None:
+        """Drop the request's backlog; it sends nothing more."""
+
+    def fileno(self) -> int:
+        """Readable when credit or room came back: then call `flush`."""
+
+    def close(self) -> None:
+        """Close this end."""
+
+
+class Receiver(Protocol):
+    """The end that receives, from one thread; `grant` and `forget` from any."""
+
+    def receive(self) -> Chunk | None:
+        """The next chunk, in memory of its own, or None."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until a chunk may be there; False after the timeout."""
+
+    def fileno(self) -> int:
+        """Readable when a chunk may be there: then call `receive` until None."""
+
+    def grant(self, request_id: str, num_chunks: int = 1) -> None:
+        """Give credit back, for chunks that were received and are dealt with."""
+
+    def forget(self, request_id: str) -> None:
+        """Give back everything that the request's received chunks hold."""
+
+    def close(self) -> None:
+        """Close this end."""
+
+
+class Connector(Protocol):
+    """A way to make channels."""
+
+    def create(self, address: str) -> None:
+        """Make a channel, before either end opens it."""
+
+    def sender(self, address: str) -> Sender:
+        """Open the sending end; raises NoChannel."""
+
+    def receiver(self, address: str) -> Receiver:
+        """Open the receiving end; raises NoChannel."""
+
+    def destroy(self, address: str) -> None:
+        """Remove a channel; a missing one is fine."""

@@ -1,0 +1,84 @@
+"""Channels within one process, for tests: the same ring in plain memory, woken by eventfd."""
+
+import os
+from pathlib import Path
+
+from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.ring import RING_START, RingReceiver, RingSender
+
+
+class MemoryEvent:
+    """An eventfd."""
+
+    def __init__(self, file: int) -> None:
+        self._file = os.dup(file)
+
+    def set(self) -> None:
+        """Make it readable."""
+        os.eventfd_write(self._file, 1)
+
+    def clear(self) -> None:
+        """Make it unreadable."""
+        try:
+            os.eventfd_read(self._file)
+        except BlockingIOError:
+            return
+
+    def fileno(self) -> int:
+        """What to wait on."""
+        return self._file
+
+    def close(self) -> None:
+        """Close our descriptor."""
+        os.close(self._file)
+
+
+class _Channel:
+    def __init__(self, size: int) -> None:
+        self.buffer = bytearray(size)
+        flags = os.EFD_NONBLOCK | os.EFD_CLOEXEC
+        self.events = os.eventfd(0, flags), os.eventfd(0, flags)
+
+
+_channels: dict[tuple[Path, str], _Channel] = {}
+
+
+class InProcessConnector:
+    """Channels that both ends of one process find by folder and address."""
+
+    def __init__(self, directory: Path, arena_mb: int = 1, credit: int = 8) -> None:
+        self._directory = directory
+        self._size = RING_START + (arena_mb << 20)
+        self._window = credit
+
+    def create(self, address: str) -> None:
+        """Make a channel."""
+        key = self._directory, address
+        if key in _channels:
+            raise FileExistsError(address)
+        _channels[key] = _Channel(self._size)
+
+    def _find(self, address: str) -> _Channel:
+        try:
+            return _channels[self._directory, address]
+        except KeyError:
+            raise NoChannel(f"no channel {address!r} in {self._directory}") from None
+
+    def sender(self, address: str) -> RingSender:
+        """Open the sending end."""
+        channel = self._find(address)
+        chunk, room = (MemoryEvent(file) for file in channel.events)
+        return RingSender(memoryview(channel.buffer), self._window, chunk, room, lambda: None)
+
+    def receiver(self, address: str) -> RingReceiver:
+        """Open the receiving end."""
+        channel = self._find(address)
+        chunk, room = (MemoryEvent(file) for file in channel.events)
+        return RingReceiver(memoryview(channel.buffer), chunk, room, lambda: None)
+
+    def destroy(self, address: str) -> None:
+        """Remove a channel."""
+        channel = _channels.pop((self._directory, address), None)
+        if channel is not None:
+            for file in channel.events:
+                os.close(file)

@@ -1,0 +1,88 @@
+"""Channels between processes: a ring in a mapped file, woken by two named pipes beside it."""
+
+import mmap
+import os
+from pathlib import Path
+
+from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.ring import RING_START, RingReceiver, RingSender
+
+HAS_CHUNK, HAS_ROOM = ".chunk", ".room"
+
+
+class PipeEvent:
+    """A named pipe that is readable while it holds a byte.
+
+    Both ends open it for reading and writing: no open waits, no end ever sees the other's close.
+    The byte is always written: a flag that saved the write could lose a wake-up.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def set(self) -> None:
+        """Make it readable; a full pipe is."""
+        try:
+            os.write(self._file, b"\0")
+        except BlockingIOError:
+            return
+
+    def clear(self) -> None:
+        """Take everything out."""
+        try:
+            while len(os.read(self._file, 1 << 16)) == 1 << 16:
+                continue
+        except BlockingIOError:
+            return
+
+    def fileno(self) -> int:
+        """What to wait on."""
+        return self._file
+
+    def close(self) -> None:
+        """Close our descriptor."""
+        os.close(self._file)
+
+
+class ShmConnector:
+    """Channels in `directory`, a folder in memory that belongs to one server run."""
+
+    def __init__(self, directory: Path, arena_mb: int = 16, credit: int = 8) -> None:
+        if arena_mb < 1 or credit < 0:
+            raise ValueError("arena_mb must be at least 1 and credit at least 0")
+        self._directory = directory
+        self._size = RING_START + (arena_mb << 20)
+        self._window = credit
+
+    def create(self, address: str) -> None:
+        """Make the file, sparse, and the pipes."""
+        path = self._directory / address
+        with path.open("xb") as file:
+            file.truncate(self._size)
+        for ending in (HAS_CHUNK, HAS_ROOM):
+            os.mkfifo(f"{path}{ending}")
+
+    def sender(self, address: str) -> RingSender:
+        """Open the sending end."""
+        path, mapped = self._map(address)
+        events = PipeEvent(Path(f"{path}{HAS_CHUNK}")), PipeEvent(Path(f"{path}{HAS_ROOM}"))
+        return RingSender(memoryview(mapped), self._window, *events, lambda: None)
+
+    def receiver(self, address: str) -> RingReceiver:
+        """Open the receiving end."""
+        path, mapped = self._map(address)
+        events = PipeEvent(Path(f"{path}{HAS_CHUNK}")), PipeEvent(Path(f"{path}{HAS_ROOM}"))
+        return RingReceiver(memoryview(mapped), *events, lambda: None)
+
+    def _map(self, address: str) -> tuple[Path, mmap.mmap]:
+        path = self._directory / address
+        try:
+            with path.open("r+b") as file:
+                return path, mmap.mmap(file.fileno(), 0)
+        except FileNotFoundError:
+            raise NoChannel(f"no channel {address!r} in {self._directory}") from None
+
+    def destroy(self, address: str) -> None:
+        """Remove the file and the pipes; open ends keep their memory until they close."""
+        for ending in ("", HAS_CHUNK, HAS_ROOM):
+            Path(f"{self._directory / address}{ending}").unlink(missing_ok=True)

@@ -1,0 +1,51 @@
+"""What a person sees while models load: one line a stage, on a terminal with a running clock."""
+
+import asyncio
+import logging
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.stage_link import StageState
+
+REFRESH_S = 0.25
+PLAIN_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+def configure_logging(console: Console) -> None:
+    """Log to the console; on a terminal in a way that leaves the clocks at the bottom."""
+    if console.is_terminal:
+        handler: logging.Handler = RichHandler(console=console, show_path=False)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
+    else:
+        logging.basicConfig(level=logging.INFO, format=PLAIN_FORMAT)
+
+
+async def show_loading(orchestrator: Orchestrator, console: Console) -> None:
+    """Return when every stage is ready; StageDied if one ended first."""
+    if not console.is_terminal:
+        await orchestrator.loaded()
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console) as progress:
+        clocks = {
+            name: progress.add_task(f"{name}: loading", total=1) for name in orchestrator.health
+        }
+        loading = asyncio.create_task(orchestrator.loaded())
+        try:
+            while not (await asyncio.wait({loading}, timeout=REFRESH_S))[0]:
+                _update(orchestrator, progress, clocks)
+            _update(orchestrator, progress, clocks)
+            loading.result()
+        finally:
+            loading.cancel()
+
+
+def _update(orchestrator: Orchestrator, progress: Progress, clocks: dict[str, TaskID]) -> None:
+    unready = orchestrator.unready
+    for name, clock in clocks.items():
+        state = unready.get(name, StageState.READY)
+        is_done = state is StageState.READY
+        progress.update(clock, description=f"{name}: {state}", completed=int(is_done))

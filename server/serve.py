@@ -1,0 +1,78 @@
+"""Serves one graph until told to stop: run directory, orchestrator, HTTP, and back in order."""
+
+import asyncio
+import logging
+import signal
+import socket
+
+import uvicorn
+from rich.console import Console
+
+from omnistage.connectors.sweep import make_run_directory, sweep
+from omnistage.server.app import build_app
+from omnistage.server.loading import configure_logging, show_loading
+from omnistage.server.orchestrator import Orchestrator, StageDied
+from omnistage.server.process import StageProcess
+from omnistage.server.stage_link import StageLauncher
+from omnistage.stages.graph import StageGraph
+
+logger = logging.getLogger(__name__)
+
+GRACEFUL_SHUTDOWN_S = 3
+
+
+def serve(graph: StageGraph, host: str, port: int, launch: StageLauncher = StageProcess) -> int:
+    """Serve until SIGINT or SIGTERM; the exit code."""
+    console = Console(stderr=True)
+    configure_logging(console)
+    listening = listen(host, port)
+    try:
+        for abandoned in sweep():
+            logger.info("removed %s: its server is gone", abandoned)
+        run = make_run_directory()
+        try:
+            asyncio.run(_serve(Orchestrator(graph, run.path, launch), listening, console))
+        finally:
+            run.remove()
+    except StageDied as error:
+        logger.error("%s", error)
+        return 1
+    finally:
+        listening.close()
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Take the port before anything loads; OSError if it is not to be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.create_server((host, port), family=family, backlog=2048)
+    place = listening.getsockname()
+    logger.info("listening on http://%s:%d", f"[{place[0]}]" if ":" in host else place[0], place[1])
+    return listening
+
+
+async def _serve(orchestrator: Orchestrator, listening: socket.socket, console: Console) -> None:
+    config = uvicorn.Config(
+        build_app(orchestrator),
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
+    )
+    server = uvicorn.Server(config)
+    # uvicorn handles signals while it serves and then raises them again for whoever was there
+    # before: nothing must happen then but what happens here, in order.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
+    async with orchestrator:
+        loading = asyncio.create_task(show_loading(orchestrator, console))
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        try:
+            await asyncio.wait({loading, serving}, return_when=asyncio.FIRST_COMPLETED)
+            if loading.done() and loading.exception() is not None:
+                server.should_exit = True
+            await serving
+            if loading.done():
+                loading.result()
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)

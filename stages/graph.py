@@ -1,0 +1,199 @@
+"""A validated graph of stages: what a YAML file declares, checked before anything loads."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from omnistage.stages.kinds import KINDS
+
+Option = int | float | str | bool
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A sentence that says what is allowed, the most similar first."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"allowed: {', '.join(names)}"
+
+
+class Model(BaseModel):
+    """Frozen; unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class ConnectorSpec(Model):
+    """A connector by name, with its options."""
+
+    name: str = "shm"
+    options: dict[str, Option] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_forms(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, dict) and "options" not in value:
+            return {
+                "name": value.get("name", "shm"),
+                "options": {key: item for key, item in value.items() if key != "name"},
+            }
+        return value
+
+
+class Chunking(Model):
+    """Sizes of an edge's chunks: the first, a ramp, then always `steady`."""
+
+    first: int = Field(1, ge=1)
+    ramp: tuple[int, ...] = ()
+    steady: int = Field(1, ge=1)
+
+    @field_validator("ramp")
+    @classmethod
+    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(size < 1 for size in value):
+            raise ValueError("a chunk has at least 1 element")
+        return value
+
+    @property
+    def size_list(self) -> list[int]:
+        """All sizes; the last repeats."""
+        return [self.first, *self.ramp, self.steady]
+
+
+class StageSpec(Model):
+    """One stage: its kind, its GPUs, its engine's arguments, its kind's options."""
+
+    name: str
+    kind: str
+    gpus: tuple[int, ...] = ()
+    engine: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    environment: dict[str, Option] = {}
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in KINDS:
+            raise ValueError(f"unknown kind {value!r}; {nearest(value, KINDS)}")
+        return value
+
+
+class Edge(Model):
+    """One way from a stage to the next."""
+
+    source: str = Field(alias="from")
+    target: str = Field(alias="to")
+    connector: ConnectorSpec = ConnectorSpec()
+    chunk: Chunking | Literal["whole"] = Chunking()
+    hidden_states: Literal["needed", "all"] = "needed"
+
+    @property
+    def chunk_sizes(self) -> list[int]:
+        """Sizes of the chunks; none: everything in one."""
+        return [] if self.chunk == "whole" else self.chunk.size_list
+
+
+class StageGraph(Model):
+    """Stages, edges and which stage makes which output; acyclic, with one entry."""
+
+    model: str = ""
+    stages: dict[str, StageSpec]
+    edges: tuple[Edge, ...] = ()
+    outputs: dict[str, str]
+
+    @field_validator("stages", mode="before")
+    @classmethod
+    def _names(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return {
+            name: {"name": name, **spec} if isinstance(spec, dict) else spec
+            for name, spec in value.items()
+        }
+
+    @field_validator("edges")
+    @classmethod
+    def _ends_exist(cls, value: tuple[Edge, ...], info: ValidationInfo) -> tuple[Edge, ...]:
+        stages = info.data.get("stages", {})
+        for edge in value:
+            for name in (edge.source, edge.target):
+                if name not in stages:
+                    raise ValueError(f"an edge names stage {name!r}; {nearest(name, stages)}")
+        return value
+
+    @field_validator("outputs")
+    @classmethod
+    def _are_made(cls, value: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        stages = info.data.get("stages", {})
+        for output, name in value.items():
+            if name not in stages:
+                raise ValueError(
+                    f"output {output!r} names stage {name!r}; {nearest(name, stages)}"
+                )
+            made = KINDS[stages[name].kind].outputs
+            if output not in made:
+                makes = ", ".join(sorted(made)) or "no output"
+                raise ValueError(f"stage {name!r} does not make {output!r}; it makes {makes}")
+        return value
+
+    @model_validator(mode="after")
+    def _is_a_graph(self) -> "StageGraph":
+        if not self.outputs:
+            raise ValueError("a graph has at least one output")
+        self._check_memory()
+        order = self.order
+        if len(order) != len(self.stages):
+            stuck = sorted(set(self.stages) - set(order))
+            raise ValueError(f"the edges make a cycle through {', '.join(stuck)}")
+        entries = [name for name in self.stages if not self.incoming(name)]
+        if len(entries) != 1:
+            raise ValueError(f"a graph has one entry; this one has {', '.join(entries)}")
+        return self
+
+    def _check_memory(self) -> None:
+        shares: dict[int, float] = {}
+        for stage in self.stages.values():
+            for gpu in stage.gpus:
+                share = float(stage.engine.get("gpu_memory_utilization", 0.0))
+                shares[gpu] = shares.get(gpu, 0.0) + share
+        for gpu, share in shares.items():
+            if share > 1.0:
+                raise ValueError(f"the stages on GPU {gpu} want {share:.2f} of its memory")
+
+    @property
+    def order(self) -> list[str]:
+        """Stages after all that feed them; those in a cycle are left out."""
+        done: list[str] = []
+        while ready := [
+            name
+            for name in self.stages
+            if name not in done and all(edge.source in done for edge in self.incoming(name))
+        ]:
+            done += ready
+        return done
+
+    @property
+    def entry(self) -> str:
+        """The stage that requests come to."""
+        return self.order[0]
+
+    def incoming(self, name: str) -> list[Edge]:
+        """Edges to a stage."""
+        return [edge for edge in self.edges if edge.target == name]
+
+    def outgoing(self, name: str) -> list[Edge]:
+        """Edges from a stage."""
+        return [edge for edge in self.edges if edge.source == name]
+
+    def path(self, outputs: set[str]) -> list[str]:
+        """The stages that these outputs need, in order."""
+        needed = {self.outputs[output] for output in outputs}
+        for name in reversed(self.order):
+            if name in needed:
+                needed |= {edge.source for edge in self.incoming(name)}
+        return [name for name in self.order if name in needed]

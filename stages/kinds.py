@@ -1,0 +1,24 @@
+"""The kinds of stages: where each one's class is, and what it makes."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge."""
+
+    path: str
+    outputs: frozenset[str]
+    engine_takes_feed: bool = False
+
+
+KINDS = {
+    "qwen3_omni.thinker": Kind("omnistage.stages.qwen3_omni.thinker:Thinker", frozenset({"text"})),
+    "qwen3_omni.talker": Kind(
+        "omnistage.stages.qwen3_omni.talker:Talker", frozenset(), engine_takes_feed=True
+    ),
+    "qwen3_omni.code2wav": Kind(
+        "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage", frozenset({"audio"})
+    ),
+    "vllm.text": Kind("omnistage.stages.vllm.text:TextStage", frozenset({"text"})),
+}

@@ -1,0 +1,32 @@
+"""One gateway over fake stages for the tests that leave it as it was."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from openai import OpenAI
+from support.gateway import OMNI, RunningGateway, running_gateway
+
+
+@pytest.fixture(scope="session")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("gateway"), OMNI) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=gateway.url, timeout=10) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def openai(gateway: RunningGateway) -> Iterator[OpenAI]:
+    with OpenAI(
+        base_url=f"{gateway.url}/v1",
+        api_key="none",
+        max_retries=0,
+        timeout=10,
+        _strict_response_validation=True,
+    ) as connected:
+        yield connected

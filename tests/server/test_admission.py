@@ -1,0 +1,149 @@
+"""What is refused, with which status, blaming which field."""
+
+from typing import Any
+
+import httpx
+import pytest
+from support.gateway import MODEL, TEXT_ONLY, RunningGateway, running_gateway
+
+WORDS = [{"role": "user", "content": "words"}]
+PIXEL = "data:image/png;base64,aGVsbG8="
+
+
+def body_of(**more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": WORDS, **more}
+
+
+def spoken(**more: Any) -> dict[str, Any]:
+    audio = {"voice": "ethan", "format": "pcm16"}
+    return body_of(**{"modalities": ["text", "audio"], "audio": audio, **more})
+
+
+def part(**fields: Any) -> dict[str, Any]:
+    return body_of(messages=[{"role": "user", "content": [fields]}])
+
+
+PART = "messages[0].content[0]"
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"model": MODEL}, "messages"),
+    (body_of(messages=[]), "messages"),
+    (body_of(messages=["hello"]), "messages[0]"),
+    (body_of(messages=[{"content": "no role"}]), "messages[0].role"),
+    (body_of(messages=[{"role": "user", "content": 3}]), "messages[0].content"),
+    (body_of(temperature=3), "temperature"),
+    (body_of(top_p=0), "top_p"),
+    (body_of(seed=1 << 70), "seed"),
+    (body_of(max_completion_tokens=0), "max_completion_tokens"),
+    (body_of(n=0), "n"),
+    (body_of(top_logprobs=2), "top_logprobs"),
+    (body_of(stream_options={"include_usage": True}), "stream_options"),
+    (body_of(kv_transfer_params={"a": 1}), "kv_transfer_params"),
+    (body_of(chat_template="{{ 1 }}"), "chat_template"),
+    (body_of(modalities=["image"]), "modalities"),
+    (body_of(modalities=["audio"]), "modalities"),
+    (spoken(n=2), "n"),
+    (spoken(audio={"voice": "ethan", "format": "mp3"}), "audio.format"),
+    (spoken(audio={"voice": "nobody", "format": "wav"}), "audio.voice"),
+    (spoken(audio={"voice": {"id": "nobody"}}), "audio.voice"),
+    (spoken(stage_params={"singer": {}}), "stage_params.singer"),
+    (spoken(stage_params={"talker": {"temprature": 0}}), "stage_params.talker.temprature"),
+    (spoken(stage_params={"talker": {"top_p": 2}}), "stage_params.talker.top_p"),
+    (spoken(stage_params={"talker": {"ignore_eos": 3}}), "stage_params.talker.ignore_eos"),
+    (
+        spoken(stage_params={"talker": {"min_tokens": 3, "max_tokens": 2}}),
+        "stage_params.talker",
+    ),
+    (part(text="no type"), f"{PART}.type"),
+    (part(type="image_embeds", image_embeds="AAAA"), f"{PART}.type"),
+    (part(type="file", file={"file_id": "f"}), f"{PART}.type"),
+    (part(type="text"), f"{PART}.text"),
+    (part(type="image_url", image_url={"url": "http://a/b.png"}), f"{PART}.image_url.url"),
+    (part(type="image_url", image_url={"url": "HTTPS://a/b.png"}), f"{PART}.image_url.url"),
+    (part(type="image_url", image_url="file:///etc/passwd"), f"{PART}.image_url"),
+    (part(type="image_url", image_url={"url": "data:image/png,raw"}), f"{PART}.image_url.url"),
+    (
+        part(type="image_url", image_url={"url": "data:image/png;base64,?"}),
+        f"{PART}.image_url.url",
+    ),
+    (part(type="video_url", video_url={"url": "https://a/b.mp4"}), f"{PART}.video_url.url"),
+    (part(type="audio_url", audio_url={"url": "https://a/b.wav"}), f"{PART}.audio_url.url"),
+    (part(type="input_audio", input_audio="x"), f"{PART}.input_audio"),
+    (
+        part(type="input_audio", input_audio={"data": "not base64!", "format": "wav"}),
+        f"{PART}.input_audio.data",
+    ),
+    (
+        part(type="input_audio", input_audio={"data": "aGk=", "format": "a/b"}),
+        f"{PART}.input_audio.format",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), REFUSED, ids=[param for _, param in REFUSED])
+def test_a_refusal_names_the_field(body: dict[str, Any], param: str, client: httpx.Client) -> None:
+    response = client.post("/v1/chat/completions", json=body)
+    error = response.json()["error"]
+    assert response.status_code == 400, error
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    assert error["type"] == "invalid_request_error"
+    assert isinstance(error["code"], str)
+    assert param in error["message"]
+
+
+def test_a_misspelt_stage_parameter_is_told_the_allowed_ones(client: httpx.Client) -> None:
+    body = spoken(stage_params={"talker": {"temprature": 0}})
+    message = client.post("/v1/chat/completions", json=body).json()["error"]["message"]
+    assert "temprature" in message
+    assert "repetition_penalty" in message
+    body = spoken(stage_params={"singer": {}})
+    message = client.post("/v1/chat/completions", json=body).json()["error"]["message"]
+    assert "thinker" in message
+
+
+@pytest.mark.parametrize("data", [b"{", b"[]", b"", b"3"])
+def test_a_body_that_is_no_object(data: bytes, client: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    response = client.post("/v1/chat/completions", content=data, headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_an_unknown_model(client: httpx.Client) -> None:
+    response = client.post("/v1/chat/completions", json=body_of(model="other"))
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+def test_parts_reach_the_stage_without_what_was_not_checked(
+    gateway: RunningGateway, client: httpx.Client
+) -> None:
+    sneaky = {
+        "type": "image_url",
+        "uuid": "u",
+        "image_url": {"url": PIXEL, "detail": "auto"},
+        "audio_url": "http://a/b.wav",
+    }
+    sound = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+    text = {"type": "text", "text": "words", "image_url": "http://a/b.png"}
+    body = body_of(messages=[{"role": "user", "content": [sneaky, sound, text]}])
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]["messages"][0]["content"]
+    assert seen == [
+        {"type": "image_url", "image_url": {"url": PIXEL}},
+        sound,
+        {"type": "text", "text": "words"},
+    ]
+
+
+def test_a_voice_is_found_whatever_its_case(client: httpx.Client, gateway: RunningGateway) -> None:
+    body = spoken(audio={"voice": {"id": "Ethan"}, "format": "wav"})
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    assert gateway.stages.stages["thinker"].seen[-1].meta["speaker"] == "ethan"
+
+
+def test_audio_of_a_graph_without_it(tmp_path: Any) -> None:
+    with running_gateway(tmp_path, TEXT_ONLY) as gateway:
+        response = httpx.post(f"{gateway.url}/v1/chat/completions", json=spoken())
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "modalities"

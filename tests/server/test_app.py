@@ -1,0 +1,54 @@
+"""Everything beside chat: models, health, readiness, errors of routing."""
+
+from pathlib import Path
+
+import httpx
+from openai import OpenAI
+from support.gateway import MODEL, OMNI, running_gateway
+
+
+def test_models(openai: OpenAI, client: httpx.Client) -> None:
+    (model,) = openai.models.list().data
+    assert model.id == MODEL
+    assert openai.models.retrieve(MODEL).id == MODEL
+    response = client.get("/v1/models/other/one")
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+
+
+def test_health_lists_the_stages(client: httpx.Client) -> None:
+    stages = client.get("/health").json()["stages"]
+    assert set(stages) == {"thinker", "talker", "code2wav"}
+    keys = {"state", "generation", "running", "waiting"}
+    keys |= {"requests_total", "chunks_in", "chunks_out", "restarts"}
+    for stage in stages.values():
+        assert set(stage) == keys
+        assert stage["state"] == "ready"
+
+
+def test_unknown_paths_and_methods_get_the_envelope(client: httpx.Client) -> None:
+    for method, path, status in (("GET", "/nothing", 404), ("GET", "/v1/chat/completions", 405)):
+        response = client.request(method, path)
+        assert response.status_code == status
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        assert response.headers["x-request-id"]
+
+
+def test_a_loading_stage_is_not_ready_and_refuses_with_a_time_to_retry(tmp_path: Path) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
+    speech = {**body, "modalities": ["text", "audio"], "audio": {"voice": "x", "format": "wav"}}
+    with (
+        running_gateway(tmp_path, OMNI, loading=frozenset({"talker"})) as gateway,
+        httpx.Client(base_url=gateway.url) as client,
+    ):
+        assert client.get("/health").status_code == 200
+        ready = client.get("/ready")
+        assert ready.status_code == 503
+        assert "talker" in ready.json()["error"]["message"]
+        refused = client.post("/v1/chat/completions", json=speech)
+        assert refused.status_code == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json()["error"]["type"] == "server_error"
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        gateway.do(gateway.stages.stages["talker"].become_ready)
+        assert client.get("/ready").status_code == 200

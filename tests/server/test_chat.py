@@ -1,0 +1,296 @@
+"""Answers as OpenAI's own client reads them, whole and streamed."""
+
+import base64
+import io
+import json
+import wave
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from openai import APIError, BadRequestError, InternalServerError, OpenAI
+from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, WORDS
+from support.gateway import MODEL, RunningGateway
+
+TEXT = "".join(WORDS)
+NUM_FRAMES = sum(FRAMES)
+PCM = np.arange(NUM_FRAMES * SAMPLES_PER_FRAME, dtype="<i2").tobytes()
+CODES = [[frame, 9] for frame in range(NUM_FRAMES)]
+
+
+def asked(script: str, **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": script}], **more}
+
+
+def spoken(script: str, form: str = "pcm16", **more: Any) -> dict[str, Any]:
+    audio = {"voice": "ethan", "format": form}
+    return asked(script, modalities=["text", "audio"], audio=audio, **more)
+
+
+def events_of(client: httpx.Client, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        assert response.status_code == 200, response.read()
+        assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+        assert response.headers["cache-control"] == "no-cache"
+        assert response.headers["x-accel-buffering"] == "no"
+        assert response.headers["x-request-id"].startswith("req_")
+        lines = [line for line in response.iter_lines() if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+# Text
+
+
+def test_a_whole_text_answer(openai: OpenAI) -> None:
+    completion = openai.chat.completions.create(**asked("words"))
+    assert completion.id.startswith("chatcmpl-")
+    assert completion.model == MODEL
+    (choice,) = completion.choices
+    assert choice.finish_reason == "stop"
+    assert choice.message.content == TEXT
+    assert choice.message.refusal is None
+    assert choice.message.annotations == []
+    assert choice.message.audio is None
+    assert completion.usage is not None
+    assert completion.usage.prompt_tokens == 5
+    assert completion.usage.total_tokens == 8
+    assert "prompt_token_ids" not in completion.model_dump()
+    assert "token_ids" not in choice.model_dump()
+
+
+def test_streamed_text_says_its_role_once_and_no_usage_unasked(client: httpx.Client) -> None:
+    events = events_of(client, asked("words"))
+    assert len({event["id"] for event in events}) == 1
+    assert all("usage" not in event for event in events)
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert ["role" in delta for delta in deltas] == [True] + [False] * (len(deltas) - 1)
+    assert "".join(delta.get("content", "") for delta in deltas) == TEXT
+    reasons = [event["choices"][0]["finish_reason"] for event in events]
+    assert reasons == [None] * (len(reasons) - 1) + ["stop"]
+    assert not any("token_ids" in event["choices"][0] for event in events)
+
+
+def test_usage_comes_last_when_asked_for(client: httpx.Client) -> None:
+    events = events_of(client, asked("words", stream_options={"include_usage": True}))
+    assert all(event["usage"] is None for event in events[:-1])
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["completion_tokens"] == 3
+
+
+def test_several_choices(openai: OpenAI, client: httpx.Client) -> None:
+    completion = openai.chat.completions.create(**asked("words", n=3))
+    assert [choice.index for choice in completion.choices] == [0, 1, 2]
+    assert {choice.message.content for choice in completion.choices} == {TEXT}
+    events = events_of(client, asked("words", n=2))
+    roles = [event["choices"][0] for event in events if "role" in event["choices"][0]["delta"]]
+    assert sorted(choice["index"] for choice in roles) == [0, 1]
+
+
+def test_tool_calls_are_merged(openai: OpenAI) -> None:
+    completion = openai.chat.completions.create(**asked("tool"))
+    (choice,) = completion.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    (call,) = choice.message.tool_calls or ()
+    assert call.id == "call_1"
+    assert call.type == "function"
+    assert call.function.name == "look"
+    assert call.function.arguments == '{"at":1}'
+
+
+def test_log_probabilities_are_merged(openai: OpenAI) -> None:
+    completion = openai.chat.completions.create(**asked("logprobs", logprobs=True))
+    (choice,) = completion.choices
+    assert choice.finish_reason == "length"
+    assert choice.logprobs is not None
+    assert [entry.token for entry in choice.logprobs.content or ()] == WORDS
+
+
+def test_token_ids_for_who_asks(client: httpx.Client) -> None:
+    body = asked("words", return_token_ids=True)
+    completion = client.post("/v1/chat/completions", json=body).json()
+    assert completion["prompt_token_ids"] == [1, 2]
+    assert completion["choices"][0]["token_ids"] == [7] * (len(WORDS) + 2)
+
+
+def test_the_stream_helper(openai: OpenAI) -> None:
+    with openai.chat.completions.stream(**asked("words")) as stream:
+        for _ in stream:
+            continue
+        message = stream.get_final_completion().choices[0].message
+    assert message.role == "assistant"
+    assert message.content == TEXT
+
+
+# Speech
+
+
+@pytest.mark.parametrize("form", ["pcm16", "wav"])
+def test_a_whole_spoken_answer(form: str, openai: OpenAI) -> None:
+    body = spoken("words", form, extra_body={"return_codes": True})
+    completion = openai.chat.completions.create(**body)
+    message = completion.choices[0].message
+    assert message.content is None
+    assert message.audio is not None
+    assert message.audio.id.startswith("audio_")
+    assert message.audio.expires_at > completion.created
+    assert message.audio.transcript == TEXT
+    assert message.audio.model_dump()["codes"] == CODES
+    data = base64.b64decode(message.audio.data, validate=True)
+    if form == "wav":
+        with wave.open(io.BytesIO(data)) as sound:
+            assert (sound.getframerate(), sound.getnchannels()) == (24_000, 1)
+            data = sound.readframes(sound.getnframes())
+    assert data == PCM
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens_details is not None
+    assert completion.usage.completion_tokens_details.audio_tokens == NUM_FRAMES
+    assert completion.usage.completion_tokens == 3 + NUM_FRAMES
+
+
+def test_streamed_speech_keeps_openai_s_order(client: httpx.Client) -> None:
+    body = spoken("words", stream_options={"include_usage": True}, return_codes=True)
+    events = events_of(client, body)
+    choices = [event["choices"][0] for event in events[:-1]]
+    assert all(event["usage"] is None for event in events[:-1])
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["completion_tokens_details"]["audio_tokens"] == NUM_FRAMES
+    assert choices[0]["delta"] == {"role": "assistant", "refusal": None}
+    assert sum("role" in choice["delta"] for choice in choices) == 1
+    reasons = [choice["finish_reason"] for choice in choices]
+    assert reasons == [None] * (len(reasons) - 1) + ["stop"]
+    assert choices[-1]["delta"] == {}
+    sounds = [choice["delta"]["audio"] for choice in choices[1:-1]]
+    assert not any(choice["delta"].get("content") for choice in choices)
+    assert ["id" in sound for sound in sounds] == [True] + [False] * (len(sounds) - 1)
+    assert ["expires_at" in sound for sound in sounds] == [False] * (len(sounds) - 1) + [True]
+    assert "".join(sound.get("transcript", "") for sound in sounds) == TEXT
+    data = [base64.b64decode(sound["data"], validate=True) for sound in sounds if "data" in sound]
+    assert all(len(piece) % 2 == 0 for piece in data)
+    assert b"".join(data) == PCM
+    assert [frame for sound in sounds for frame in sound.get("codes", ())] == CODES
+
+
+def test_streamed_wav_has_one_header(client: httpx.Client) -> None:
+    events = events_of(client, spoken("words", "wav"))
+    sounds = [event["choices"][0]["delta"].get("audio", {}) for event in events]
+    data = b"".join(base64.b64decode(sound.get("data", "")) for sound in sounds)
+    assert data[:4] == b"RIFF"
+    assert data[4:8] == data[40:44] == b"\xff\xff\xff\xff"
+    assert data[44:] == PCM
+
+
+def test_the_stream_helper_reads_speech(openai: OpenAI) -> None:
+    with openai.chat.completions.stream(**spoken("words")) as stream:
+        for _ in stream:
+            continue
+        message = stream.get_final_completion().choices[0].message
+    assert message.role == "assistant"
+    assert message.audio is not None
+    assert message.audio.id.count("audio_") == 1
+    assert message.audio.transcript == TEXT
+
+
+@pytest.mark.parametrize("script", ["silent", "tool"])
+def test_an_answer_without_sound(script: str, openai: OpenAI, client: httpx.Client) -> None:
+    message = openai.chat.completions.create(**spoken(script, "wav")).choices[0].message
+    assert message.audio is not None
+    assert message.audio.data == ""
+    assert message.audio.transcript == ""
+    assert bool(message.tool_calls) == (script == "tool")
+    events = events_of(client, spoken(script, "wav"))
+    sounds = [event["choices"][0]["delta"].get("audio", {}) for event in events]
+    assert not any("data" in sound for sound in sounds)
+    assert sum("id" in sound for sound in sounds) == 1
+    assert sum("expires_at" in sound for sound in sounds) == 1
+
+
+def test_a_spoken_answer_can_be_named_later(gateway: RunningGateway, openai: OpenAI) -> None:
+    audio = openai.chat.completions.create(**spoken("words")).choices[0].message.audio
+    assert audio is not None
+    history = [{"role": "assistant", "audio": {"id": audio.id}}, {"role": "user", "content": "on"}]
+    openai.chat.completions.create(model=MODEL, messages=history)  # type: ignore[call-overload]
+    body = gateway.stages.stages["thinker"].seen[-1].meta["body"]
+    assert body["messages"][0] == {"role": "assistant", "content": TEXT}
+    history[0] = {"role": "assistant", "audio": {"id": "audio_unknown"}}
+    with pytest.raises(BadRequestError) as refusal:
+        openai.chat.completions.create(model=MODEL, messages=history)  # type: ignore[call-overload]
+    assert refusal.value.code == "audio_not_found"
+    assert refusal.value.param == "messages[0].audio.id"
+
+
+# Failures
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_stage_refuses_is_a_real_status(stream: bool, openai: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as refusal:
+        openai.chat.completions.create(**asked("refuse", stream=stream))
+    assert refusal.value.code == "context_length_exceeded"
+    assert refusal.value.param == "messages"
+    assert refusal.value.type == "invalid_request_error"
+
+
+def test_a_failure_of_a_whole_answer(openai: OpenAI) -> None:
+    with pytest.raises(InternalServerError) as failure:
+        openai.chat.completions.create(**asked("fail later"))
+    assert failure.value.type == "server_error"
+
+
+def test_a_failure_within_a_stream_is_an_event(openai: OpenAI, client: httpx.Client) -> None:
+    with (
+        openai.chat.completions.create(**asked("fail later", stream=True)) as stream,
+        pytest.raises(APIError, match="broken"),
+    ):
+        list(stream)
+    events = events_of(client, asked("fail later"))
+    assert set(events[-1]["error"]) == {"message", "type", "param", "code"}
+
+
+# What the stages get
+
+
+def test_the_entry_stage_gets_vllm_s_fields_and_its_own_parameters(
+    gateway: RunningGateway, client: httpx.Client
+) -> None:
+    body = spoken(
+        "words",
+        seed=11,
+        temperature=0.5,
+        top_k=3,
+        max_tokens=9,
+        stop=["x"],
+        stage_params={"thinker": {"temperature": 0, "max_tokens": 4}, "talker": {"seed": 3}},
+        metadata={"a": "b"},
+    )
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    chunk = gateway.stages.stages["thinker"].seen[-1]
+    assert chunk.kind == "request"
+    assert chunk.meta["outputs"] == ["text", "audio"]
+    assert chunk.meta["speaker"] == "ethan"
+    assert chunk.meta["seed"] == 11
+    assert chunk.meta["return_codes"] is False
+    assert chunk.meta["stage_params"]["talker"] == {"seed": 3}
+    assert chunk.meta["body"] == {
+        "messages": [{"role": "user", "content": "words"}],
+        "seed": 11,
+        "temperature": 0,
+        "top_k": 3,
+        "max_completion_tokens": 4,
+        "stop": ["x"],
+        "metadata": {"a": "b"},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_text_asks_nothing_of_the_other_stages(
+    gateway: RunningGateway, client: httpx.Client
+) -> None:
+    before = len(gateway.stages.stages["talker"].seen)
+    assert client.post("/v1/chat/completions", json=asked("words")).status_code == 200
+    assert len(gateway.stages.stages["talker"].seen) == before
+    assert gateway.stages.stages["thinker"].seen[-1].meta["outputs"] == ["text"]

@@ -1,0 +1,174 @@
+"""Cancels, back-pressure, deaths of stages: what happens to requests when something else does."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.fake_stages import FakeGraph
+from support.gateway import MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
+
+from omnistage.server.errors import ApiError
+from omnistage.server.orchestrator import Orchestrator, StageDied
+from omnistage.server.request import Request, TextOutput
+from omnistage.stages.graph import StageGraph
+
+URL = "/v1/chat/completions"
+
+
+def spoken(script: str, **more: Any) -> dict[str, Any]:
+    audio = {"voice": "ethan", "format": "pcm16"}
+    messages = [{"role": "user", "content": script}]
+    wanted = {"modalities": ["text", "audio"], "audio": audio}
+    return {"model": MODEL, "messages": messages, **wanted, **more}
+
+
+def settled_after_s(gateway: RunningGateway, within_s: float = 1.0) -> float:
+    started = time.monotonic()
+    while gateway.stages.running:
+        assert time.monotonic() - started < within_s
+        time.sleep(0.005)
+    return time.monotonic() - started
+
+
+# Over HTTP
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_hanging_up_cancels_on_every_stage(stream: bool, gateway: RunningGateway) -> None:
+    stages = gateway.stages.stages
+    before = {name: len(stage.cancelled) for name, stage in stages.items()}
+    with httpx.Client(base_url=gateway.url, timeout=0.3) as client:
+        if stream:
+            with client.stream("POST", URL, json=spoken("endless", stream=True)) as response:
+                next(response.iter_lines())
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(URL, json=spoken("endless"))
+    assert settled_after_s(gateway) < 0.5
+    for name, stage in stages.items():
+        assert len(stage.cancelled) == before[name] + 1
+
+
+def test_hanging_up_while_nothing_has_come_cancels_too(gateway: RunningGateway) -> None:
+    with (
+        httpx.Client(base_url=gateway.url, timeout=0.3) as client,
+        pytest.raises(httpx.ReadTimeout),
+    ):
+        client.post(URL, json=spoken("hang", stream=True))
+    assert settled_after_s(gateway) < 0.5
+
+
+def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI, keep_alive_s=0.05) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+        client.stream("POST", URL, json=spoken("hang", stream=True)) as response,
+    ):
+        lines = response.iter_lines()
+        assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
+
+
+def test_a_stage_that_dies_fails_its_requests_and_leaves_the_others(tmp_path: Path) -> None:
+    text = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
+    with (
+        running_gateway(tmp_path, OMNI) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        code2wav = gateway.stages.stages["code2wav"]
+        killer = threading.Timer(0.2, gateway.do, [lambda: code2wav.die("signal SIGKILL")])
+        killer.start()
+        started = time.monotonic()
+        with client.stream("POST", URL, json=spoken("crash", stream=True)) as response:
+            lines = [line for line in response.iter_lines() if line]
+        killer.join()
+        assert time.monotonic() - started < 1
+        error = json.loads(lines[-2].removeprefix("data: "))["error"]
+        assert error["code"] == "stage_unavailable"
+        assert error["type"] == "server_error"
+        assert "code2wav" in error["message"]
+        assert "SIGKILL" in error["message"]
+        assert lines[-1] == "data: [DONE]"
+        assert settled_after_s(gateway, 1) < 1 if code2wav.tasks == {} else True
+        assert client.get("/ready").status_code == 503
+        assert client.get("/health").json()["stages"]["code2wav"]["state"] == "dead"
+        assert client.post(URL, json=spoken("words")).status_code == 503
+        assert client.post(URL, json=text).status_code == 200
+
+
+# Without HTTP
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Orchestrator, FakeGraph]]:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    graph = StageGraph.model_validate(OMNI)
+    async with Orchestrator(graph, tmp_path, stages.launch, shared) as orchestrator:
+        await orchestrator.loaded()
+        yield orchestrator, stages
+
+
+def request_of(script: str, *outputs: str) -> Request:
+    body = {"messages": [{"role": "user", "content": script}]}
+    return Request(id=f"{script}-{id(outputs)}", outputs=outputs, body=body)
+
+
+async def test_outputs_end_when_each_kind_has_ended(
+    running: tuple[Orchestrator, FakeGraph],
+) -> None:
+    orchestrator, stages = running
+    outputs = [output async for output in orchestrator.run(request_of("words", "text", "audio"))]
+    assert sum(output.last for output in outputs) == 2
+    assert not any(stage.cancelled for stage in stages.stages.values())
+
+
+async def test_a_slow_client_holds_its_own_request_only(
+    running: tuple[Orchestrator, FakeGraph],
+) -> None:
+    orchestrator, stages = running
+    thinker = stages.stages["thinker"]
+    async with aclosing(orchestrator.run(request_of("endless", "text"))) as slow:
+        await anext(slow)
+        await asyncio.sleep(0.1)
+        held = thinker.num_sent
+        await asyncio.sleep(0.05)
+        assert thinker.num_sent == held < 20
+        outputs = [output async for output in orchestrator.run(request_of("words", "text"))]
+        assert isinstance(outputs[-1], TextOutput)
+        assert outputs[-1].last
+        held = thinker.num_sent
+        for _ in range(10):
+            await anext(slow)
+        await asyncio.sleep(0.05)
+        assert thinker.num_sent > held
+    await asyncio.sleep(0.05)
+    assert len(thinker.cancelled) == 1
+
+
+async def test_many_cancels_leak_no_credit(running: tuple[Orchestrator, FakeGraph]) -> None:
+    orchestrator, stages = running
+    for _ in range(200):
+        async with aclosing(orchestrator.run(request_of("endless", "text", "audio"))) as outputs:
+            await anext(outputs)
+    await asyncio.sleep(0.05)
+    assert not stages.running
+
+
+async def test_a_stage_that_dies_while_loading_is_told(tmp_path: Path) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    stages.is_loading = {"talker"}
+    graph = StageGraph.model_validate(OMNI)
+    async with Orchestrator(graph, tmp_path, stages.launch, shared) as orchestrator:
+        stages.stages["talker"].die("exit code 3")
+        with pytest.raises(StageDied, match=r"talker.*exit code 3"):
+            await orchestrator.loaded()
+        with pytest.raises(ApiError):
+            await anext(orchestrator.run(request_of("words", "text", "audio")))

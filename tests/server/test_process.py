@@ -1,0 +1,81 @@
+"""Real processes: what they print is logged, and nothing of them is left."""
+
+import asyncio
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from omnistage.server.process import StageProcess
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def process(script: str) -> StageProcess:
+    return StageProcess("thinker", Path(), [sys.executable, "-c", script])
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return state == "Z"
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if is_true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+async def test_its_lines_are_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stage = process("import sys; print('one\\rtwo'); print('three', file=sys.stderr, end='')")
+    await stage.start()
+    assert await stage.wait() == "exit code 0"
+    await stage.stop(1)
+    assert caplog.messages == ["[thinker] one", "[thinker] two", "[thinker] three"]
+
+
+async def test_it_may_end_by_itself() -> None:
+    stage = process("import sys; sys.exit(3)")
+    await stage.start()
+    await stage.stop(10)
+    assert await stage.wait() == "exit code 3"
+    assert not stage.is_alive
+
+
+async def test_it_is_terminated_after_its_grace() -> None:
+    stage = StageProcess("thinker", Path(), SLEEP)
+    await stage.start()
+    assert stage.is_alive
+    started = time.monotonic()
+    await stage.stop(0.05)
+    assert await stage.wait() == "signal SIGTERM"
+    assert time.monotonic() - started < 2
+
+
+async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    stage = process(
+        "import subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(60)"
+    )
+    await stage.start()
+    await until(lambda: bool(caplog.messages))
+    child = int(caplog.messages[0].split()[1])
+    assert not is_gone(child)
+    os.kill(stage.pid, 9)
+    assert await stage.wait() == "signal SIGKILL"
+    await until(lambda: is_gone(child))
+    await stage.stop(0)

@@ -1,0 +1,271 @@
+"""The bridge on real engines: late inputs, the gate, and the thinker's tap."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import pytest_asyncio
+import torch
+from support.prompts import QUESTIONS, Question, plain
+from support.reference import Reference
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
+from omnistage.stages.vllm.ports import BridgeConfig, Port
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 512,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "kv_cache_memory_bytes": 64 << 20,
+}
+SPOKEN = [
+    ("Hello, who are you?", 30),
+    ("What is a fox to a hound? " * 5, 20),
+    ("Hm", 25),
+    ("Tell me a tale of two cities", 40),
+    ("And again", 12),
+    ("Six of them then", 33),
+]
+
+
+class Harness:
+    """A talker engine with its feed and its results, and the reference's results."""
+
+    def __init__(self, engine: Any, feed: Sender, results: Receiver, reference: Reference) -> None:
+        self.engine = engine
+        self.feed = feed
+        self.results = results
+        self.reference = reference
+        self.ids = SpeechIds.of(reference.model.config)
+        self._expected: dict[str, tuple[list[int], list[int], npt.NDArray[np.int64]]] = {}
+
+    def expected(self, text: str, num_frames: int) -> Any:
+        """Prompt ids, spoken tokens and codes of the reference."""
+        key = f"{num_frames} {text}"
+        if key not in self._expected:
+            question = plain("spoken", ("user", text))
+            answer = self.reference.answer(question, 12, num_frames)
+            prompt = self.reference.inputs(question)["input_ids"][0].tolist()
+            spoken = self.reference.spoken
+            self._expected[key] = prompt, spoken, answer.codes
+        return self._expected[key]
+
+    def options(self, name: str, prompt_ids: Sequence[int]) -> tuple[dict[str, Any], int]:
+        """A request's part of extra_args, and its prompt's length."""
+        from omnistage.stages.vllm.late_inputs import late_input_options
+
+        prompt = talker_prompt(self.ids, prompt_ids, [], "ethan")
+        options = late_input_options(
+            name,
+            prompt.inputs,
+            hidden_positions=prompt.hidden_positions,
+            hidden_sources=prompt.hidden_sources,
+            first_token_position=len(prompt) - 1,
+            position_delta=prompt.position_delta,
+            end_ids=(self.ids.tts_eos, self.ids.tts_pad),
+        )
+        return {**options, "sampling": {"temperature": 0}}, len(prompt)
+
+    async def generate(self, name: str, prompt_ids: Sequence[int], num_frames: int) -> None:
+        """Run a request to its end."""
+        from omnistage.stages.vllm.compat import SamplingParams
+
+        options, length = self.options(name, prompt_ids)
+        params = SamplingParams(
+            temperature=0,
+            repetition_penalty=1.05,
+            max_tokens=num_frames + 1,
+            stop_token_ids=[self.ids.codec_eos],
+            detokenize=False,
+            extra_args={"omnistage": options},
+        )
+        prompt = {"prompt_token_ids": [self.ids.codec_pad] * length}
+        async for _ in self.engine.generate(prompt, params, name):
+            pass
+
+    async def send(self, name: str, tokens: Sequence[int], lag_s: float) -> None:
+        """Feed the spoken tokens one by one."""
+        for number, token in enumerate(tokens):
+            await asyncio.sleep(lag_s)
+            value = {"tokens": Tensor.from_numpy(np.array([token], np.int32))}
+            last = number == len(tokens) - 1
+            self.feed.send(Chunk(name, "tokens", number, value, {}, last))
+
+    async def codes(self, names: set[str]) -> dict[str, npt.NDArray[np.int32]]:
+        """What was published for these requests, each to its last chunk."""
+        found: dict[str, list[npt.NDArray[np.int32]]] = {name: [] for name in names}
+        waiting = set(names)
+        while waiting:
+            chunk = self.results.receive()
+            if chunk is None:
+                await asyncio.sleep(0.005)
+                continue
+            self.results.grant(chunk.request_id)
+            if chunk.request_id in found and "codes" in chunk.tensors:
+                found[chunk.request_id].append(chunk.tensors["codes"].numpy())
+            if chunk.last:
+                waiting.discard(chunk.request_id)
+        return {name: np.concatenate(parts) for name, parts in found.items()}
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def talker(
+    tiny_checkpoint: Path, run_directory: Path, reference: Reference, cpu_engine: None
+) -> AsyncIterator[Harness]:
+    from omnistage.stages.qwen3_omni.talker_model import talker_config
+    from omnistage.stages.vllm.compat import AsyncLLM
+    from omnistage.stages.vllm.engine import make_engine
+
+    connector = make_connector("shm", run_directory, {})
+    for address in ("feed", "rows", "codes"):
+        connector.create(address)
+
+    def port(address: str) -> Port:
+        return Port(address, "shm", str(run_directory), {})
+
+    bridge = BridgeConfig(
+        late_inputs=True,
+        feeds=[port("feed"), port("rows")],
+        export="codes",
+        sink=port("codes"),
+        chunk_sizes=[2, 4, 8],
+    )
+    options = {**ENGINE, "skip_tokenizer_init": True, "enable_prefix_caching": False}
+    feed, results = connector.sender("feed"), connector.receiver("codes")
+    engine = make_engine(AsyncLLM, str(tiny_checkpoint), options, bridge, talker_config)
+    yield Harness(engine, feed, results, reference)
+    engine.shutdown()
+    feed.close()
+    results.close()
+    for address in ("feed", "rows", "codes"):
+        connector.destroy(address)
+
+
+@pytest.mark.parametrize("lags_s", [(0.0,), (0.0, 0.01, 0.03)], ids=["up front", "late"])
+async def test_codes_equal_the_reference_however_late_the_tokens_come(
+    lags_s: tuple[float, ...], talker: Harness
+) -> None:
+    names = [f"late-{lags_s}-{number}" for number in range(len(SPOKEN))]
+    jobs = []
+    for number, (name, (text, num_frames)) in enumerate(zip(names, SPOKEN, strict=True)):
+        prompt, spoken, _ = talker.expected(text, num_frames)
+        jobs.append(talker.generate(name, prompt, num_frames))
+        jobs.append(talker.send(name, spoken, lags_s[number % len(lags_s)]))
+    await asyncio.gather(*jobs)
+    codes = await talker.codes(set(names))
+    for name, (text, num_frames) in zip(names, SPOKEN, strict=True):
+        assert np.array_equal(codes[name], talker.expected(text, num_frames)[2]), name
+
+
+async def test_a_held_request_can_be_aborted_and_its_row_reused(talker: Harness) -> None:
+    text, num_frames = SPOKEN[0]
+    prompt, spoken, expected = talker.expected(text, num_frames)
+    stuck = [
+        asyncio.create_task(talker.generate(f"stuck-{n}", prompt, num_frames)) for n in range(6)
+    ]
+    sent = [talker.send(f"stuck-{n}", spoken[:1], 0.0) for n in range(3)]
+    await asyncio.gather(*sent)
+    await asyncio.sleep(0.3)
+    assert not any(task.done() for task in stuck)
+    for task in stuck:
+        task.cancel()
+    await asyncio.gather(*stuck, return_exceptions=True)
+    names = {f"after-{n}" for n in range(4)}
+    await asyncio.gather(
+        *(talker.generate(name, prompt, num_frames) for name in names),
+        *(talker.send(name, spoken, 0.0) for name in names),
+    )
+    for codes in (await talker.codes(names)).values():
+        assert np.array_equal(codes, expected)
+
+
+@pytest.mark.parametrize("question", QUESTIONS[3:6], ids=lambda q: q.name)
+async def test_the_tap_exports_every_step_as_the_reference_has_it(
+    question: Question, thinker: Any, reference: Reference
+) -> None:
+    name = f"tap-{question.name}"
+    body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
+    await thinker.stage.serve(name, {"body": body, "outputs": ["text"], "stage_params": {}})
+    expected = hidden_states(reference, question, 8)
+    found = torch.full_like(expected, torch.nan)
+    is_last = False
+    while not is_last:
+        chunk = thinker.rows.receive()
+        if chunk is None:
+            await asyncio.sleep(0.005)
+            continue
+        thinker.rows.grant(chunk.request_id)
+        assert chunk.request_id == name
+        is_last = chunk.last
+        if "hidden" in chunk.tensors:
+            rows = torch.from_numpy(chunk.tensors["hidden"].numpy().copy())
+            found[chunk.tensors["positions"].numpy().astype(np.int64)] = rows
+    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+
+
+@torch.no_grad()
+def hidden_states(reference: Reference, question: Question, num_tokens: int) -> torch.Tensor:
+    """Of the tapped layer, prompt and every token that was fed back."""
+    layer = reference.model.config.talker_config.accept_hidden_layer
+    result = reference.model.thinker.generate(
+        **reference.inputs(question),
+        max_new_tokens=num_tokens,
+        do_sample=False,
+        output_hidden_states=True,
+        return_dict_in_generate=True,
+    )
+    states: torch.Tensor = torch.cat([step[layer] for step in result.hidden_states], dim=1)[0]
+    return states
+
+
+class ThinkerHarness:
+    """A thinker stage that exports every hidden state."""
+
+    def __init__(self, stage: Any, rows: Receiver) -> None:
+        self.stage = stage
+        self.rows = rows
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def thinker(
+    tiny_checkpoint: Path, run_directory: Path, cpu_engine: None
+) -> AsyncIterator[ThinkerHarness]:
+    from omnistage.stages.qwen3_omni.thinker import Thinker
+    from omnistage.stages.stage import Downstream, StagePorts
+
+    connector = make_connector("shm", run_directory, {})
+    addresses = ("tap.out", "tap.open", "tap.feed", "tap.rows")
+    for address in addresses:
+        connector.create(address)
+    senders = [connector.sender(address) for address in addresses[:3]]
+    rows = connector.receiver("tap.rows")
+    port = Port("tap.rows", "shm", str(run_directory), {})
+    limits = {"image": 2, "audio": 2, "video": 1}
+    ports = StagePorts(
+        "thinker",
+        str(tiny_checkpoint),
+        {**ENGINE, "limit_mm_per_prompt": limits},
+        {},
+        senders[0],
+        Downstream(senders[1], senders[2], port, [1]),
+        exports_all_hidden_states=True,
+    )
+    stage = Thinker(ports)
+    await stage.start()
+    yield ThinkerHarness(stage, rows)
+    await stage.close()
+    for end in (*senders, rows):
+        end.close()
+    for address in addresses:
+        connector.destroy(address)

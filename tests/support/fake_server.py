@@ -1,0 +1,42 @@
+"""A whole server whose stages are fake ones in processes of their own: `serve` without models.
+
+Run as a script: without arguments it serves, with a stage's name and a folder it is that stage.
+"""
+
+import asyncio
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.fake_stages import FakeGraph
+from support.gateway import OMNI
+
+from omnistage.connectors import make_connector
+from omnistage.server.process import StageProcess
+from omnistage.server.serve import serve
+from omnistage.stages.graph import StageGraph
+
+
+async def be_stage(name: str, directory: Path) -> None:
+    """Serve until told to stop or killed."""
+    stage = FakeGraph(make_connector("shm", directory, {})).launch(name, directory)
+    stopping = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    stage.on_stop = stopping.set
+    await stage.start()
+    await stopping.wait()
+    await stage.stop(0)
+
+
+def launch(name: str, directory: Path) -> StageProcess:
+    command = [sys.executable, __file__, name, str(directory)]
+    return StageProcess(name, directory, command)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 3:
+        asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2])))
+    else:
+        sys.exit(serve(StageGraph.model_validate(OMNI), "127.0.0.1", 0, launch))

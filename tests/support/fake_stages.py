@@ -1,0 +1,252 @@
+"""Stages that answer from a script, in this process, over the channels of real ones."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Connector
+
+SAMPLES_PER_FRAME = 4
+SPEAKERS = ["chelsie", "ethan"]
+WORDS = ["Hel", "lo", " there"]
+FRAMES = [2, 3]
+
+
+def text_of(body: Mapping[str, Any]) -> str:
+    """The last message's text: it names the script."""
+    content = body["messages"][-1]["content"]
+    return content if isinstance(content, str) else content[-1].get("text", "")
+
+
+class FakeGraph:
+    """Launches fake stages and lets a test see and disturb them."""
+
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
+        self.stages: dict[str, FakeStage] = {}
+        self.is_loading: set[str] = set()
+
+    def launch(self, name: str, _: Path) -> "FakeStage":
+        """As a StageLauncher."""
+        kind = {"thinker": FakeThinker, "code2wav": FakeCode2Wav}.get(name, FakeStage)
+        self.stages[name] = kind(name, self._connector, self)
+        return self.stages[name]
+
+    @property
+    def running(self) -> set[str]:
+        """Requests that some stage still has."""
+        return {request for stage in self.stages.values() for request in stage.tasks}
+
+
+class FakeStage:
+    """One stage: takes requests and cancels, tells its status."""
+
+    def __init__(self, name: str, connector: Connector, graph: FakeGraph) -> None:
+        self.name = name
+        self.graph = graph
+        self.requests = connector.receiver(f"gateway.{name}")
+        self.outputs = connector.sender(f"{name}.gateway")
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+        self.seen: list[Chunk] = []
+        self.cancelled: list[str] = []
+        self.num_sent = 0
+        self.on_stop: Callable[[], None] = lambda: None
+        self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    # StageHandle
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.requests.fileno(), self._drain)
+        loop.add_reader(self.outputs.fileno(), self.outputs.flush)
+        if self.name not in self.graph.is_loading:
+            self.become_ready()
+        self._drain()
+
+    async def wait(self) -> str:
+        return await asyncio.shield(self._ended)
+
+    async def stop(self, grace_s: float) -> None:
+        self.die("stop")
+        tasks = list(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.requests.fileno())
+        loop.remove_reader(self.outputs.fileno())
+        self.requests.close()
+        self.outputs.close()
+
+    # What tests do to it
+
+    def become_ready(self) -> None:
+        meta = {"seconds": 0.1, "speakers": SPEAKERS if self.name == "talker" else []}
+        self.outputs.send(Chunk("", "ready", 0, {}, {**meta, "max_model_len": 128}))
+
+    def die(self, how: str) -> None:
+        if not self._ended.done():
+            self._ended.set_result(how)
+
+    # The channel protocol
+
+    def _drain(self) -> None:
+        while (chunk := self.requests.receive()) is not None:
+            self.requests.grant(chunk.request_id)
+            self.seen.append(chunk)
+            if chunk.kind == "cancel":
+                self.cancelled.append(chunk.request_id)
+                if chunk.request_id in self.tasks:
+                    self.tasks[chunk.request_id].cancel()
+                self.outputs.forget(chunk.request_id)
+            elif chunk.kind == "stop":
+                self.on_stop()
+            elif chunk.kind == "request":
+                self.begin(chunk.request_id, chunk.meta)
+
+    def begin(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Serve one request."""
+        task = asyncio.get_running_loop().create_task(self._serve(request_id, meta))
+        self.tasks[request_id] = task
+        self._tell()
+
+    async def _serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        try:
+            async for kind, tensors, more, last in self.answer(request_id, meta):
+                await self._credit(request_id)
+                self.num_sent += 1
+                self.outputs.send(Chunk(request_id, kind, 0, tensors, more, last))
+        finally:
+            del self.tasks[request_id]
+            self._tell()
+
+    async def _credit(self, request_id: str) -> None:
+        """What a real stage's gate does."""
+        while not self.outputs.credit(request_id):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    def _tell(self) -> None:
+        meta = {"running": len(self.tasks), "waiting": 0, "requests_total": len(self.seen)}
+        meta |= {"chunks_in": len(self.seen), "chunks_out": self.num_sent}
+        self.outputs.send(Chunk("", "status", 0, {}, meta))
+
+    async def answer(
+        self, request_id: str, meta: Mapping[str, Any]
+    ) -> AsyncIterator[tuple[str, Mapping[str, Tensor], Mapping[str, Any], bool]]:
+        return
+        yield
+
+    @staticmethod
+    def failure(status: int, message: str, stage: str) -> dict[str, Any]:
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+        return {
+            "status": status,
+            "message": message,
+            "type": kind,
+            "param": "messages",
+            "code": "context_length_exceeded",
+            "stage": stage,
+        }
+
+
+class FakeThinker(FakeStage):
+    """Answers in chunks shaped like vLLM's."""
+
+    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
+        script = text_of(meta["body"])
+        has_audio = "audio" in meta["outputs"]
+        if script == "refuse":
+            yield "error", {}, self.failure(400, "too long", self.name), True
+            return
+        if has_audio:
+            self.graph.stages["code2wav"].begin(request_id, meta)
+        if script == "hang":
+            await asyncio.Event().wait()
+        num_choices = meta["body"].get("n", 1)
+        for index in range(num_choices):
+            yield self._text({"role": "assistant", "content": ""}, index=index, prompt=[1, 2])
+        make: Callable[[], list[Any]] = SCRIPTS.get(script, spoken_words)
+        for delta, more in make():
+            for index in range(num_choices):
+                yield self._text(delta, index=index, **more)
+            if script == "fail later":
+                yield "error", {}, self.failure(500, "broken", self.name), True
+                return
+        while script == "endless":
+            yield self._text({"content": "x"})
+            await asyncio.sleep(0.001)
+        usage = {"prompt_tokens": 5, "completion_tokens": 3 * num_choices, "total_tokens": 8}
+        yield "text", {}, {"chunk": {"id": "v", "choices": [], "usage": usage}}, True
+
+    def _text(
+        self,
+        delta: Mapping[str, Any],
+        index: int = 0,
+        finish: str | None = None,
+        prompt: list[int] | None = None,
+        logprobs: Any = None,
+    ) -> Any:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        choice |= {"token_ids": [7], "stop_reason": None}
+        chunk = {"id": "vllm", "object": "chat.completion.chunk", "created": 1, "model": "v"}
+        chunk |= {"choices": [choice], "prompt_token_ids": prompt}
+        return "text", {}, {"chunk": chunk}, False
+
+
+def spoken_words() -> list[Any]:
+    return [({"content": word}, {}) for word in WORDS] + [({"content": ""}, {"finish": "stop"})]
+
+
+def tool_call() -> list[Any]:
+    head = {"index": 0, "id": "call_1", "type": "function"}
+    return [
+        ({"tool_calls": [{**head, "function": {"name": "look", "arguments": ""}}]}, {}),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": '{"at":'}}]}, {}),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]}, {}),
+        ({"content": ""}, {"finish": "tool_calls"}),
+    ]
+
+
+def with_logprobs() -> list[Any]:
+    def entry(token: str) -> dict[str, Any]:
+        return {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": []}
+
+    deltas = [({"content": word}, {"logprobs": {"content": [entry(word)]}}) for word in WORDS]
+    return [*deltas, ({"content": ""}, {"finish": "length"})]
+
+
+SCRIPTS: dict[str, Callable[[], list[Any]]] = {
+    "silent": lambda: [({"content": ""}, {"finish": "stop"})],
+    "endless": lambda: [],
+    "tool": tool_call,
+    "logprobs": with_logprobs,
+}
+
+
+class FakeCode2Wav(FakeStage):
+    """Makes counting samples, a few frames a chunk."""
+
+    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
+        script = text_of(meta["body"])
+        num_frames = 0
+        if script in ("hang", "crash"):
+            await asyncio.Event().wait()
+        while script == "endless":
+            yield "audio", self._sound(0, 1, False), {}, False
+            await asyncio.sleep(0.001)
+        for count in () if script in ("silent", "tool") else FRAMES:
+            yield "audio", self._sound(num_frames, count, meta["return_codes"]), {}, False
+            num_frames += count
+        yield "audio", {}, {"frames": num_frames}, True
+
+    def _sound(self, first: int, count: int, has_codes: bool) -> dict[str, Tensor]:
+        samples = np.arange(first * SAMPLES_PER_FRAME, (first + count) * SAMPLES_PER_FRAME)
+        tensors = {"pcm": Tensor.from_numpy(samples.astype(np.int16))}
+        if has_codes:
+            codes = np.stack([np.arange(first, first + count), np.full(count, 9)], axis=1)
+            tensors["codes"] = Tensor.from_numpy(codes.astype(np.int32))
+        return tensors

@@ -1,0 +1,104 @@
+"""The gateway over fake stages, served by uvicorn in a thread."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import uvicorn
+from support.fake_stages import FakeGraph
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.contract import Connector
+from omnistage.server.app import build_app
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.stages.graph import StageGraph
+
+T = TypeVar("T")
+
+MODEL = "tests/fake-omni"
+OMNI = {
+    "model": MODEL,
+    "stages": {
+        "thinker": {"kind": "qwen3_omni.thinker"},
+        "talker": {"kind": "qwen3_omni.talker"},
+        "code2wav": {"kind": "qwen3_omni.code2wav"},
+    },
+    "edges": [{"from": "thinker", "to": "talker"}, {"from": "talker", "to": "code2wav"}],
+    "outputs": {"text": "thinker", "audio": "code2wav"},
+}
+TEXT_ONLY = {
+    "model": MODEL,
+    "stages": {"thinker": {"kind": "qwen3_omni.thinker"}},
+    "edges": [],
+    "outputs": {"text": "thinker"},
+}
+
+
+class SharedConnector:
+    """One in-process connector for both ends of every channel."""
+
+    def __init__(self, directory: Path) -> None:
+        self.connector = make_connector("inprocess", directory, {})
+
+    def __call__(self, name: str, directory: Path, options: Any) -> Connector:
+        return self.connector
+
+
+class RunningGateway:
+    """A served app, and its stages to look at and disturb."""
+
+    def __init__(self, url: str, loop: asyncio.AbstractEventLoop, stages: FakeGraph) -> None:
+        self.url = url
+        self.stages = stages
+        self._loop = loop
+
+    def do(self, action: Callable[[], T]) -> T:
+        """Run something in the gateway's thread."""
+
+        async def run() -> T:
+            return action()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+
+
+@contextlib.contextmanager
+def running_gateway(
+    directory: Path,
+    graph: dict[str, Any],
+    loading: frozenset[str] = frozenset(),
+    keep_alive_s: float = 15.0,
+) -> Iterator[RunningGateway]:
+    """Serve until the context ends."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    started: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server, FakeGraph]] = []
+    is_started = threading.Event()
+
+    async def serve() -> None:
+        shared = SharedConnector(directory)
+        stages = FakeGraph(shared.connector)
+        stages.is_loading = set(loading)
+        parsed = StageGraph.model_validate(graph)
+        async with Orchestrator(parsed, directory, stages.launch, shared) as orchestrator:
+            app = build_app(orchestrator, keep_alive_s)
+            config = uvicorn.Config(app, log_config=None, lifespan="off")
+            config.timeout_graceful_shutdown = 1
+            server = uvicorn.Server(config)
+            started.append((asyncio.get_running_loop(), server, stages))
+            is_started.set()
+            await server.serve(sockets=[listening])
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert is_started.wait(10)
+    loop, server, stages = started[0]
+    try:
+        port = listening.getsockname()[1]
+        yield RunningGateway(f"http://127.0.0.1:{port}", loop, stages)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        assert not thread.is_alive()
