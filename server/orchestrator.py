@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import ChunkTooLarge, Full
+from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.channels import (
     Channels,
     MakeConnector,
@@ -117,8 +117,7 @@ class Orchestrator:
         for task in self._watching:
             task.cancel()
         await asyncio.gather(*self._watching, return_exceptions=True)
-        for flight in self._in_flight.values():
-            flight.queue.put_nowait(ApiError(503, "The server is shutting down."))
+        self.end_requests()
         for link in self._links.values():
             link.tell("", "stop")
         await asyncio.gather(*(self._stop(link) for link in self._links.values()))
@@ -191,23 +190,32 @@ class Orchestrator:
             )
         return path
 
+    def end_requests(self) -> None:
+        """Fail every request in flight: the server is about to end."""
+        for flight in self._in_flight.values():
+            flight.queue.put_nowait(ApiError(503, "The server is shutting down.", code="stopping"))
+
     async def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of one request as they come; closing it early cancels the request."""
         flight = InFlight(self.admit(request.outputs), set(request.outputs))
         self._in_flight[request.id] = flight
         try:
-            self._links[self.graph.entry].requests.send(request.to_chunk())
+            self._open(request)
             async with aclosing(self._outputs(request.id, flight)) as outputs:
                 async for output in outputs:
                     yield output
-        except ChunkTooLarge as error:
-            raise ApiError(413, f"The request is too large: {error}") from error
-        except Full as error:
-            raise ApiError(503, str(error), retry_after_s=RETRY_OVERLOAD_S) from error
         finally:
             del self._in_flight[request.id]
             for link in flight.path:
                 link.finish(request.id, is_cancelled=bool(flight.pending))
+
+    def _open(self, request: Request) -> None:
+        try:
+            self._links[self.graph.entry].requests.send(request.to_chunk())
+        except ChunkTooLarge as error:
+            raise ApiError(413, f"The request is too large: {error}") from error
+        except (OverflowError, UnicodeError) as error:  # JSON allows what the wire does not
+            raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
 
     async def _outputs(self, request_id: str, flight: InFlight) -> AsyncGenerator[Output, None]:
         while flight.pending:

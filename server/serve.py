@@ -18,7 +18,8 @@ from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 
-GRACEFUL_SHUTDOWN_S = 3
+FINISH_S = 2.0  # for the requests in flight when we are told to stop
+HANG_UP_S = 5  # for clients that do not even take the error that follows
 
 
 def serve(graph: StageGraph, host: str, port: int, launch: StageLauncher = StageProcess) -> int:
@@ -51,14 +52,30 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+class GatewayServer(uvicorn.Server):
+    """A server whose last requests end with an error instead of a cut connection."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        config = uvicorn.Config(
+            build_app(orchestrator),
+            log_config=None,
+            lifespan="off",
+            timeout_graceful_shutdown=HANG_UP_S,
+        )
+        super().__init__(config)
+        self._orchestrator = orchestrator
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, let requests finish, then end them."""
+        ending = asyncio.get_running_loop().call_later(FINISH_S, self._orchestrator.end_requests)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+
 async def _serve(orchestrator: Orchestrator, listening: socket.socket, console: Console) -> None:
-    config = uvicorn.Config(
-        build_app(orchestrator),
-        log_config=None,
-        lifespan="off",
-        timeout_graceful_shutdown=GRACEFUL_SHUTDOWN_S,
-    )
-    server = uvicorn.Server(config)
+    server = GatewayServer(orchestrator)
     # uvicorn handles signals while it serves and then raises them again for whoever was there
     # before: nothing must happen then but what happens here, in order.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,14 +1,31 @@
 """A validated graph of stages: what a YAML file declares, checked before anything loads."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
+from omnistage.connectors import check_connector
 from omnistage.stages.kinds import KINDS
 
 Option = int | float | str | bool
+
+# vLLM's own argument; one stage's default of it is no promise, so only what is written counts.
+MEMORY_SHARE = "gpu_memory_utilization"
+
+# Names are parts of channel addresses, where the other end of some is called gateway.
+STAGE_NAME = re.compile(r"(?!gateway$)[a-z][a-z0-9_]*")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -18,6 +35,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     return f"allowed: {', '.join(names)}"
+
+
+def problem(message: str, *place: str | int) -> PydanticCustomError:
+    """An error about one place of a graph, below the field whose validator found it."""
+    return PydanticCustomError("graph", "{message}", {"message": message, "place": place})
 
 
 class Model(BaseModel):
@@ -44,13 +66,18 @@ class ConnectorSpec(Model):
             }
         return value
 
+    @model_validator(mode="after")
+    def _is_known(self) -> "ConnectorSpec":
+        check_connector(self.name, self.options)
+        return self
+
 
 class Chunking(Model):
     """Sizes of an edge's chunks: the first, a ramp, then always `steady`."""
 
-    first: int = Field(1, ge=1)
+    first: int = Field(default=1, ge=1)
     ramp: tuple[int, ...] = ()
-    steady: int = Field(1, ge=1)
+    steady: int = Field(default=1, ge=1)
 
     @field_validator("ramp")
     @classmethod
@@ -70,10 +97,17 @@ class StageSpec(Model):
 
     name: str
     kind: str
-    gpus: tuple[int, ...] = ()
+    gpus: tuple[NonNegativeInt, ...] = ()
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
     environment: dict[str, Option] = {}
+
+    @field_validator("name")
+    @classmethod
+    def _fits_an_address(cls, value: str) -> str:
+        if not STAGE_NAME.fullmatch(value):
+            raise ValueError("a name is lower-case letters, digits and _, and not 'gateway'")
+        return value
 
     @field_validator("kind")
     @classmethod
@@ -120,10 +154,14 @@ class StageGraph(Model):
     @classmethod
     def _ends_exist(cls, value: tuple[Edge, ...], info: ValidationInfo) -> tuple[Edge, ...]:
         stages = info.data.get("stages", {})
-        for edge in value:
-            for name in (edge.source, edge.target):
+        for number, edge in enumerate(value):
+            for key, name in (("from", edge.source), ("to", edge.target)):
                 if name not in stages:
-                    raise ValueError(f"an edge names stage {name!r}; {nearest(name, stages)}")
+                    raise problem(f"no stage {name!r}; {nearest(name, stages)}", number, key)
+            if any(
+                (edge.source, edge.target) == (one.source, one.target) for one in value[:number]
+            ):
+                raise problem(f"a second edge from {edge.source} to {edge.target}", number)
         return value
 
     @field_validator("outputs")
@@ -132,38 +170,43 @@ class StageGraph(Model):
         stages = info.data.get("stages", {})
         for output, name in value.items():
             if name not in stages:
-                raise ValueError(
-                    f"output {output!r} names stage {name!r}; {nearest(name, stages)}"
-                )
+                raise problem(f"no stage {name!r}; {nearest(name, stages)}", output)
             made = KINDS[stages[name].kind].outputs
             if output not in made:
                 makes = ", ".join(sorted(made)) or "no output"
-                raise ValueError(f"stage {name!r} does not make {output!r}; it makes {makes}")
+                raise problem(f"stage {name!r} does not make {output!r}; it makes {makes}", output)
         return value
 
     @model_validator(mode="after")
     def _is_a_graph(self) -> "StageGraph":
         if not self.outputs:
-            raise ValueError("a graph has at least one output")
+            raise problem("a graph has at least one output", "outputs")
         self._check_memory()
         order = self.order
         if len(order) != len(self.stages):
             stuck = sorted(set(self.stages) - set(order))
-            raise ValueError(f"the edges make a cycle through {', '.join(stuck)}")
+            raise problem(f"the edges make a cycle through {', '.join(stuck)}", "edges")
         entries = [name for name in self.stages if not self.incoming(name)]
         if len(entries) != 1:
-            raise ValueError(f"a graph has one entry; this one has {', '.join(entries)}")
+            raise problem(f"a graph has one entry; this one has {', '.join(entries)}", "edges")
+        idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
+        if idle:
+            raise problem(f"no output needs stage {idle[0]!r}", "stages", idle[0])
         return self
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}
         for stage in self.stages.values():
+            share = stage.engine.get(MEMORY_SHARE, 0.0)
+            if not isinstance(share, int | float):
+                place = ("stages", stage.name, "engine", MEMORY_SHARE)
+                raise problem(f"{share!r} is no share of a GPU's memory", *place)
             for gpu in stage.gpus:
-                share = float(stage.engine.get("gpu_memory_utilization", 0.0))
                 shares[gpu] = shares.get(gpu, 0.0) + share
-        for gpu, share in shares.items():
-            if share > 1.0:
-                raise ValueError(f"the stages on GPU {gpu} want {share:.2f} of its memory")
+                # Shares are written in hundredths: a sum may pass 1 by rounding only.
+                if shares[gpu] > 1.001:
+                    message = f"the stages on GPU {gpu} want {shares[gpu]:.2f} of its memory"
+                    raise problem(message, "stages", stage.name)
 
     @property
     def order(self) -> list[str]:

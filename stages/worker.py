@@ -114,7 +114,8 @@ class StageWorker:
 
     def _close(self) -> None:
         loop = asyncio.get_running_loop()
-        for end in (self._requests, *self._opens, *self._feeds, *self._senders):
+        ends: list[Receiver | Sender] = [self._requests, *self._opens, *self._feeds]
+        for end in [*ends, *self._senders]:
             loop.remove_reader(end.fileno())
             end.close()
 

@@ -5,18 +5,18 @@ after another; the last residual code is never fed. Everything is unrolled over 
 sampling uses counter-based noise, so the whole frame may be captured in one CUDA graph.
 """
 
+import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
-from transformers.activations import ACT2FN
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorConfig,
 )
 
+from omnistage.stages.qwen3_omni.code_predictor_plain import Span
 from omnistage.stages.qwen3_omni.code_sampling import frame_sampling
 
 FUSED = {
@@ -28,28 +28,10 @@ FUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The positions one forward adds, and what they need."""
-
-    start: int
-    end: int
-    cos: torch.Tensor  # [end - start, 1, head_dim]
-    sin: torch.Tensor
-
-
-class RMSNorm(nn.Module):
-    """Normalises in float32, as the reference does."""
-
-    def __init__(self, size: int, epsilon: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self._epsilon = epsilon
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of the last dimension."""
-        size = (hidden.shape[-1],)
-        return functional.rms_norm(hidden, size, eps=self._epsilon) * self.weight
+def operations(device: torch.device) -> ModuleType:
+    """The functions between the matrix products: Triton comes with torch for CUDA only."""
+    name = "triton" if device.type == "cuda" else "plain"
+    return importlib.import_module(f"omnistage.stages.qwen3_omni.code_predictor_{name}")
 
 
 class Attention(nn.Module):
@@ -57,39 +39,26 @@ class Attention(nn.Module):
 
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
-        self._num_heads = config.num_attention_heads
-        self._num_key_heads = config.num_key_value_heads
-        self._head_dim = config.head_dim
-        num_projected = self._num_heads + 2 * self._num_key_heads
+        self._head_dim, self._epsilon = config.head_dim, config.rms_norm_eps
+        num_heads, num_key_heads = config.num_attention_heads, config.num_key_value_heads
         self.sizes = [
-            num_heads * self._head_dim
-            for num_heads in (self._num_heads, self._num_key_heads, self._num_key_heads)
+            heads * config.head_dim for heads in (num_heads, num_key_heads, num_key_heads)
         ]
-        has_bias = config.attention_bias
-        size = config.hidden_size
-        self.qkv_proj = nn.Linear(size, num_projected * self._head_dim, bias=has_bias)
-        self.o_proj = nn.Linear(self._num_heads * self._head_dim, size, bias=has_bias)
-        self.q_norm = RMSNorm(self._head_dim, config.rms_norm_eps)
-        self.k_norm = RMSNorm(self._head_dim, config.rms_norm_eps)
+        has_bias, size = config.attention_bias, config.hidden_size
+        self.qkv_proj = nn.Linear(size, sum(self.sizes), bias=has_bias)
+        self.o_proj = nn.Linear(self.sizes[0], size, bias=has_bias)
+        self.q_norm = nn.RMSNorm(config.head_dim)
+        self.k_norm = nn.RMSNorm(config.head_dim)
 
     def forward(self, hidden: torch.Tensor, cache: torch.Tensor, span: Span) -> torch.Tensor:
-        """hidden [B, n, hidden]; cache [2, B, key heads, positions, head_dim]."""
-        projected = self.qkv_proj(hidden).unflatten(-1, (-1, self._head_dim))
-        queries, keys, values = projected.split(
-            [self._num_heads, self._num_key_heads, self._num_key_heads], dim=2
+        """hidden [B, n, hidden]; cache [2, B, positions, key heads, head_dim]."""
+        run = operations(hidden.device)
+        projected = self.qkv_proj(hidden).view(*hidden.shape[:2], -1, self._head_dim)
+        queries = run.rotate_and_store(
+            projected, self.q_norm.weight, self.k_norm.weight, self._epsilon, cache, span
         )
-        queries = rotate(self.q_norm(queries), span).transpose(1, 2)
-        cache[0, :, :, span.start : span.end] = rotate(self.k_norm(keys), span).transpose(1, 2)
-        cache[1, :, :, span.start : span.end] = values.transpose(1, 2)
-        output = functional.scaled_dot_product_attention(
-            queries,
-            cache[0, :, :, : span.end],
-            cache[1, :, :, : span.end],
-            is_causal=span.start == 0,
-            enable_gqa=self._num_heads != self._num_key_heads,
-        )
-        attended: torch.Tensor = self.o_proj(output.transpose(1, 2).flatten(2))
-        return attended
+        output: torch.Tensor = self.o_proj(run.attend(queries, cache, span))
+        return output
 
 
 class FeedForward(nn.Module):
@@ -100,12 +69,11 @@ class FeedForward(nn.Module):
         self.sizes = [config.intermediate_size] * 2
         self.gate_up_proj = nn.Linear(config.hidden_size, sum(self.sizes), bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
-        self._activation = ACT2FN[config.hidden_act]
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[B, n, hidden]."""
-        gate, up = self.gate_up_proj(hidden).chunk(2, dim=-1)
-        output: torch.Tensor = self.down_proj(self._activation(gate) * up)
+        run = operations(hidden.device)
+        output: torch.Tensor = self.down_proj(run.gate(self.gate_up_proj(hidden)))
         return output
 
 
@@ -114,16 +82,23 @@ class Layer(nn.Module):
 
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
+        self._epsilon = config.rms_norm_eps
         self.self_attn = Attention(config)
         self.mlp = FeedForward(config)
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size)
 
-    def forward(self, hidden: torch.Tensor, cache: torch.Tensor, span: Span) -> torch.Tensor:
-        """[B, n, hidden]."""
-        hidden = hidden + self.self_attn(self.input_layernorm(hidden), cache, span)
-        output: torch.Tensor = hidden + self.mlp(self.post_attention_layernorm(hidden))
-        return output
+    def forward(
+        self, hidden: torch.Tensor, branch: torch.Tensor | None, cache: torch.Tensor, span: Span
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """From and to a residual stream [B, n, hidden] and what is still to be added to it."""
+        run = operations(hidden.device)
+        norm = self.input_layernorm.weight
+        hidden, normal = run.add_and_normalise(hidden, branch, norm, self._epsilon)
+        branch = self.self_attn(normal, cache, span)
+        norm = self.post_attention_layernorm.weight
+        hidden, normal = run.add_and_normalise(hidden, branch, norm, self._epsilon)
+        return hidden, self.mlp(normal)
 
 
 class Backbone(nn.Module):
@@ -132,18 +107,22 @@ class Backbone(nn.Module):
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
         num_residuals = config.num_code_groups - 1
+        self._epsilon = config.rms_norm_eps
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = nn.RMSNorm(config.hidden_size)
         self.codec_embedding = nn.ModuleList(
             nn.Embedding(config.vocab_size, config.hidden_size) for _ in range(num_residuals)
         )
 
     def forward(self, hidden: torch.Tensor, caches: torch.Tensor, span: Span) -> torch.Tensor:
         """Hidden state of the last position [B, hidden]."""
+        branch = None
         for layer, cache in zip(self.layers, caches.unbind(0), strict=True):
-            hidden = layer(hidden, cache, span)
-        output: torch.Tensor = self.norm(hidden[:, -1])
-        return output
+            hidden, branch = layer(hidden, branch, cache, span)
+        run = operations(hidden.device)
+        _, normal = run.add_and_normalise(hidden, branch, self.norm.weight, self._epsilon)
+        last: torch.Tensor = normal[:, -1]
+        return last
 
 
 class CodePredictor(nn.Module):
@@ -155,7 +134,7 @@ class CodePredictor(nn.Module):
         super().__init__()
         self._check(config)
         self._vocab_size = config.vocab_size
-        self._cache_shape = (config.num_key_value_heads, config.num_code_groups, config.head_dim)
+        self._cache_shape = (config.num_code_groups, config.num_key_value_heads, config.head_dim)
         self.model = Backbone(config)
         self.lm_head = nn.ModuleList(
             nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -172,6 +151,8 @@ class CodePredictor(nn.Module):
         window = config.sliding_window
         if window is not None and window < config.num_code_groups:
             raise ValueError("the code predictor's sliding_window is shorter than a frame")
+        if config.hidden_act != "silu":
+            raise ValueError(f"the code predictor knows no hidden_act {config.hidden_act!r}")
 
     def forward(
         self,
@@ -201,21 +182,18 @@ class CodePredictor(nn.Module):
             num_codebooks=len(self.lm_head),
             vocab_size=self._vocab_size,
         )
+        run = operations(last_hidden.device)
         codes, embeddings = [code0], [code0_embedding]
         inputs = torch.stack([last_hidden, code0_embedding], dim=1)
         position = 0
         for codebook, head in enumerate(self.lm_head):
-            span = self._span(position, position + inputs.shape[1])
+            span = Span(position, position + inputs.shape[1], self.rotations)
             logits = head(self.model(inputs, caches, span))
-            codes.append(sampling.pick(logits, codebook))
+            codes.append(run.pick(logits, sampling, codebook))
             embeddings.append(self.model.codec_embedding[codebook](codes[-1]))
             inputs = embeddings[-1][:, None]
             position = span.end
         return torch.stack(codes, dim=1), torch.stack(embeddings, dim=1).sum(1)
-
-    def _span(self, start: int, end: int) -> Span:
-        cos, sin = self.rotations[:, start:end, None].unbind(0)
-        return Span(start, end, cos, sin)
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Take weights named as below `talker.code_predictor.`; returns the parameters filled."""
@@ -244,9 +222,3 @@ def rotation_table(config: Qwen3OmniMoeTalkerCodePredictorConfig) -> torch.Tenso
     positions = torch.arange(config.num_code_groups, dtype=torch.float32)
     angles = torch.outer(positions, frequencies).repeat(1, 2)
     return torch.stack([angles.cos(), angles.sin()]).to(torch.get_default_dtype())
-
-
-def rotate(heads: torch.Tensor, span: Span) -> torch.Tensor:
-    """Rotary embedding of [B, n, heads, head_dim]."""
-    first, second = heads.chunk(2, dim=-1)
-    return heads * span.cos + torch.cat([-second, first], dim=-1) * span.sin

@@ -24,17 +24,6 @@ class FrameSampling:
     top_p: torch.Tensor  # [B, 1], above 0; infinite keeps all
     noise: torch.Tensor  # [codebooks, B, vocabulary], 0 in greedy rows
 
-    def pick(self, logits: torch.Tensor, codebook: int) -> torch.Tensor:
-        """One code a row, int64 [B], from logits [B, vocabulary]."""
-        scores, ids = (logits.float() / self.temperature).sort(descending=True, stable=True)
-        ranks = torch.arange(scores.shape[-1], device=scores.device)
-        scores = scores.masked_fill(ranks >= self.top_k, float("-inf"))
-        probabilities = scores.softmax(-1)
-        before = probabilities.cumsum(-1) - probabilities
-        scores = scores.masked_fill(before >= self.top_p, float("-inf"))
-        choice = (scores + self.noise[codebook].gather(1, ids)).argmax(-1, keepdim=True)
-        return ids.gather(1, choice)[:, 0]
-
 
 def frame_sampling(
     *,

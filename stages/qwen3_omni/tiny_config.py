@@ -1,4 +1,4 @@
-"""The tiny checkpoint's model config: every part of Qwen3-Omni, as small as vLLM's CPU kernels allow.
+"""The tiny checkpoint's model config: every part, as small as vLLM's CPU kernels allow.
 
 What those ask of the text models: a head size of 32 or more, hidden and expert widths that are
 multiples of 32, and M-RoPE sections that add up to half a head. vLLM also reads

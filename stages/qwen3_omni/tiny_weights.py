@@ -1,7 +1,7 @@
 """The tiny checkpoint's weights: random, but scaled so that text varies, ends, and can be heard."""
 
 import math
-import os
+from typing import Any
 
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
@@ -12,12 +12,14 @@ from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer
 # Above 1, so that what attention and the experts read still matters after layers of random weights.
 _GAIN = 2.5
 # What they write back is kept low, so that the newest token stays visible in the last layer.
-_OUTPUT_GAIN = float(os.environ.get("OG", "0.7"))
-_EMBEDDING_SCALE = float(os.environ.get("ES", "2.0"))
+_OUTPUT_GAIN = 0.9
+_EMBEDDING_SCALE = 2.0
 _PRINTABLE = slice(32, 127)
 _SENTENCE_ENDS = [ord(character) for character in ".!?"]
-_END_OF_TEXT_SCALE = float(os.environ.get("ETS", "0.9"))
-_END_OF_CODES_SCALE = float(os.environ.get("ECS", "0.9"))
+# How readily an answer ends: its length falls quickly as these grow.
+_END_OF_TEXT_SCALE = 0.8
+_END_OF_CODES_SCALE = 0.58
+# Of the waveform, for random codes.
 _PEAK = 0.4
 
 
@@ -70,20 +72,18 @@ def _let_sentences_end(
     """Let only printable ASCII follow, and the end of the turn after a full stop or its like."""
     head = model.thinker.lm_head.weight
     embedding = model.thinker.get_input_embeddings().weight
-    embedding[_SENTENCE_ENDS] = embedding[_SENTENCE_ENDS[0]] + 0.3 * embedding[_SENTENCE_ENDS]
+    embedding[_SENTENCE_ENDS] = embedding[_SENTENCE_ENDS[0]] + 0.4 * embedding[_SENTENCE_ENDS]
     printable = head[_PRINTABLE].clone()
     head.zero_()
     head[_PRINTABLE] = printable
     # An answer follows a line break, and should not be a full stop alone.
-    head[_SENTENCE_ENDS] -= float(os.environ.get("NL","0.5")) * _with_norm_of_noise(embedding[ord("\n")])
+    head[_SENTENCE_ENDS] -= 0.8 * _with_norm_of_noise(embedding[ord("\n")])
     others = embedding[_PRINTABLE].mean(dim=0)
     towards = embedding[_SENTENCE_ENDS].mean(dim=0) - others
     head[tokenizer.id("<|im_end|>")] = _END_OF_TEXT_SCALE * _with_norm_of_noise(towards)
 
 
-def _let_speech_end(
-    model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer
-) -> None:
+def _let_speech_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer) -> None:
     """Let codec EOS come once the text is spoken: transformers fails on an answer of no frames."""
     embedding = model.thinker.get_input_embeddings().weight
     spoken = model.talker.text_projection(embedding[_PRINTABLE]).mean(dim=0)
@@ -97,7 +97,7 @@ def _with_norm_of_noise(vector: torch.Tensor) -> torch.Tensor:
     return vector * (math.sqrt(vector.numel()) / vector.norm())
 
 
-def _set_loudness(code2wav: torch.nn.Module) -> None:
+def _set_loudness(code2wav: Any) -> None:
     """Scale the last convolution so that a stretch of random codes peaks where the voice should.
 
     It is measured far below the final clamp to -1 ... 1, where the output is linear in that scale.
@@ -111,4 +111,4 @@ def _set_loudness(code2wav: torch.nn.Module) -> None:
 
 def _scale(layer: torch.nn.Module, factor: float) -> None:
     for parameter in layer.parameters():
-        parameter *= factor
+        parameter.mul_(factor)

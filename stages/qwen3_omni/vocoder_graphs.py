@@ -20,7 +20,7 @@ class DecodeGraph:
 
 
 class DecodeGraphs:
-    """Records `decode(slots, codes)` for some shapes; fewer rows are filled up with a spare slot."""
+    """Records `decode(slots, codes)` for some shapes; a spare slot fills missing rows."""
 
     def __init__(self, decode: Decode, spare_slot: int) -> None:
         self._decode = decode

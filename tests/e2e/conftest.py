@@ -1,10 +1,9 @@
-"""One server for all end-to-end tests, and the reference beside it."""
+"""One server for all end-to-end tests, each for the whole session."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.reference import Reference
 from support.server import TinyServer, running_server
 
 
@@ -13,8 +12,3 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     log = tmp_path_factory.mktemp("server") / "log"
     with running_server(str(tiny_checkpoint), log) as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def reference(tiny_checkpoint: Path) -> Reference:
-    return Reference(str(tiny_checkpoint))

@@ -136,6 +136,20 @@ def test_parts_reach_the_stage_without_what_was_not_checked(
     ]
 
 
+@pytest.mark.parametrize("value", [b"1e1", b"1" + b"0" * 40, b'"\\ud800"'])
+def test_values_that_only_json_knows(value: bytes, client: httpx.Client) -> None:
+    messages = b'"messages": [{"role": "user", "content": "words"}]'
+    headers = {"content-type": "application/json"}
+    data = b"{" + messages + b', "unknown": ' + value + b"}"
+    response = client.post("/v1/chat/completions", content=data, headers=headers)
+    assert response.status_code in (200, 400)
+
+
+def test_a_request_too_large_for_the_wire(client: httpx.Client) -> None:
+    body = body_of(messages=[{"role": "user", "content": "x" * (17 << 20)}])
+    assert client.post("/v1/chat/completions", json=body).status_code == 413
+
+
 def test_a_voice_is_found_whatever_its_case(client: httpx.Client, gateway: RunningGateway) -> None:
     body = spoken(audio={"voice": {"id": "Ethan"}, "format": "wav"})
     assert client.post("/v1/chat/completions", json=body).status_code == 200

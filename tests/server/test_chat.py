@@ -94,7 +94,8 @@ def test_tool_calls_are_merged(openai: OpenAI) -> None:
     (choice,) = completion.choices
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
-    (call,) = choice.message.tool_calls or ()
+    assert choice.message.tool_calls is not None
+    (call,) = choice.message.tool_calls
     assert call.id == "call_1"
     assert call.type == "function"
     assert call.function.name == "look"
@@ -211,13 +212,16 @@ def test_an_answer_without_sound(script: str, openai: OpenAI, client: httpx.Clie
 def test_a_spoken_answer_can_be_named_later(gateway: RunningGateway, openai: OpenAI) -> None:
     audio = openai.chat.completions.create(**spoken("words")).choices[0].message.audio
     assert audio is not None
-    history = [{"role": "assistant", "audio": {"id": audio.id}}, {"role": "user", "content": "on"}]
-    openai.chat.completions.create(model=MODEL, messages=history)  # type: ignore[call-overload]
+    history: list[Any] = [
+        {"role": "assistant", "audio": {"id": audio.id}},
+        {"role": "user", "content": "on"},
+    ]
+    openai.chat.completions.create(model=MODEL, messages=history)
     body = gateway.stages.stages["thinker"].seen[-1].meta["body"]
     assert body["messages"][0] == {"role": "assistant", "content": TEXT}
     history[0] = {"role": "assistant", "audio": {"id": "audio_unknown"}}
     with pytest.raises(BadRequestError) as refusal:
-        openai.chat.completions.create(model=MODEL, messages=history)  # type: ignore[call-overload]
+        openai.chat.completions.create(model=MODEL, messages=history)
     assert refusal.value.code == "audio_not_found"
     assert refusal.value.param == "messages[0].audio.id"
 

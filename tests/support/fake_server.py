@@ -4,6 +4,7 @@ Run as a script: without arguments it serves, with a stage's name and a folder i
 """
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
@@ -17,10 +18,13 @@ from omnistage.connectors import make_connector
 from omnistage.server.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.stages.graph import StageGraph
+from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
 
 
 async def be_stage(name: str, directory: Path) -> None:
     """Serve until told to stop or killed."""
+    os.environ[STAGE_MARK] = name
+    end_with_parent()
     stage = FakeGraph(make_connector("shm", directory, {})).launch(name, directory)
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)

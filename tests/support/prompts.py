@@ -44,7 +44,8 @@ def sound(num_samples: int) -> npt.NDArray[np.int16]:
     assert num_samples % 160 == 0
     noise = np.random.default_rng(num_samples).standard_normal(num_samples)
     wave_form = 0.3 * np.sin(np.arange(num_samples) * 0.05) + 0.02 * noise
-    return (wave_form * 32767).astype(np.int16)
+    samples: npt.NDArray[np.int16] = (wave_form * 32767).astype(np.int16)
+    return samples
 
 
 def sound_part(samples: npt.NDArray[np.int16]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
+from omnistage.stages.qwen3_omni.code_predictor_plain import pick
 from omnistage.stages.qwen3_omni.code_sampling import frame_sampling, gumbel_noise
 
 NUM_GROUPS = 6
@@ -163,7 +164,7 @@ def test_samples_follow_the_kept_probabilities(top_k: int, top_p: float, kept: i
         num_codebooks=2,
         vocab_size=6,
     )
-    codes = sampling.pick((2.0 * probabilities.log()).expand(num_draws, -1), codebook)
+    codes = pick((2.0 * probabilities.log()).expand(num_draws, -1), sampling, codebook)
     counts = codes.bincount(minlength=6)
     # Equal probabilities keep the order of their ids.
     order = probabilities.argsort(descending=True, stable=True)[:kept]

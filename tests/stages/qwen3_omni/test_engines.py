@@ -265,7 +265,8 @@ async def thinker(
     await stage.start()
     yield ThinkerHarness(stage, rows)
     await stage.close()
-    for end in (*senders, rows):
-        end.close()
+    rows.close()
+    for sender in senders:
+        sender.close()
     for address in addresses:
         connector.destroy(address)

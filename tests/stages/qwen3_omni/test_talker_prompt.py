@@ -117,7 +117,7 @@ def rows_of(prompt: TalkerPrompt, model: Any, hidden: torch.Tensor, first: int) 
     talker, embed = model.talker, model.thinker.get_input_embeddings()
     text = torch.from_numpy(prompt.text).long()
     text[-1] = first
-    rows = talker.text_projection(embed(text.clamp_min(0)))
+    rows: torch.Tensor = talker.text_projection(embed(text.clamp_min(0)))
     rows[text < 0] = 0
     codec = torch.from_numpy(prompt.codec).long()
     embedded = talker.get_input_embeddings()(codec.clamp_min(0))

@@ -1,0 +1,36 @@
+# make demo and make test need nothing but Python 3.11 to 3.13 and pip.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+TINY := .cache/tiny
+TORCH := torch==2.13.0
+
+.PHONY: venv demo test serve check
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml scripts/check_torch.py scripts/cpu_shim.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --dry-run --no-deps --ignore-installed \
+	  --report $(VENV)/torch.json $(TORCH)
+	@$(BIN)/python scripts/check_torch.py $(VENV)/torch.json
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
+	$(BIN)/python scripts/cpu_shim.py
+	touch $(STAMP)
+
+demo: venv
+	$(BIN)/python scripts/demo.py
+
+test: venv
+	$(BIN)/python -m pytest $(ARGS)
+
+check: venv
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+serve: venv
+	test -e $(TINY)/config.json || $(BIN)/omnistage tiny qwen3-omni $(TINY)
+	$(BIN)/omnistage serve $(TINY)

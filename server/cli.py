@@ -1,0 +1,128 @@
+"""The command line: check, serve, tiny, bench."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from omnistage.stages.graph import StageGraph
+from omnistage.stages.graph_file import GraphError, load_graph
+from omnistage.stages.pick import num_gpus, pick_graph
+
+app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
+bench = typer.Typer(help="Measure parts of omnistage on this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+YAML_ENDINGS = (".yaml", ".yml")
+TINY_MODELS = ("qwen3-omni",)
+
+
+def resolve(target: str, model: str | None) -> StageGraph:
+    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
+    if target.endswith(YAML_ENDINGS):
+        graph = load_graph(Path(target), model)
+    else:
+        graph = load_graph(pick_graph(target, num_gpus() > 0), model or target)
+    if not graph.model:
+        raise GraphError(f"{target} names no model: give one with --model")
+    return graph
+
+
+def missing_gpus(graph: StageGraph) -> list[str]:
+    """One sentence for each stage that wants a GPU which is not there."""
+    count = num_gpus()
+    return [
+        f"stage {stage.name} wants GPU {gpu}; this machine has {count}"
+        for stage in graph.stages.values()
+        for gpu in stage.gpus
+        if gpu >= count
+    ]
+
+
+def fail(message: str) -> typer.Exit:
+    """Print an error as one line."""
+    Console(stderr=True, soft_wrap=True).print(f"error: {message}", markup=False, highlight=False)
+    return typer.Exit(1)
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A graph in YAML.")],
+) -> None:
+    """Validate a graph and print its plan, without loading anything."""
+    try:
+        graph = load_graph(file)
+    except GraphError as error:
+        raise fail(str(error)) from None
+    console = Console()
+    stages = Table("stage", "kind", "process", "GPUs", "outputs", title=graph.model or str(file))
+    for name in graph.order:
+        stage = graph.stages[name]
+        made = [output for output, maker in graph.outputs.items() if maker == name]
+        gpus = ", ".join(map(str, stage.gpus)) or "CPU"
+        stages.add_row(name, stage.kind, "its own", gpus, ", ".join(made))
+    edges = Table("from", "to", "connector", "chunk", title="edges")
+    for edge in graph.edges:
+        sizes = ", ".join(map(str, edge.chunk_sizes)) or "whole"
+        edges.add_row(edge.source, edge.target, edge.connector.name, sizes)
+    console.print(stages, edges)
+    for sentence in missing_gpus(graph):
+        console.print(f"warning: {sentence}", markup=False)
+
+
+@app.command()
+def serve(
+    target: Annotated[str, typer.Argument(help="A graph in YAML, a model folder or a hub name.")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
+) -> None:
+    """Serve a graph over OpenAI's API until Ctrl-C."""
+    try:
+        graph = resolve(target, model)
+    except GraphError as error:
+        raise fail(str(error)) from None
+    for sentence in missing_gpus(graph):
+        raise fail(sentence)
+    from omnistage.server.serve import serve as serve_graph
+
+    try:
+        code = serve_graph(graph, host, port)
+    except OSError as error:
+        raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    raise typer.Exit(code)
+
+
+@app.command()
+def tiny(
+    model: Annotated[str, typer.Argument(help=f"One of: {', '.join(TINY_MODELS)}.")],
+    folder: Annotated[Path, typer.Argument(help="Where to write it.")],
+    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+) -> None:
+    """Write a tiny checkpoint with random weights."""
+    if model not in TINY_MODELS:
+        raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
+    from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+
+    write_tiny_checkpoint(folder, seed)
+
+
+@bench.command()
+def connectors() -> None:
+    """The shm connector against memcpy, and its latency between two processes."""
+    from omnistage.connectors.bench import run_bench
+
+    table = Table("figure", "value", title="connectors")
+    for name, value in run_bench().items():
+        table.add_row(name, f"{value:.2f}")
+    Console().print(table)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""Which graph serves a model: by the model_type of its configuration, its size and the machine."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from omnistage.stages.graph_file import GraphError
+
+GRAPHS = Path(__file__).resolve().parent.parent / "stage_configs"
+TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
+
+
+def num_gpus() -> int:
+    """GPUs that the driver knows; 0 without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return 0
+    try:
+        return int(pynvml.nvmlDeviceGetCount())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def pick_graph(model: str, has_gpu: bool) -> Path:
+    """The graph file of a folder or a Hugging Face name; raises GraphError."""
+    config = _config(model)
+    if config.get("model_type") == "qwen3_omni_moe":
+        text = config.get("thinker_config", {}).get("text_config", {})
+        is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
+        name = "qwen3_omni" if has_gpu and not is_tiny else "qwen3_omni_tiny"
+        return GRAPHS / f"{name}.yaml"
+    return GRAPHS / "vllm_text.yaml"
+
+
+def _config(model: str) -> dict[str, Any]:
+    folder = Path(model)
+    if folder.is_dir():
+        path = folder / "config.json"
+        if not path.is_file():
+            raise GraphError(f"{folder} has no config.json: it is no Hugging Face model folder")
+    else:
+        from huggingface_hub import hf_hub_download
+
+        try:
+            path = Path(hf_hub_download(model, "config.json"))
+        except (OSError, ValueError) as error:
+            raise GraphError(
+                f"{model!r} is neither a YAML file nor a folder, and the hub says: {error}"
+            ) from error
+    config: dict[str, Any] = json.loads(path.read_text())
+    return config

@@ -1,0 +1,36 @@
+"""A stage that is one text model in vLLM, without a bridge."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.stages.stage import StagePorts
+from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.vllm.compat import AsyncLLM
+from omnistage.stages.vllm.engine import make_engine
+
+
+class TextStage:
+    """One AsyncLLM and vLLM's chat serving over it."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+
+    async def start(self) -> dict[str, Any]:
+        """Load, and answer one request."""
+        ports = self._ports
+        self._engine = make_engine(AsyncLLM, ports.model, ports.engine, None)
+        self._chat = Chat(self._engine, ports.model, ports.options)
+        body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
+        async for _ in self._chat.stream("warm-up", body):
+            pass
+        return {"max_model_len": self._engine.model_config.max_model_len}
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Stream one answer; its last chunk is the usage chunk."""
+        async for chunk in self._chat.stream(request_id, meta["body"]):
+            last = not chunk["choices"]
+            self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        self._engine.shutdown()

@@ -1,0 +1,115 @@
+"""The command line, as a person calls it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from omnistage.server import cli
+from omnistage.stages.pick import GRAPHS
+
+runner = CliRunner()
+
+
+def plain(text: str) -> str:
+    """Without colours, and as one line."""
+    return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
+
+
+def test_help_names_the_commands_and_imports_no_model_library() -> None:
+    program = (
+        "import sys\nfrom omnistage.server.cli import main\nsys.argv = ['omnistage', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "print('heavy:', sorted({'torch', 'vllm', 'transformers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    for command in ("check", "serve", "tiny", "bench"):
+        assert command in done.stdout
+    assert "heavy: []" in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(GRAPHS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_check_prints_the_plan_of_a_shipped_graph(path: Path) -> None:
+    result = runner.invoke(cli.app, ["check", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "thinker" in result.output or "text" in result.output
+
+
+def test_check_names_the_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text("stages:\n  text: {kind: vllm.text, gpu: [0]}\noutputs: {text: text}\n")
+    result = runner.invoke(cli.app, ["check", str(path)])
+    assert result.exit_code == 1
+    assert "graph.yaml:2: stages.text.gpu: unknown key; did you mean 'gpus'?" in plain(
+        result.output
+    )
+
+
+def test_a_gpu_that_is_not_there_is_said_and_never_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "num_gpus", lambda: 1)
+    path = tmp_path / "graph.yaml"
+    path.write_text(
+        "model: m\nstages:\n  text: {kind: vllm.text, gpus: [0, 3]}\noutputs: {text: text}\n"
+    )
+    sentence = "stage text wants GPU 3; this machine has 1"
+    assert sentence in plain(runner.invoke(cli.app, ["check", str(path)]).output)
+    result = runner.invoke(cli.app, ["serve", str(path)])
+    assert result.exit_code == 1
+    assert sentence in plain(result.output)
+
+
+def test_a_graph_without_a_model_is_not_served() -> None:
+    result = runner.invoke(cli.app, ["serve", str(GRAPHS / "vllm_text.yaml")])
+    assert result.exit_code == 1
+    assert "give one with --model" in plain(result.output)
+
+
+def test_a_folder_without_a_model_is_not_served(tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["serve", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "has no config.json" in plain(result.output)
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "num_gpus", "graph"),
+    [(64, 0, "tiny"), (64, 2, "tiny"), (2048, 2, "real"), (2048, 0, "tiny")],
+)
+def test_a_folder_picks_its_graph(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    hidden_size: int,
+    num_gpus: int,
+    graph: str,
+) -> None:
+    monkeypatch.setattr(cli, "num_gpus", lambda: num_gpus)
+    text = {"hidden_size": hidden_size}
+    config = {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": text}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    resolved = cli.resolve(str(tmp_path), None)
+    assert resolved.model == str(tmp_path)
+    assert resolved.stages["thinker"].gpus == ((0,) if graph == "real" else ())
+
+
+def test_a_text_model_is_a_graph_of_one_stage(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    resolved = cli.resolve(str(tmp_path), None)
+    assert [stage.kind for stage in resolved.stages.values()] == ["vllm.text"]
+
+
+def test_tiny_refuses_a_model_it_cannot_write(tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["tiny", "qwen9", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "unknown model 'qwen9'; allowed: qwen3-omni" in plain(result.output)
+
+
+def test_tiny_writes_the_checkpoint_of_a_seed(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    result = runner.invoke(cli.app, ["tiny", "qwen3-omni", str(folder), "--seed", "3"])
+    assert result.exit_code == 0, result.output
+    assert (folder / "model.safetensors").is_file()

@@ -1,0 +1,159 @@
+"""Graphs: what is refused and with which words, and what the shipped ones say."""
+
+from pathlib import Path
+
+import pytest
+
+from omnistage.stages.graph import StageGraph
+from omnistage.stages.graph_file import GraphError, load_graph
+from omnistage.stages.pick import GRAPHS
+
+GOOD = """\
+model: some/model
+stages:
+  thinker:
+    kind: qwen3_omni.thinker
+    gpus: [0]
+    engine: {gpu_memory_utilization: 0.7, anything: {goes: here}}
+  talker: {kind: qwen3_omni.talker, gpus: [0], engine: {gpu_memory_utilization: 0.3}}
+  code2wav: {kind: qwen3_omni.code2wav}
+edges:
+  - {from: thinker, to: talker, connector: shm}
+  - from: talker
+    to: code2wav
+    connector: {name: shm, arena_mb: 8}
+    chunk: {first: 2, ramp: [4, 8], steady: 25}
+outputs: {text: thinker, audio: code2wav}
+"""
+
+
+def load(folder: Path, text: str) -> StageGraph:
+    path = folder / "graph.yaml"
+    path.write_text(text)
+    return load_graph(path)
+
+
+def test_a_good_graph(tmp_path: Path) -> None:
+    graph = load(tmp_path, GOOD)
+    assert graph.entry == "thinker"
+    assert graph.order == ["thinker", "talker", "code2wav"]
+    assert graph.stages["thinker"].engine["anything"] == {"goes": "here"}
+    first, second = graph.edges
+    assert (first.source, first.target, first.chunk_sizes) == ("thinker", "talker", [1, 1])
+    assert second.connector.options == {"arena_mb": 8}
+    assert second.chunk_sizes == [2, 4, 8, 25]
+    assert graph.incoming("talker") == [first]
+    assert graph.outgoing("talker") == [second]
+
+
+def test_a_path_has_only_what_its_outputs_need(tmp_path: Path) -> None:
+    graph = load(tmp_path, GOOD)
+    assert graph.path({"text"}) == ["thinker"]
+    assert graph.path({"text", "audio"}) == ["thinker", "talker", "code2wav"]
+
+
+def test_whole_is_a_chunking_without_sizes(tmp_path: Path) -> None:
+    graph = load(tmp_path, GOOD.replace("{first: 2, ramp: [4, 8], steady: 25}", "whole"))
+    assert graph.edges[1].chunk_sizes == []
+
+
+def test_a_graph_survives_json(tmp_path: Path) -> None:
+    graph = load(tmp_path, GOOD)
+    assert StageGraph.model_validate_json(graph.model_dump_json()) == graph
+
+
+def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text(GOOD)
+    assert load_graph(path, "another").model == "another"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        (
+            "    gpus: [0]\n",
+            "    gpu: [0]\n",
+            5,
+            "stages.thinker.gpu: unknown key; did you mean 'gpu",
+        ),
+        ("outputs:", "output:", 15, "output: unknown key; did you mean 'outputs'?"),
+        ("{first: 2,", "{frist: 2,", 14, "edges.1.chunk.frist: unknown key; did you mean 'first'?"),
+        ("arena_mb: 8", "arena: 8", 13, "connector shm has no option 'arena'"),
+        ("connector: shm", "connector: smh", 10, "unknown connector 'smh'"),
+        ("from: talker\n", "frm: talker\n", 11, "edges.1.frm: unknown key; did you mean 'from'?"),
+        (
+            "to: code2wav",
+            "to: code2wave",
+            12,
+            "edges.1.to: no stage 'code2wave'; did you mean 'code2wav'?",
+        ),
+        ("to: code2wav", "to: thinker", 9, "edges: the edges make a cycle through"),
+        ("{from: thinker, to: talker,", "{from: thinker, to: thinker,", 9, "cycle"),
+        (
+            "kind: qwen3_omni.talker",
+            "kind: qwen3_omni.taker",
+            7,
+            "did you mean 'qwen3_omni.talker'?",
+        ),
+        ("{kind: qwen3_omni.code2wav}", "{}", 8, "stages.code2wav.kind: the key is missing"),
+        (
+            "audio: code2wav",
+            "audio: talker",
+            15,
+            "stage 'talker' does not make 'audio'; it makes no output",
+        ),
+        (
+            "audio: code2wav",
+            "image: code2wav",
+            15,
+            "outputs.image: stage 'code2wav' does not make 'image'",
+        ),
+        ("audio: code2wav", "audio: vocoder", 15, "outputs.audio: no stage 'vocoder'"),
+        (", audio: code2wav", "", 8, "no output needs stage 'code2wav'"),
+        ("{text: thinker, audio: code2wav}", "{}", 15, "outputs: a graph has at least one output"),
+        ("utilization: 0.3", "utilization: 0.4", 7, "the stages on GPU 0 want 1.10 of its memory"),
+        ("utilization: 0.3", "utilization: much", 7, "'much' is no share of a GPU's memory"),
+        ("gpus: [0]\n", "gpus: [-1]\n", 5, "stages.thinker.gpus.0"),
+        ("ramp: [4, 8]", "ramp: [0, 8]", 14, "a chunk has at least 1 element"),
+        ("  talker: {", "  gateway: {", 7, "and not 'gateway'"),
+        ("  talker: {", "  thinker: {", 7, "thinker: the key is there twice"),
+        ("model: some/model", "model: [", 3, "expected"),
+        ("    to: code2wav", "    to: talker", 9, "cycle"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(
+    tmp_path: Path, old: str, new: str, line: int, words: str
+) -> None:
+    assert old in GOOD
+    with pytest.raises(GraphError) as caught:
+        load(tmp_path, GOOD.replace(old, new, 1))
+    message = str(caught.value)
+    assert f"graph.yaml:{line}: " in message
+    assert words in message
+
+
+def test_two_entries_and_double_edges_are_refused(tmp_path: Path) -> None:
+    double = GOOD.replace("outputs:", "  - {from: thinker, to: talker}\noutputs:")
+    with pytest.raises(GraphError, match=r":15: edges\.2: a second edge from thinker to talker"):
+        load(tmp_path, double)
+    lonely = GOOD.replace("  - {from: thinker, to: talker, connector: shm}\n", "")
+    with pytest.raises(GraphError, match=r"edges: a graph has one entry; .* thinker, talker"):
+        load(tmp_path, lonely)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- list\n", "just words\n", "a: \x00\n"])
+def test_what_is_no_graph_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(GraphError, match=r"graph\.yaml:1: "):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(GraphError, match=r"none\.yaml"):
+        load_graph(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("path", sorted(GRAPHS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_shipped_graph_loads(path: Path) -> None:
+    graph = load_graph(path, "some/model")
+    assert graph.path(set(graph.outputs)) == graph.order

@@ -1,0 +1,41 @@
+"""The package: its folders are seen below `omnistage` only, typed, and light to import."""
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PARTS = ("server", "stages", "connectors", "stage_configs")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_a_relative_link_to_its_root_folder(part: str) -> None:
+    link = ROOT / ".pkg" / "omnistage" / part
+    assert link.is_symlink()
+    assert str(link.readlink()) == f"../../{part}"
+    assert (link / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_can_be_imported_below_the_package_only(part: str, tmp_path: Path) -> None:
+    program = (
+        "import importlib.util as u, sys;"
+        f"sys.exit(u.find_spec('omnistage.{part}') is None or u.find_spec('{part}') is not None)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
+
+
+def test_every_package_folder_is_typed() -> None:
+    for part in PARTS:
+        for init in (ROOT / part).rglob("__init__.py"):
+            assert (init.parent / "py.typed").is_file(), init.parent
+
+
+def test_vllm_is_told_about_the_plugin() -> None:
+    (plugin,) = importlib.metadata.entry_points(group="vllm.general_plugins", name="omnistage")
+    assert plugin.value == "omnistage.stages.vllm.plugin:register"
+    assert importlib.util.find_spec(plugin.module) is not None
