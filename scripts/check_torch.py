@@ -1,6 +1,6 @@
 """Stops the installation before gigabytes of CUDA are fetched: reads pip's dry-run report.
 
-    python scripts/check_torch.py REPORT
+python scripts/check_torch.py REPORT
 """
 
 import json

@@ -199,9 +199,9 @@ class StageWorker:
             for sender in self._senders:
                 sender.forget(request_id)
             raise
-        except Exception as error:
+        except Exception:
             logger.exception("request %s failed in stage %s", request_id, self._name)
-            told = RequestError(500, f"stage {self._name} failed: {error}")
+            told = RequestError(500, f"Stage {self._name} failed; its log says why.")
             self._ports.send_output(request_id, "error", told.to_meta(self._name), last=True)
         finally:
             self._tasks.pop(request_id, None)

@@ -1,13 +1,17 @@
 """The code2wav stage: codec frames of all requests in, PCM out, one batch after another."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
+from omnistage.stages.failure import RequestError
 from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav
 from omnistage.stages.stage import StagePorts
+
+logger = logging.getLogger(__name__)
 
 
 class Code2WavStage:
@@ -20,6 +24,7 @@ class Code2WavStage:
         self._num_frames: dict[str, int] = {}
         self._from: dict[str, Receiver] = {}
         self._work = asyncio.Event()
+        self._failed: set[str] = set()
 
     async def start(self) -> dict[str, Any]:
         """Load, and decode one frame."""
@@ -37,7 +42,10 @@ class Code2WavStage:
         self._engine.open(request_id)
         try:
             await done.wait()
+            if request_id in self._failed:
+                raise RequestError(500, "The vocoder failed; its log says why.")
         finally:
+            self._failed.discard(request_id)
             self._engine.cancel(request_id)
             for known in (self._done, self._wants_codes, self._num_frames, self._from):
                 known.pop(request_id, None)
@@ -70,9 +78,15 @@ class Code2WavStage:
         while True:
             await self._work.wait()
             self._work.clear()
-            while answers := await loop.run_in_executor(None, self._engine.step):
-                for answer in answers:
-                    self._send(answer)
+            try:
+                while answers := await loop.run_in_executor(None, self._engine.step):
+                    for answer in answers:
+                        self._send(answer)
+            except Exception:  # a batch failed: its requests are told, the next batch may be fine
+                logger.exception("decoding failed")
+                self._failed.update(self._done)
+                for done in self._done.values():
+                    done.set()
 
     def _send(self, answer: Audio) -> None:
         request_id, pcm, codes, last = answer

@@ -28,7 +28,7 @@ class SpokenTokens:
     ) -> None:
         assert ports.downstream is not None
         self.request_id = request_id
-        self._meta = dict(meta)
+        self._meta = {key: value for key, value in meta.items() if key != "body"}
         self._to = ports.downstream
         self._sizes = list(self._to.chunk_sizes)
         self._has_stop = bool(meta["body"].get("stop"))

@@ -160,7 +160,7 @@ class Talker:
         )
         random = np.random.default_rng()
         options["sampling"] = {
-            "temperature": params.temperature,
+            "temperature": 1.0 if params.temperature else 0.0,  # not the talker's
             "top_k": PREDICTOR_TOP_K,
             "top_p": PREDICTOR_TOP_P,
             "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,

@@ -19,6 +19,7 @@ _SENTENCE_ENDS = [ord(character) for character in ".!?"]
 # How readily an answer ends: its length falls quickly as these grow.
 _END_OF_TEXT_SCALE = 0.8
 _END_OF_CODES_SCALE = 0.58
+_LINE_BREAK_SCALE = 1.2
 # Of the waveform, for random codes.
 _PEAK = 0.4
 
@@ -76,11 +77,13 @@ def _let_sentences_end(
     printable = head[_PRINTABLE].clone()
     head.zero_()
     head[_PRINTABLE] = printable
-    # An answer follows a line break, and should not be a full stop alone.
-    head[_SENTENCE_ENDS] -= 0.8 * _with_norm_of_noise(embedding[ord("\n")])
     others = embedding[_PRINTABLE].mean(dim=0)
     towards = embedding[_SENTENCE_ENDS].mean(dim=0) - others
-    head[tokenizer.id("<|im_end|>")] = _END_OF_TEXT_SCALE * _with_norm_of_noise(towards)
+    end = tokenizer.id("<|im_end|>")
+    head[end] = _END_OF_TEXT_SCALE * _with_norm_of_noise(towards)
+    # An answer follows a line break, and should be neither empty nor a full stop alone.
+    line_break = _with_norm_of_noise(embedding[ord("\n")])
+    head[[*_SENTENCE_ENDS, end]] -= _LINE_BREAK_SCALE * line_break
 
 
 def _let_speech_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer) -> None:

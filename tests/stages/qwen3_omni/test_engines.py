@@ -94,12 +94,14 @@ class Harness:
         async for _ in self.engine.generate(prompt, params, name):
             pass
 
-    async def send(self, name: str, tokens: Sequence[int], lag_s: float) -> None:
+    async def send(
+        self, name: str, tokens: Sequence[int], lag_s: float, is_whole: bool = True
+    ) -> None:
         """Feed the spoken tokens one by one."""
         for number, token in enumerate(tokens):
             await asyncio.sleep(lag_s)
             value = {"tokens": Tensor.from_numpy(np.array([token], np.int32))}
-            last = number == len(tokens) - 1
+            last = is_whole and number == len(tokens) - 1
             self.feed.send(Chunk(name, "tokens", number, value, {}, last))
 
     async def codes(self, names: set[str]) -> dict[str, npt.NDArray[np.int32]]:
@@ -142,7 +144,8 @@ async def talker(
         chunk_sizes=[2, 4, 8],
     )
     options = {**ENGINE, "skip_tokenizer_init": True, "enable_prefix_caching": False}
-    feed, results = connector.sender("feed"), connector.receiver("codes")
+    feed = make_connector("shm", run_directory, {"credit": 0}).sender("feed")
+    results = connector.receiver("codes")
     engine = make_engine(AsyncLLM, str(tiny_checkpoint), options, bridge, talker_config)
     yield Harness(engine, feed, results, reference)
     engine.shutdown()
@@ -174,7 +177,7 @@ async def test_a_held_request_can_be_aborted_and_its_row_reused(talker: Harness)
     stuck = [
         asyncio.create_task(talker.generate(f"stuck-{n}", prompt, num_frames)) for n in range(6)
     ]
-    sent = [talker.send(f"stuck-{n}", spoken[:1], 0.0) for n in range(3)]
+    sent = [talker.send(f"stuck-{n}", spoken[:1], 0.0, is_whole=False) for n in range(3)]
     await asyncio.gather(*sent)
     await asyncio.sleep(0.3)
     assert not any(task.done() for task in stuck)
