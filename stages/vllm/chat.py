@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from omnistage.stages.failure import RequestError
 from omnistage.stages.vllm.compat import (
+    CLIENT_ERRORS,
     AsyncLLM,
     BaseModelPath,
     ChatCompletionRequest,
@@ -67,7 +68,7 @@ class Chat:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise RequestError(400, first["msg"], param=where or None) from error
-        except (ValueError, TypeError, NotImplementedError, OverflowError) as error:
+        except CLIENT_ERRORS as error:
             raise request_error(error) from error
         if not hasattr(result, "__aiter__"):
             raise failed(result.error)

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
+import vllm.exceptions
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
@@ -13,7 +14,21 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
+# What vLLM raises for a request that it refuses; VLLMClientError is new in 0.32.
+CLIENT_ERRORS: tuple[type[Exception], ...] = (
+    ValueError,
+    TypeError,
+    NotImplementedError,
+    OverflowError,
+    *(
+        getattr(vllm.exceptions, name)
+        for name in ("VLLMClientError",)
+        if hasattr(vllm.exceptions, name)
+    ),
+)
+
 __all__ = [
+    "CLIENT_ERRORS",
     "AsyncEngineArgs",
     "AsyncLLM",
     "BaseModelPath",

@@ -1,0 +1,322 @@
+"""One contract for every connector, against a plain model of it."""
+
+import os
+import select
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import ChunkTooLarge, Closed, Full, NoChannel
+from omnistage.connectors.ring import MAX_BACKLOG_CHUNKS, RingReceiver, RingSender
+from omnistage.connectors.sweep import make_run_directory, sweep
+
+NAMES = ("shm", "inprocess")
+Ends = tuple[RingSender, RingReceiver]
+
+
+def chunk(request_id: str = "a", index: int = 0, size: int = 8, last: bool = False) -> Chunk:
+    values = np.full(size, index % 251, np.uint8)
+    return Chunk(request_id, "k", index, {"v": Tensor.from_numpy(values)}, {"n": index}, last)
+
+
+@pytest.fixture(params=NAMES)
+def open_ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Ends]]:
+    """A function that makes a channel with options and opens both ends."""
+    opened: list[tuple[str, Ends]] = []
+    connector = make_connector(request.param, tmp_path, {})
+
+    def make(**options: int) -> Ends:
+        address = f"c{len(opened)}"
+        connector = make_connector(request.param, tmp_path, {"arena_mb": 1, **options})
+        connector.create(address)
+        ends = connector.sender(address), connector.receiver(address)
+        opened.append((address, ends))  # type: ignore[arg-type]
+        return ends  # type: ignore[return-value]
+
+    yield make
+    for address, (sender, receiver) in opened:
+        sender.close()
+        receiver.close()
+        connector.destroy(address)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_chunk_arrives_as_it_was_sent(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends()
+    tensors = {
+        "f": Tensor.from_numpy(np.arange(6, dtype=np.float32).reshape(2, 3)),
+        "b": Tensor("bfloat16", (2,), b"\1\2\3\4"),
+        "none": Tensor.from_numpy(np.zeros((0, 4), np.int32)),
+    }
+    sender.send(Chunk("a", "kind", 7, tensors, {"x": [1, None, "é", b"\0"]}, True))
+    got = receiver.receive()
+    assert got is not None
+    assert (got.request_id, got.kind, got.index, got.last) == ("a", "kind", 7, True)
+    assert got.meta == {"x": [1, None, "é", b"\0"]}
+    assert got.tensors["f"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert bytes(got.tensors["b"].data) == b"\1\2\3\4"
+    assert got.tensors["none"].numpy().shape == (0, 4)
+    assert receiver.receive() is None
+
+
+def test_a_received_chunk_owns_its_memory(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends(credit=0)
+    sender.send(chunk(index=1, size=1000))
+    first = receiver.receive()
+    for index in range(3000):
+        sender.send(chunk(index=index, size=1000))
+        assert receiver.receive() is not None
+    assert first is not None
+    assert set(first.tensors["v"].numpy()) == {1}
+
+
+def test_credit_is_exact_and_comes_back(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends(credit=3)
+    assert sender.credit("a") == 3
+    for index in range(5):
+        sender.send(chunk(index=index))
+    assert sender.credit("a") == 0
+    assert [c.index for c in iter(receiver.receive, None)] == [0, 1, 2]
+    receiver.grant("a", 2)
+    assert sender.flush() == 0
+    assert [c.index for c in iter(receiver.receive, None)] == [3, 4]
+    receiver.grant("a", 100)  # no more than is held
+    assert sender.credit("a") == 3
+
+
+def test_a_request_without_credit_stalls_no_other(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends(credit=1)
+    for index in range(50):
+        sender.send(chunk("slow", index))
+    sender.send(chunk("fast"))
+    assert [c.request_id for c in iter(receiver.receive, None)] == ["slow", "fast"]
+
+
+def test_a_backlog_is_bounded(open_ends: Callable[..., Ends]) -> None:
+    sender, _ = open_ends(credit=1)
+    for index in range(MAX_BACKLOG_CHUNKS + 1):
+        sender.send(chunk(index=index))
+    with pytest.raises(Full, match="request a"):
+        sender.send(chunk())
+    sender.send(chunk("b"))
+
+
+def test_a_chunk_that_never_fits_is_refused(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends()
+    with pytest.raises(ChunkTooLarge, match="arena_mb"):
+        sender.send(chunk(size=1 << 20))
+    assert receiver.receive() is None
+
+
+@pytest.mark.parametrize("side", ["sender", "receiver", "both"])
+def test_a_cancelled_request_leaves_nothing_behind(
+    side: str, open_ends: Callable[..., Ends]
+) -> None:
+    sender, receiver = open_ends(credit=2)
+    for number in range(3000):  # more than there are slots
+        name = f"r{number}"
+        for index in range(4):
+            sender.send(chunk(name, index))
+        assert receiver.receive() is not None
+        if side != "receiver":
+            sender.forget(name)
+        while receiver.receive() is not None:
+            continue
+        receiver.forget(name)
+        if side == "receiver":
+            sender.forget(name)
+    while receiver.receive() is not None:
+        continue
+    assert sender.flush() == 0
+    assert sender.num_requests == 0
+    assert receiver.num_requests == 0
+
+
+def test_the_descriptors_tell_of_work(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends(credit=1)
+    assert not receiver.wait(0)
+    sender.send(chunk())
+    sender.send(chunk(index=1))
+    assert receiver.wait(1)
+    assert receiver.receive() is not None
+    assert receiver.receive() is None
+    assert not receiver.wait(0)
+    receiver.grant("a")
+    sender.flush()
+    assert receiver.wait(1)
+
+
+def test_closed_ends_and_missing_channels_say_so(open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends()
+    sender.close()
+    receiver.close()
+    with pytest.raises(Closed):
+        sender.send(chunk())
+    with pytest.raises(Closed):
+        receiver.receive()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opening_before_creating_is_an_error(name: str, tmp_path: Path) -> None:
+    connector = make_connector(name, tmp_path, {})
+    with pytest.raises(NoChannel, match="'x'"):
+        connector.sender("x")
+    with pytest.raises(NoChannel, match="'x'"):
+        connector.receiver("x")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_descriptor_is_left(name: str, tmp_path: Path) -> None:
+    connector = make_connector(name, tmp_path, {})
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        connector.create("x")
+        ends = connector.sender("x"), connector.receiver("x")
+        for end in ends:
+            end.close()  # type: ignore[attr-defined]
+        connector.destroy("x")
+        del ends
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="known: shm"):
+        make_connector("smh", tmp_path, {})
+    with pytest.raises(ValueError, match="arena_mb"):
+        make_connector("shm", tmp_path, {"arena": 1})
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("send"), st.sampled_from("abc"), st.integers(0, 60000)),
+    st.tuples(st.just("receive"), st.just(""), st.integers(1, 4)),
+    st.tuples(st.just("grant"), st.sampled_from("abc"), st.integers(1, 3)),
+    st.tuples(st.just("flush"), st.just(""), st.just(0)),
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(window=st.integers(0, 3), operations=st.lists(OPERATIONS, max_size=80))
+def test_any_use_keeps_order_bytes_and_credit(
+    name: str, window: int, operations: list[tuple[str, str, int]]
+) -> None:
+    run = make_run_directory()
+    connector = make_connector(name, run.path, {"arena_mb": 1, "credit": window})
+    connector.create("x")
+    sender, receiver = connector.sender("x"), connector.receiver("x")
+    sent: dict[str, int] = dict.fromkeys("abc", 0)
+    received: dict[str, int] = dict.fromkeys("abc", 0)
+    granted: dict[str, int] = dict.fromkeys("abc", 0)
+    expected: dict[str, deque[int]] = {key: deque() for key in "abc"}
+
+    def take() -> bool:
+        got = receiver.receive()
+        if got is None:
+            return False
+        key = got.request_id
+        size = expected[key].popleft()
+        values = got.tensors["v"].numpy()
+        assert got.index == received[key]
+        assert len(values) == size
+        assert (values == got.index % 251).all()
+        received[key] += 1
+        assert not window or received[key] <= granted[key] + window
+        return True
+
+    for operation, key, number in operations:
+        if operation == "send":
+            sender.send(chunk(key, sent[key], number))
+            expected[key].append(number)
+            sent[key] += 1
+        elif operation == "grant":
+            count = min(number, received[key] - granted[key])
+            receiver.grant(key, number)
+            granted[key] += count
+        elif operation == "flush":
+            sender.flush()
+        else:
+            for _ in range(number):
+                take()
+    for _ in range(1000):  # everything arrives in the end
+        if sent == received:
+            break
+        for key in "abc":
+            granted[key] = received[key]
+            receiver.forget(key)
+        sender.flush()
+        take()
+    assert sent == received
+    for end in (sender, receiver):
+        end.close()  # type: ignore[attr-defined]
+    connector.destroy("x")
+    run.remove()
+
+
+ECHO = """
+import select, sys
+from pathlib import Path
+from omnistage.connectors import make_connector
+connector = make_connector("shm", Path(sys.argv[1]), {"arena_mb": 1, "credit": 4})
+receiver, sender = connector.receiver("there"), connector.sender("back")
+count, left = 0, 0
+while count < 2000 or left:
+    chunk = receiver.receive()
+    if chunk is not None:
+        receiver.grant(chunk.request_id)
+        sender.send(chunk)
+        count += 1
+        continue
+    left = sender.flush()
+    assert not left or select.select([receiver, sender], [], [], 5)[0]
+    if not left and count < 2000:
+        assert select.select([receiver, sender], [], [], 5)[0]
+"""
+
+
+def test_two_processes_lose_nothing_and_no_wake_up(tmp_path: Path) -> None:
+    connector = make_connector("shm", tmp_path, {"arena_mb": 1, "credit": 4})
+    for address in ("there", "back"):
+        connector.create(address)
+    sender, receiver = connector.sender("there"), connector.receiver("back")
+    sent, got = 0, 0
+    with subprocess.Popen([sys.executable, "-c", ECHO, str(tmp_path)]) as echo:
+        while got < 2000:
+            if sent < 2000 and sent - got < 300:
+                sender.send(chunk(f"r{sent % 3}", sent, size=sent % 5000))
+                sent += 1
+            elif not select.select([receiver, sender], [], [], 5)[0]:
+                echo.kill()
+                pytest.fail(f"a wake-up was lost after {sent} sent and {got} back")
+            sender.flush()
+            while (back := receiver.receive()) is not None:
+                receiver.grant(back.request_id)
+                assert (back.tensors["v"].numpy() == back.index % 251).all()
+                got += 1
+    assert echo.returncode == 0
+    sender.close()
+    receiver.close()
+
+
+def test_a_sweep_takes_only_what_dead_servers_left(tmp_path: Path) -> None:
+    ours = make_run_directory(tmp_path)
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from omnistage.connectors.sweep import make_run_directory\n"
+        "print(make_run_directory(Path(sys.argv[1])).path, flush=True); os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert sweep(tmp_path) == [Path(done.stdout.strip())]
+    assert ours.path.is_dir()
+    ours.remove()
+    assert not list(tmp_path.iterdir())
