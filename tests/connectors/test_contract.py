@@ -182,7 +182,7 @@ def test_no_descriptor_is_left(name: str, tmp_path: Path) -> None:
         connector.create("x")
         ends = connector.sender("x"), connector.receiver("x")
         for end in ends:
-            end.close()  # type: ignore[attr-defined]
+            end.close()
         connector.destroy("x")
         del ends
     assert len(os.listdir("/proc/self/fd")) == before
@@ -256,7 +256,7 @@ def test_any_use_keeps_order_bytes_and_credit(
         take()
     assert sent == received
     for end in (sender, receiver):
-        end.close()  # type: ignore[attr-defined]
+        end.close()
     connector.destroy("x")
     run.remove()
 
@@ -293,7 +293,7 @@ def test_two_processes_lose_nothing_and_no_wake_up(tmp_path: Path) -> None:
             if sent < 2000 and sent - got < 300:
                 sender.send(chunk(f"r{sent % 3}", sent, size=sent % 5000))
                 sent += 1
-            elif not select.select([receiver, sender], [], [], 5)[0]:
+            elif not select.select([receiver.fileno(), sender.fileno()], [], [], 5)[0]:
                 echo.kill()
                 pytest.fail(f"a wake-up was lost after {sent} sent and {got} back")
             sender.flush()
