@@ -12,14 +12,14 @@ from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer
 # Above 1, so that what attention and the experts read still matters after layers of random weights.
 _GAIN = 2.5
 # What they write back is kept low, so that the newest token stays visible in the last layer.
-_OUTPUT_GAIN = 0.9
-_EMBEDDING_SCALE = 2.0
+_OUTPUT_GAIN = 1.5
+_EMBEDDING_SCALE = 1.0
 _PRINTABLE = slice(32, 127)
 _SENTENCE_ENDS = [ord(character) for character in ".!?"]
 # How readily an answer ends: its length falls quickly as these grow.
-_END_OF_TEXT_SCALE = 0.8
-_END_OF_CODES_SCALE = 0.58
-_LINE_BREAK_SCALE = 1.2
+_END_OF_TEXT_SCALE = 1.2
+_END_OF_CODES_SCALE = 0.5
+_LINE_BREAK_SCALE = 0.6
 # Of the waveform, for random codes.
 _PEAK = 0.4
 
