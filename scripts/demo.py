@@ -75,14 +75,17 @@ def ask(url: str) -> None:
         messages=[{"role": "user", "content": content}],
         modalities=["text", "audio"],
         audio={"voice": "ethan", "format": "pcm16"},
+        temperature=0,
         max_completion_tokens=32,
         stream=True,
-        extra_body={"stage_params": {"talker": {"max_tokens": 60}}},
+        extra_body={
+            "stage_params": {"thinker": {"min_tokens": 12}, "talker": {"max_tokens": 60}},
+        },
     )
     text, pcm, first_audio_s = "", b"", None
     for chunk in stream:
         for choice in chunk.choices:
-            audio = (choice.delta.model_extra or {}).get("audio") or {}
+            audio = choice.delta.model_dump().get("audio") or {}
             text += audio.get("transcript") or ""
             data = base64.b64decode(audio.get("data") or "")
             if data and first_audio_s is None:
