@@ -4,7 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
-from support.prompts import QUESTIONS, Question
+from support.prompts import QUESTIONS, Question, question, text, video_bytes, video_part
 from support.reference import Answer, Reference
 from support.server import Reply, TinyServer, assert_same_sound
 
@@ -24,22 +24,33 @@ def assert_equal(reply: Reply, answer: Answer) -> None:
     assert np.abs(reply.pcm / 32767 - answer.pcm).max() < 1e-4
 
 
-@pytest.mark.parametrize("question", QUESTIONS, ids=names)
+@pytest.mark.parametrize("asked", QUESTIONS, ids=names)
 async def test_an_answer_equals_the_reference(
-    question: Question, server: TinyServer, reference: Reference
+    asked: Question, server: TinyServer, reference: Reference
 ) -> None:
-    answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES)
-    assert_equal(await server.ask(question.messages), answer)
-    assert_equal(await server.stream(question.messages), answer)
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+    assert_equal(await server.ask(asked.messages), answer)
+    assert_equal(await server.stream(asked.messages), answer)
+
+
+async def test_a_video_equals_the_reference(server: TinyServer, reference: Reference) -> None:
+    from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
+
+    data = video_bytes(num_frames=4, size=64)
+    frames, _ = VideoMediaIO(ImageMediaIO()).load_bytes(data).media
+    asked = question("video", [video_part(data), text("What happens?")], videos=[np.array(frames)])
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+    assert_equal(await server.ask(asked.messages), answer)
+    assert_equal(await server.stream(asked.messages), answer)
 
 
 async def test_a_speaker_by_name_equals_the_reference(
     server: TinyServer, reference: Reference
 ) -> None:
-    question = QUESTIONS[0]
-    answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES, speaker="chelsie")
+    asked = QUESTIONS[0]
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES, speaker="chelsie")
     audio = {"voice": "chelsie", "format": "pcm16"}
-    assert_equal(await server.ask(question.messages, audio=audio), answer)
+    assert_equal(await server.ask(asked.messages, audio=audio), answer)
 
 
 async def test_twelve_requests_at_once_equal_one_at_a_time(server: TinyServer) -> None:

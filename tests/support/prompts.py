@@ -76,6 +76,10 @@ def video_bytes(num_frames: int, size: int) -> bytes:
     return buffer.getvalue()
 
 
+def video_part(data: bytes) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": data_url("video/mp4", data)}}
+
+
 def text(value: str) -> dict[str, Any]:
     return {"type": "text", "text": value}
 
