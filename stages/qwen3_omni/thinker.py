@@ -94,7 +94,6 @@ class Thinker:
         self._config = AutoConfig.from_pretrained(ports.model)
         self._grids = Grids(self._config)
         self._ids = SpeechIds.of(self._config)
-        self._export_all = ports.exports_all_hidden_states
 
     async def start(self) -> dict[str, Any]:
         """Load, and answer one request."""
@@ -120,7 +119,7 @@ class Thinker:
         spoken = None
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
             spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
-        if spoken is not None or self._export_all:
+        if self._ports.downstream is not None:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
             async for chunk in self._chat.stream(request_id, meta["body"]):
@@ -136,11 +135,12 @@ class Thinker:
     def _rendered(
         self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
     ) -> dict[str, Any]:
+        grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
         if spoken is not None:
-            spoken.open(prompt["prompt_token_ids"], self._grids.of(prompt))
-        if self._export_all:
+            spoken.open(prompt["prompt_token_ids"], grids)
+        if self._ports.exports_all_hidden_states:
             return {"id": request_id, "export_all": True}
-        if prompt.get("mm_placeholders"):
+        if spoken is not None and prompt.get("mm_placeholders"):
             return {"id": request_id, "export_ids": list(self._ids.media)}
         return {}
 

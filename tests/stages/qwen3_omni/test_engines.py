@@ -217,6 +217,32 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
 
 
+async def test_only_media_positions_leave_and_none_of_a_text_prompt(
+    thinker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
+    body = {"messages": QUESTIONS[0].messages, "temperature": 0, "max_completion_tokens": 8}
+    meta = {"body": body, "outputs": ["text", "audio"], "stage_params": {}}
+    await thinker.stage.serve("text-only", meta)
+    await thinker.stage.serve(
+        "media", {**meta, "body": {**body, "messages": QUESTIONS[3].messages}}
+    )
+    positions: list[int] = []
+    is_last = False
+    while not is_last:
+        chunk = thinker.rows.receive()
+        if chunk is None:
+            await asyncio.sleep(0.005)
+            continue
+        thinker.rows.grant(chunk.request_id)
+        assert chunk.request_id == "media"
+        is_last = chunk.last
+        if "positions" in chunk.tensors:
+            positions += chunk.tensors["positions"].numpy().tolist()
+    assert len(positions) == 4
+    assert positions == sorted(set(positions))
+
+
 @torch.no_grad()
 def hidden_states(reference: Reference, question: Question, num_tokens: int) -> torch.Tensor:
     """Of the tapped layer, prompt and every token that was fed back."""
@@ -235,8 +261,9 @@ def hidden_states(reference: Reference, question: Question, num_tokens: int) -> 
 class ThinkerHarness:
     """A thinker stage that exports every hidden state."""
 
-    def __init__(self, stage: Any, rows: Receiver) -> None:
+    def __init__(self, stage: Any, ports: Any, rows: Receiver) -> None:
         self.stage = stage
+        self.ports = ports
         self.rows = rows
 
 
@@ -266,7 +293,7 @@ async def thinker(
     )
     stage = Thinker(ports)
     await stage.start()
-    yield ThinkerHarness(stage, rows)
+    yield ThinkerHarness(stage, ports, rows)
     await stage.close()
     rows.close()
     for sender in senders:
