@@ -86,5 +86,13 @@ class Connector(Protocol):
     def receiver(self, address: str) -> Receiver:
         """Open the receiving end; raises NoChannel."""
 
+    def renew(self, address: str) -> None:
+        """Empty a channel one end of which has died.
+
+        An end that is open goes over at its next use: it loses what it had queued, held or owed,
+        and what is still sent for a request that it knew is dropped. The dead end is opened again.
+        Raises NoChannel.
+        """
+
     def destroy(self, address: str) -> None:
         """Remove a channel; a missing one is fine."""

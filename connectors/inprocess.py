@@ -1,10 +1,11 @@
 """Channels within one process, for tests: the same ring in plain memory, woken by eventfd."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
-from omnistage.connectors.ring import RING_START, RingReceiver, RingSender
+from omnistage.connectors.ring import RING_START, RingReceiver, RingSender, mark_renewed
 
 
 class MemoryEvent:
@@ -68,13 +69,27 @@ class InProcessConnector:
         """Open the sending end."""
         channel = self._find(address)
         chunk, room = (MemoryEvent(file) for file in channel.events)
-        return RingSender(memoryview(channel.buffer), self._window, chunk, room, lambda: None)
+        buffer = memoryview(channel.buffer)
+        return RingSender(buffer, self._window, chunk, room, partial(self._buffer, address))
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
         channel = self._find(address)
         chunk, room = (MemoryEvent(file) for file in channel.events)
-        return RingReceiver(memoryview(channel.buffer), chunk, room, lambda: None)
+        buffer = memoryview(channel.buffer)
+        return RingReceiver(buffer, chunk, room, partial(self._buffer, address))
+
+    def _buffer(self, address: str) -> memoryview:
+        return memoryview(self._find(address).buffer)
+
+    def renew(self, address: str) -> None:
+        """Put a new ring in the old one's place, then mark the old one and wake both ends."""
+        channel = self._find(address)
+        old = memoryview(channel.buffer)
+        channel.buffer = bytearray(self._size)
+        mark_renewed(old)
+        for file in channel.events:
+            os.eventfd_write(file, 1)
 
     def destroy(self, address: str) -> None:
         """Remove a channel."""

@@ -1,9 +1,12 @@
 """A ring of records in a shared buffer, with a table of credits: both ends of every channel.
 
-Layout: head and tail (bytes ever written and read) at 0 and 8, one granted-counter for each of
-NUM_SLOTS requests, then the ring. Head and slots' meaning belong to the sender, tail and counters
-to the receiver; each is one aligned 8-byte store, made after what it announces. A record never
-wraps: where it does not fit before the end, a mark sends the reader to the start.
+Layout: head and tail (bytes ever written and read) at 0 and 8, a mark at 16, one granted-counter
+for each of NUM_SLOTS requests, then the ring. Head and slots' meaning belong to the sender, tail
+and counters to the receiver; each is one aligned 8-byte store, made after what it announces. A
+record never wraps: where it does not fit before the end, a mark sends the reader to the start.
+
+When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
+the end that lives goes over at its next use and forgets all that belonged to the old ring.
 """
 
 import select
@@ -18,7 +21,7 @@ from omnistage.connectors.codec import decode, encode
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full
 
 NUM_SLOTS = 1024
-HEAD, TAIL, FIRST_SLOT = 0, 1, 2  # in 8-byte words
+HEAD, TAIL, RENEWED, FIRST_SLOT = 0, 1, 2, 3  # in 8-byte words
 RING_START = 8 * (FIRST_SLOT + NUM_SLOTS)
 PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
 SKIP = (1 << 64) - 1
@@ -66,24 +69,41 @@ class RingSender:
         window: int,
         has_chunk: Event,
         has_room: Event,
-        release: Callable[[], None],
+        reopen: Callable[[], memoryview],
     ) -> None:
+        self._window = window
+        self._has_chunk, self._has_room, self._reopen = has_chunk, has_room, reopen
+        self._lock = threading.Lock()
+        self._lost: set[str] = set()
+        self._attach(buffer)
+        self._is_closed = False
+
+    def _attach(self, buffer: memoryview) -> None:
         self._words = buffer[:RING_START].cast("Q")
         self._ring = buffer[RING_START:]
         self._size = len(self._ring) & ~7
-        self._window = window
-        self._has_chunk, self._has_room, self._release = has_chunk, has_room, release
-        self._lock = threading.Lock()
         self._requests: OrderedDict[str, _Outgoing] = OrderedDict()
         self._ending: list[_Outgoing] = []
         self._free_slots = list(range(NUM_SLOTS - 1, -1, -1))
-        self._is_closed = False
+
+    def _follow(self) -> None:
+        """Go over to the new ring; what its receiver never saw the start of is not sent on."""
+        while self._words[RENEWED]:
+            self._lost.update(self._requests)
+            self._words.release()
+            self._ring.release()
+            self._attach(self._reopen())
 
     def send(self, chunk: Chunk) -> None:
         """Send now or put into the request's backlog."""
         with self._lock:
             if self._is_closed:
                 raise Closed("this sender is closed")
+            self._follow()
+            if chunk.request_id in self._lost:
+                if chunk.last:
+                    self._lost.remove(chunk.request_id)
+                return
             header, buffers = encode(chunk)
             self._check_size(chunk, header)
             request = self._requests.get(chunk.request_id)
@@ -106,6 +126,7 @@ class RingSender:
             if self._is_closed:
                 return 0
             self._has_room.clear()
+            self._follow()
             self._reap()
             is_moving = True
             while is_moving:
@@ -121,6 +142,7 @@ class RingSender:
     def credit(self, request_id: str) -> int:
         """Chunks that may go now without queueing."""
         with self._lock:
+            self._follow()
             request = self._requests.get(request_id)
             if self._window == 0:
                 return 0 if request is not None and request.backlog else 1 << 30
@@ -131,6 +153,7 @@ class RingSender:
     def forget(self, request_id: str) -> None:
         """Drop the backlog."""
         with self._lock:
+            self._lost.discard(request_id)
             request = self._requests.get(request_id)
             if request is not None:
                 request.backlog.clear()
@@ -157,7 +180,6 @@ class RingSender:
             self._ring.release()
         self._has_chunk.close()
         self._has_room.close()
-        self._release()
 
     def _check_size(self, chunk: Chunk, header: bytes) -> None:
         num_bytes = PREFIX.size + len(header) + chunk.num_bytes
@@ -245,22 +267,38 @@ class RingReceiver:
     """The receiving end."""
 
     def __init__(
-        self, buffer: memoryview, has_chunk: Event, has_room: Event, release: Callable[[], None]
+        self,
+        buffer: memoryview,
+        has_chunk: Event,
+        has_room: Event,
+        reopen: Callable[[], memoryview],
     ) -> None:
+        self._has_chunk, self._has_room, self._reopen = has_chunk, has_room, reopen
+        self._lock = threading.Lock()
+        self._attach(buffer)
+        self._is_closed = False
+
+    def _attach(self, buffer: memoryview) -> None:
         self._words = buffer[:RING_START].cast("Q")
         self._ring = buffer[RING_START:]
         self._size = len(self._ring) & ~7
-        self._has_chunk, self._has_room, self._release = has_chunk, has_room, release
-        self._lock = threading.Lock()
         self._held: dict[tuple[str, int], _Incoming] = {}
         self._by_id: dict[str, list[_Incoming]] = {}
         self._owes_wake_up = False
-        self._is_closed = False
+
+    def _follow(self) -> None:
+        """Go over to the new ring; what the old one held is never delivered."""
+        while self._words[RENEWED]:
+            with self._lock:
+                self._words.release()
+                self._ring.release()
+                self._attach(self._reopen())
 
     def receive(self) -> Chunk | None:
         """The next chunk, copied out once."""
         if self._is_closed:
             raise Closed("this receiver is closed")
+        self._follow()
         if self._words[HEAD] == self._words[TAIL]:
             if self._owes_wake_up:
                 self._owes_wake_up = False
@@ -298,6 +336,7 @@ class RingReceiver:
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a chunk may be there."""
+        self._follow()
         if self._words[HEAD] != self._words[TAIL]:
             return True
         poller = select.poll()
@@ -318,7 +357,7 @@ class RingReceiver:
 
     def _give_back(self, request_id: str, num_chunks: int) -> None:
         with self._lock:
-            if self._is_closed or request_id not in self._by_id:
+            if self._is_closed or self._words[RENEWED] or request_id not in self._by_id:
                 return
             entries = self._by_id[request_id]
             while entries and num_chunks > 0:
@@ -349,4 +388,10 @@ class RingReceiver:
             self._ring.release()
         self._has_chunk.close()
         self._has_room.close()
-        self._release()
+
+
+def mark_renewed(buffer: memoryview) -> None:
+    """Send both ends of a ring on to the one that has taken its place."""
+    words = buffer[:RING_START].cast("Q")
+    words[RENEWED] = 1
+    words.release()

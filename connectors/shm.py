@@ -2,12 +2,13 @@
 
 import mmap
 import os
+from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
-from omnistage.connectors.ring import RING_START, RingReceiver, RingSender
+from omnistage.connectors.ring import RING_START, RingReceiver, RingSender, mark_renewed
 
-HAS_CHUNK, HAS_ROOM = ".chunk", ".room"
+HAS_CHUNK, HAS_ROOM, FRESH = ".chunk", ".room", ".fresh"
 
 
 class PipeEvent:
@@ -64,21 +65,37 @@ class ShmConnector:
 
     def sender(self, address: str) -> RingSender:
         """Open the sending end."""
-        path, mapped = self._map(address)
-        events = PipeEvent(Path(f"{path}{HAS_CHUNK}")), PipeEvent(Path(f"{path}{HAS_ROOM}"))
-        return RingSender(memoryview(mapped), self._window, *events, lambda: None)
+        buffer = self._map(address)
+        reopen = partial(self._map, address)
+        return RingSender(buffer, self._window, *self._events(address), reopen)
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
-        path, mapped = self._map(address)
-        events = PipeEvent(Path(f"{path}{HAS_CHUNK}")), PipeEvent(Path(f"{path}{HAS_ROOM}"))
-        return RingReceiver(memoryview(mapped), *events, lambda: None)
+        buffer = self._map(address)
+        return RingReceiver(buffer, *self._events(address), partial(self._map, address))
 
-    def _map(self, address: str) -> tuple[Path, mmap.mmap]:
+    def renew(self, address: str) -> None:
+        """Put a new ring in the old one's place, then mark the old one and wake both ends."""
+        old = self._map(address)
+        path = self._directory / address
+        fresh = path.with_name(f"{path.name}{FRESH}")
+        with fresh.open("wb") as file:
+            file.truncate(self._size)
+        fresh.rename(path)
+        mark_renewed(old)
+        for event in self._events(address):
+            event.set()
+            event.close()
+
+    def _events(self, address: str) -> tuple[PipeEvent, PipeEvent]:
+        path = self._directory / address
+        return PipeEvent(Path(f"{path}{HAS_CHUNK}")), PipeEvent(Path(f"{path}{HAS_ROOM}"))
+
+    def _map(self, address: str) -> memoryview:
         path = self._directory / address
         try:
             with path.open("r+b") as file:
-                return path, mmap.mmap(file.fileno(), 0)
+                return memoryview(mmap.mmap(file.fileno(), 0))
         except FileNotFoundError:
             raise NoChannel(f"no channel {address!r} in {self._directory}") from None
 

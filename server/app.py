@@ -8,16 +8,20 @@ from omnistage.server.health import health_routes
 from omnistage.server.models import model_routes
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request_id import RequestId
-from omnistage.server.sse import KEEP_ALIVE_S
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 
 
-def build_app(orchestrator: Orchestrator, keep_alive_s: float = KEEP_ALIVE_S) -> FastAPI:
+def build_app(
+    orchestrator: Orchestrator,
+    keep_alive_s: float = KEEP_ALIVE_S,
+    max_unsent_bytes: int = MAX_UNSENT_BYTES,
+) -> FastAPI:
     """The app over a running orchestrator."""
     app = FastAPI(title="omnistage", docs_url=None, redoc_url=None)
     app.add_middleware(RequestId)
     install_error_handlers(app)
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
-    chat = ChatCompletions(orchestrator, keep_alive_s)
+    chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
     app.post("/v1/chat/completions", response_model=None)(chat.create)
     return app

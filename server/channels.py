@@ -49,6 +49,12 @@ class Channels:
         for connector, address in self._channels:
             connector.create(address)
 
+    def renew(self, stage: str) -> None:
+        """Empty every channel that `stage` has an end of; the other ends see it by themselves."""
+        for connector, address in self._channels:
+            if stage in address.split("."):
+                connector.renew(address)
+
     def destroy(self) -> None:
         """Remove them all; every end is closed."""
         for connector, address in self._channels:

@@ -17,7 +17,7 @@ from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.server.schema import ChatRequest
-from omnistage.server.sse import KEEP_ALIVE_S, EventStream
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.wav import wav_header
 
 logger = logging.getLogger(__name__)
@@ -38,16 +38,22 @@ class Answer:
 class ChatCompletions:
     """Answers chat requests by running them through the graph."""
 
-    def __init__(self, orchestrator: Orchestrator, keep_alive_s: float = KEEP_ALIVE_S) -> None:
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    ) -> None:
         self._orchestrator = orchestrator
         self._history = AudioHistory()
         self._keep_alive_s = keep_alive_s
+        self._max_unsent_bytes = max_unsent_bytes
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         answer = self._answer(chat)
         if chat.stream:
-            return EventStream(self._events(answer), self._keep_alive_s)
+            return EventStream(self._events(answer), self._keep_alive_s, self._max_unsent_bytes)
         try:
             completion = await unless_gone(http.receive, self._collect(answer))
         except ClientGone:

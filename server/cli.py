@@ -77,6 +77,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
+    client_buffer_mb: Annotated[
+        int, typer.Option(min=1, help="MiB a client may leave unread before it is cut off.")
+    ] = 16,
 ) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""
     try:
@@ -88,7 +91,7 @@ def serve(
     from omnistage.server.serve import serve as serve_graph
 
     try:
-        code = serve_graph(graph, host, port)
+        code = serve_graph(graph, host, port, max_unsent_bytes=client_buffer_mb << 20)
     except OSError as error:
         raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
     raise typer.Exit(code)

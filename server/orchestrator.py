@@ -21,13 +21,12 @@ from omnistage.server.errors import ApiError
 from omnistage.server.process import StageProcess
 from omnistage.server.request import Output, Request, output_of
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
+from omnistage.server.supervisor import Supervisor
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 1000
-READY_GRACE_S = 10.0
-LOADING_GRACE_S = 0.5  # a stage that loads does not hear us
 RETRY_LOADING_S = 5
 RETRY_OVERLOAD_S = 1
 
@@ -45,7 +44,7 @@ class InFlight:
     """
 
     path: Sequence[StageLink]
-    pending: set[str]
+    due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
     queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
 
 
@@ -65,7 +64,8 @@ class Orchestrator:
         self._channels = Channels(graph, directory, make_connector)
         self._links: dict[str, StageLink] = {}
         self._in_flight: dict[str, InFlight] = {}
-        self._watching: list[asyncio.Task[None]] = []
+        self._supervisors: list[Supervisor] = []
+        self._keeping: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
 
     # Life
@@ -92,51 +92,47 @@ class Orchestrator:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
         outputs = gateway.receiver(outputs_address(name))
-        handle = self._launch(name, self._directory)
-        link = StageLink(name, handle, requests, outputs)
+        link = self._links[name] = StageLink(name, requests, outputs)
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
         loop.add_reader(requests.fileno(), requests.flush)
-        await handle.start()
-        self._links[name] = link
-        self._watching.append(asyncio.create_task(self._watch(link)))
-        logger.info("stage %s is loading", name)
+        supervisor = Supervisor(
+            link,
+            self._launch,
+            self._directory,
+            self.graph.deadlines,
+            self._on_death,
+            self._channels.renew,
+        )
+        await supervisor.start()
+        self._supervisors.append(supervisor)
+        self._keeping.append(asyncio.create_task(supervisor.keep()))
 
-    async def _watch(self, link: StageLink) -> None:
-        link.ended_by = await link.handle.wait()
-        self._receive(link)
-        link.state = StageState.DEAD
-        logger.error("stage %s ended: %s", link.name, link.ended_by)
-        self._settled.set()
-        self._stop_reading(link)
+    def _on_death(self, link: StageLink) -> None:
+        self._receive(link)  # what it completed before it died
+        if not link.was_ready:
+            self._settled.set()
         for flight in self._in_flight.values():
             if link in flight.path:
                 flight.queue.put_nowait(_dead(link))
 
     async def _close(self) -> None:
-        for task in self._watching:
+        for task in self._keeping:
             task.cancel()
-        await asyncio.gather(*self._watching, return_exceptions=True)
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         self.end_requests()
         for link in self._links.values():
             link.tell("", "stop")
-        await asyncio.gather(*(self._stop(link) for link in self._links.values()))
+        await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
+        loop = asyncio.get_running_loop()
+        for link in self._links.values():
+            loop.remove_reader(link.outputs.fileno())
+            loop.remove_reader(link.requests.fileno())
+            link.state = StageState.DEAD
+            link.requests.close()
+            link.outputs.close()
         self._channels.destroy()
         logger.info("all stages have ended")
-
-    async def _stop(self, link: StageLink) -> None:
-        await link.handle.stop(
-            LOADING_GRACE_S if link.state is StageState.LOADING else READY_GRACE_S
-        )
-        self._stop_reading(link)
-        link.state = StageState.DEAD
-        link.requests.close()
-        link.outputs.close()
-
-    def _stop_reading(self, link: StageLink) -> None:
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(link.outputs.fileno())
-        loop.remove_reader(link.requests.fileno())
 
     # State
 
@@ -197,7 +193,9 @@ class Orchestrator:
 
     async def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of one request as they come; closing it early cancels the request."""
-        flight = InFlight(self.admit(request.outputs), set(request.outputs))
+        due_at = self._now() + self.graph.deadlines.first_chunk_s
+        path = self.admit(request.outputs)
+        flight = InFlight(path, dict.fromkeys(request.outputs, due_at))
         self._in_flight[request.id] = flight
         try:
             self._open(request)
@@ -207,7 +205,7 @@ class Orchestrator:
         finally:
             del self._in_flight[request.id]
             for link in flight.path:
-                link.finish(request.id, is_cancelled=bool(flight.pending))
+                link.finish(request.id, is_cancelled=bool(flight.due_at))
 
     def _open(self, request: Request) -> None:
         try:
@@ -218,28 +216,52 @@ class Orchestrator:
             raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
 
     async def _outputs(self, request_id: str, flight: InFlight) -> AsyncGenerator[Output, None]:
-        while flight.pending:
-            item = await flight.queue.get()
+        while flight.due_at:
+            item = await self._next(flight)
             if isinstance(item, ApiError):
                 raise item
             link, chunk = item
             link.grant(request_id)
             if chunk.kind == "error":
                 raise ApiError.from_stage(chunk.meta)
-            if chunk.kind in flight.pending:
+            if chunk.kind in flight.due_at:
                 if chunk.last:
-                    flight.pending.remove(chunk.kind)
+                    del flight.due_at[chunk.kind]
                 yield output_of(chunk)
+
+    async def _next(self, flight: InFlight) -> tuple[StageLink, Chunk] | ApiError:
+        """The next item; ApiError once an output is overdue."""
+        while flight.queue.empty():
+            kind = min(flight.due_at, key=flight.due_at.__getitem__)
+            try:
+                async with asyncio.timeout_at(flight.due_at[kind]):
+                    return await flight.queue.get()
+            except TimeoutError:
+                if flight.due_at[kind] <= self._now():
+                    raise self._overdue(kind) from None
+        return flight.queue.get_nowait()
+
+    def _overdue(self, kind: str) -> ApiError:
+        stage = self.graph.outputs[kind]
+        logger.error("stage %s: no %s in time", stage, kind)
+        return ApiError(504, f"Stage {stage} sent no {kind} in time.", code="stage_timeout")
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
     def _receive(self, link: StageLink) -> None:
         while (chunk := link.outputs.receive()) is not None:
-            if chunk.kind in ("ready", "status"):
+            if not chunk.request_id:
                 link.grant(chunk.request_id)
                 self._hear(link, chunk)
-            elif chunk.request_id in self._in_flight:
-                self._in_flight[chunk.request_id].queue.put_nowait((link, chunk))
-            else:  # it crossed our cancel
+                continue
+            flight = self._in_flight.get(chunk.request_id)
+            if flight is None:  # it crossed our cancel
                 link.forget(chunk.request_id)
+                continue
+            if chunk.kind in flight.due_at:
+                flight.due_at[chunk.kind] = self._now() + self.graph.deadlines.next_chunk_s
+            flight.queue.put_nowait((link, chunk))
 
     def _hear(self, link: StageLink, chunk: Chunk) -> None:
         link.hear(chunk)

@@ -62,6 +62,10 @@ class StageProcess:
         """How it ended, once it and its descendants have."""
         return await asyncio.shield(self._watching)
 
+    def kill(self) -> None:
+        """End it and its descendants at once."""
+        self._kill_group()
+
     async def stop(self, grace_s: float) -> None:
         """Let it end by itself for `grace_s`, then ask, then kill."""
         if not await self._ends_within(grace_s):

@@ -13,16 +13,23 @@ from omnistage.server.app import build_app
 from omnistage.server.loading import configure_logging, show_loading
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.process import StageProcess
+from omnistage.server.sse import MAX_UNSENT_BYTES
 from omnistage.server.stage_link import StageLauncher
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 
-FINISH_S = 2.0  # for the requests in flight when we are told to stop
+CLIENT_STALL_S = 60
 HANG_UP_S = 5  # for clients that do not even take the error that follows
 
 
-def serve(graph: StageGraph, host: str, port: int, launch: StageLauncher = StageProcess) -> int:
+def serve(
+    graph: StageGraph,
+    host: str,
+    port: int,
+    launch: StageLauncher = StageProcess,
+    max_unsent_bytes: int = MAX_UNSENT_BYTES,
+) -> int:
     """Serve until SIGINT or SIGTERM; the exit code."""
     console = Console(stderr=True)
     configure_logging(console)
@@ -32,7 +39,8 @@ def serve(graph: StageGraph, host: str, port: int, launch: StageLauncher = Stage
             logger.info("removed %s: its server is gone", abandoned)
         run = make_run_directory()
         try:
-            asyncio.run(_serve(Orchestrator(graph, run.path, launch), listening, console))
+            orchestrator = Orchestrator(graph, run.path, launch)
+            asyncio.run(_serve(orchestrator, listening, console, max_unsent_bytes))
         finally:
             run.remove()
     except StageDied as error:
@@ -47,6 +55,8 @@ def listen(host: str, port: int) -> socket.socket:
     """Take the port before anything loads; OSError if it is not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=2048)
+    # A connection whose peer takes nothing for so long is dropped by the kernel.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_STALL_S * 1000)
     place = listening.getsockname()
     logger.info("listening on http://%s:%d", f"[{place[0]}]" if ":" in host else place[0], place[1])
     return listening
@@ -55,9 +65,9 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """A server whose last requests end with an error instead of a cut connection."""
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
+    def __init__(self, orchestrator: Orchestrator, max_unsent_bytes: int) -> None:
         config = uvicorn.Config(
-            build_app(orchestrator),
+            build_app(orchestrator, max_unsent_bytes=max_unsent_bytes),
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=HANG_UP_S,
@@ -67,15 +77,21 @@ class GatewayServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let requests finish, then end them."""
-        ending = asyncio.get_running_loop().call_later(FINISH_S, self._orchestrator.end_requests)
+        drain_s = self._orchestrator.graph.deadlines.drain_s
+        ending = asyncio.get_running_loop().call_later(drain_s, self._orchestrator.end_requests)
         try:
             await super().shutdown(sockets)
         finally:
             ending.cancel()
 
 
-async def _serve(orchestrator: Orchestrator, listening: socket.socket, console: Console) -> None:
-    server = GatewayServer(orchestrator)
+async def _serve(
+    orchestrator: Orchestrator,
+    listening: socket.socket,
+    console: Console,
+    max_unsent_bytes: int,
+) -> None:
+    server = GatewayServer(orchestrator, max_unsent_bytes)
     # uvicorn handles signals while it serves and then raises them again for whoever was there
     # before: nothing must happen then but what happens here, in order.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -16,6 +17,8 @@ from omnistage.server.errors import ApiError, internal_error
 logger = logging.getLogger(__name__)
 
 KEEP_ALIVE_S = 15.0
+MAX_UNSENT_BYTES = 16 << 20  # more than four minutes of speech ahead of a player
+MAX_WRITE_BYTES = 256 << 10
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 HEADERS = {
@@ -32,26 +35,80 @@ def encode_event(event: Event) -> bytes:
     return b"data: " + msgspec.json.encode(event) + b"\n\n"
 
 
+class ClientTooSlow(Exception):
+    """The client left more unsent than it may."""
+
+
+class Unsent:
+    """Encoded events that the client has not taken yet: at most `max_bytes`."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._events: deque[bytes] = deque()
+        self._changed = asyncio.Event()
+        self._has_ended = False
+
+    def put(self, event: bytes) -> None:
+        """Add one; ClientTooSlow if it is too much."""
+        if self._num_bytes + len(event) > self._max_bytes:
+            raise ClientTooSlow(f"{self._num_bytes} bytes wait for the client")
+        self._num_bytes += len(event)
+        self._events.append(event)
+        self._changed.set()
+
+    def end(self) -> None:
+        """Nothing more will come."""
+        self._has_ended = True
+        self._changed.set()
+
+    async def take(self, timeout_s: float) -> bytes | None:
+        """What there is, joined to one write; None at the end; TimeoutError if nothing comes."""
+        if not self._events and not self._has_ended:
+            self._changed.clear()
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        if not self._events:
+            return None
+        taken = [self._events.popleft()]
+        size = len(taken[0])
+        while self._events and size + len(self._events[0]) <= MAX_WRITE_BYTES:
+            size += len(self._events[0])
+            taken.append(self._events.popleft())
+        self._num_bytes -= size
+        return b"".join(taken)
+
+
 class EventStream(Response):
-    """Sends events as they come.
+    """Sends events as they come, and takes them from their maker as fast as he makes them.
 
     The status waits for the first event, so that a request which a stage refuses gets its real
     status; when that takes longer than a keep-alive, 200 goes out and a failure becomes an event.
+    A client that leaves more than `max_unsent_bytes` unread is cut off.
     """
 
-    def __init__(self, events: AsyncGenerator[Event, None], keep_alive_s: float) -> None:
+    def __init__(
+        self,
+        events: AsyncGenerator[Event, None],
+        keep_alive_s: float = KEEP_ALIVE_S,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    ) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._keep_alive_s = keep_alive_s
+        self._unsent = Unsent(max_unsent_bytes)
+        self._is_started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the events or the client end."""
-        self._is_started = False
         try:
             refusal = await unless_gone(receive, self._send_all(send))
         except ClientGone:
             logger.info("%s: the client hung up (499)", scope["path"])
+            return
+        except ClientTooSlow as error:
+            logger.warning("%s: cut off: %s", scope["path"], error)
             return
         if refusal is not None:
             await refusal.to_response()(scope, receive, send)
@@ -59,32 +116,41 @@ class EventStream(Response):
     async def _send_all(self, send: Send) -> ApiError | None:
         """A refusal comes back if nothing was sent before it."""
         try:
-            async with aclosing(self._events) as events:
-                await self._send_events(events, send)
-        except Exception as error:
-            if not isinstance(error, ApiError):
-                logger.exception("a stream failed")
-            told = error if isinstance(error, ApiError) else internal_error()
-            if not self._is_started:
-                return told
-            await self._send(send, encode_event(told.envelope))
-        await self._send(send, DONE)
+            async with asyncio.TaskGroup() as group:
+                making = group.create_task(self._make())
+                while (data := await self._take()) is not None:
+                    await self._send(send, data)
+        except* ClientTooSlow as errors:
+            raise errors.exceptions[0] from None
+        failure = making.result()
+        if failure is not None and not self._is_started:
+            return failure
+        await self._send(send, DONE if failure is None else encode_event(failure.envelope) + DONE)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return None
 
-    async def _send_events(self, events: AsyncGenerator[Event, None], send: Send) -> None:
-        while True:
-            coming = asyncio.create_task(_next(events))
-            try:
-                while not (await asyncio.wait({coming}, timeout=self._keep_alive_s))[0]:
-                    await self._send(send, KEEP_ALIVE)
-                event = coming.result()
-            finally:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
-            if event is None:
-                return
-            await self._send(send, encode_event(event))
+    async def _make(self) -> ApiError | None:
+        """Put every event into `unsent`; the failure that ended them comes back."""
+        try:
+            async with aclosing(self._events) as events:
+                async for event in events:
+                    self._unsent.put(encode_event(event))
+        except ClientTooSlow:
+            raise
+        except ApiError as error:
+            return error
+        except Exception:
+            logger.exception("a stream failed")
+            return internal_error()
+        finally:
+            self._unsent.end()
+        return None
+
+    async def _take(self) -> bytes | None:
+        try:
+            return await self._unsent.take(self._keep_alive_s)
+        except TimeoutError:
+            return KEEP_ALIVE
 
     async def _send(self, send: Send, data: bytes) -> None:
         if not self._is_started:
@@ -92,7 +158,3 @@ class EventStream(Response):
             headers = self.raw_headers
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def _next(events: AsyncGenerator[Event, None]) -> Event | None:
-    return await anext(events, None)

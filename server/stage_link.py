@@ -1,5 +1,6 @@
-"""The gateway's side of one stage: its handle, its two channels, what it last said of itself."""
+"""The gateway's side of one stage: its two channels, its life, what it last said of itself."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -11,13 +12,16 @@ from omnistage.connectors.contract import Receiver, Sender
 
 
 class StageHandle(Protocol):
-    """Something that runs a stage: a process, or a task in tests."""
+    """Something that runs one generation of a stage: a process, or a task in tests."""
 
     async def start(self) -> None:
         """Start it; it says `ready` on its channel."""
 
     async def wait(self) -> str:
         """How it ended, once it has."""
+
+    def kill(self) -> None:
+        """End it at once, with everything below it."""
 
     async def stop(self, grace_s: float) -> None:
         """End it: it has been told to, and gets `grace_s` to do it by itself."""
@@ -42,21 +46,59 @@ class StageLink:
     """One stage as the orchestrator sees it; a dead one is neither told nor granted anything."""
 
     name: str
-    handle: StageHandle
     requests: Sender
     outputs: Receiver
     state: StageState = StageState.LOADING
+    generation: int = 1
     ended_by: str = ""
+    alive_at: float = 0.0
+    ready_at: float | None = None
+    was_ready: bool = False
     speakers: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
 
+    # Life
+
     def hear(self, chunk: Chunk) -> None:
-        """Take what the stage says of itself."""
+        """Take what the stage says of itself: `ready`, `status`, or that it is `alive`."""
         if chunk.kind == "ready":
+            self.hear_life()
             self.state = StageState.READY
+            self.was_ready = True
+            self.ready_at = self.alive_at
             self.speakers = tuple(chunk.meta.get("speakers", ()))
+        elif chunk.kind == "alive":
+            self.hear_life()
         else:
             self.counters = {name: int(chunk.meta[name]) for name in COUNTERS}
+
+    def hear_life(self) -> None:
+        """It was alive just now."""
+        self.alive_at = asyncio.get_running_loop().time()
+
+    def begin_next_generation(self) -> None:
+        """It starts again, with nothing of what it had."""
+        self.state = StageState.LOADING
+        self.generation += 1
+        self.ready_at = None
+        self.counters = dict.fromkeys(COUNTERS, 0)
+
+    @property
+    def served_s(self) -> float:
+        """For how long this generation has been ready."""
+        return 0.0 if self.ready_at is None else asyncio.get_running_loop().time() - self.ready_at
+
+    @property
+    def health(self) -> Mapping[str, Any]:
+        """Its line of /health."""
+        return {
+            "state": str(self.state),
+            "generation": self.generation,
+            **self.counters,
+            "restarts": self.generation - 1,
+        }
+
+    # Requests
 
     def tell(self, request_id: str, kind: str) -> None:
         """Send a request's last chunk: it only says `kind`."""
@@ -80,8 +122,3 @@ class StageLink:
         elif self.state is not StageState.DEAD:
             self.requests.forget(request_id)
         self.forget(request_id)
-
-    @property
-    def health(self) -> Mapping[str, Any]:
-        """Its line of /health."""
-        return {"state": str(self.state), "generation": 1, **self.counters, "restarts": 0}

@@ -132,6 +132,22 @@ class Edge(Model):
         return [] if self.chunk == "whole" else self.chunk.size_list
 
 
+class Deadlines(Model):
+    """How long each wait may take, in seconds; what waits longer fails and says for what.
+
+    `start_s`: a stage until it is ready. `hang_s`: a ready stage without a sign of life. Per
+    request, `first_chunk_s`: until a stage gets its first input or the gateway its first output;
+    `next_chunk_s`: from one to the next. `drain_s`: requests in flight when the server is told to
+    stop.
+    """
+
+    start_s: float = Field(default=1800.0, gt=0)
+    hang_s: float = Field(default=20.0, gt=1)
+    first_chunk_s: float = Field(default=120.0, gt=0)
+    next_chunk_s: float = Field(default=30.0, gt=0)
+    drain_s: float = Field(default=2.0, ge=0)
+
+
 class StageGraph(Model):
     """Stages, edges and which stage makes which output; acyclic, with one entry."""
 
@@ -139,6 +155,7 @@ class StageGraph(Model):
     stages: dict[str, StageSpec]
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]
+    deadlines: Deadlines = Deadlines()
 
     @field_validator("stages", mode="before")
     @classmethod

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.graph import Deadlines
 from omnistage.stages.vllm.ports import Port
 
 
@@ -17,6 +18,9 @@ class Stage(Protocol):
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Serve one request to its end; cancelled when the request is; RequestError refuses it."""
+
+    async def alive(self) -> None:
+        """Returns when the engine's own loop has answered; never, if it hangs."""
 
     async def close(self) -> None:
         """Give back what `start` took."""
@@ -56,6 +60,8 @@ class StagePorts:
     feeds: list[Port] = field(default_factory=list)
     upstream: list[Receiver] = field(default_factory=list)
     exports_all_hidden_states: bool = False
+    source: str = ""  # the stage upstream
+    deadlines: Deadlines = field(default_factory=Deadlines)
     num_chunks_out: int = 0
 
     @property

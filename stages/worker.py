@@ -8,11 +8,13 @@ import argparse
 import asyncio
 import importlib
 import logging
+import multiprocessing
 import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,9 @@ from omnistage.stages.vllm.ports import Port
 logger = logging.getLogger("omnistage.stage")
 
 STATUS_INTERVAL_S = 1.0
+ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
+ENGINE_DIED = 70  # our exit code
 
 
 class StageWorker:
@@ -59,8 +63,10 @@ class StageWorker:
     def _make_ports(self, graph: StageGraph) -> StagePorts:
         spec = graph.stages[self._name]
         ports = StagePorts(spec.name, graph.model, spec.engine, spec.options, self._outputs)
+        ports.deadlines = graph.deadlines
         for edge in graph.incoming(self._name):
             prefix = f"{edge.source}.{edge.target}"
+            ports.source = edge.source
             self._opens.append(self._port(edge, f"{prefix}.open").receiver())
             ports.feeds += [self._port(edge, f"{prefix}.feed"), self._port(edge, f"{prefix}.rows")]
         if not KINDS[spec.kind].engine_takes_feed:
@@ -101,14 +107,19 @@ class StageWorker:
         ready = {"seconds": time.monotonic() - started, **meta}
         self._outputs.send(Chunk("", "ready", 0, {}, ready))
         logger.info("stage %s ready in %.1f s", self._name, ready["seconds"])
-        status = asyncio.create_task(self._report())
+        engines = multiprocessing.active_children()
+        for process in engines:
+            loop.add_reader(process.sentinel, _end_with, process)
+        telling = [asyncio.create_task(self._report()), asyncio.create_task(self._live())]
         try:
             await self._stopping.wait()
         finally:
-            status.cancel()
-            for task in self._tasks.values():
+            for process in engines:
+                loop.remove_reader(process.sentinel)
+            tasks = [*telling, *self._tasks.values()]
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*self._tasks.values(), status, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._stage.close()
             self._close()
 
@@ -120,13 +131,23 @@ class StageWorker:
             end.close()
 
     async def _report(self) -> None:
+        """Send the counters when they change, at most as fast as the gateway takes them."""
         while True:
-            self._changed.clear()
-            self._outputs.send(Chunk("", "status", 0, {}, self._status()))
+            if self._outputs.credit("") > 0:
+                self._changed.clear()
+                self._outputs.send(Chunk("", "status", 0, {}, self._status()))
             try:
                 await asyncio.wait_for(self._changed.wait(), STATUS_INTERVAL_S)
             except TimeoutError:
                 continue
+
+    async def _live(self) -> None:
+        """Say that we are alive after the engine's own loop has answered."""
+        while True:
+            await self._stage.alive()
+            if self._outputs.credit("") > 0:
+                self._outputs.send(Chunk("", "alive", 0, {}, {}))
+            await asyncio.sleep(ALIVE_INTERVAL_S)
 
     def _status(self) -> dict[str, Any]:
         return {
@@ -152,9 +173,20 @@ class StageWorker:
                 if chunk.request_id not in self._tasks:
                     self._drain_opens()
                 if chunk.request_id in self._tasks and take is not None:
-                    take(receiver, chunk)
+                    self._feed(take, receiver, chunk)
                 else:
                     receiver.forget(chunk.request_id)
+
+    def _feed(
+        self, take: Callable[[Receiver, Chunk], None], receiver: Receiver, chunk: Chunk
+    ) -> None:
+        """A chunk that the stage cannot take fails its request, not the chunks after it."""
+        try:
+            take(receiver, chunk)
+        except Exception:
+            logger.exception("a chunk of request %s was refused", chunk.request_id)
+            self._send_failure(chunk.request_id)
+            self._cancel(chunk.request_id)
 
     def _drain_opens(self) -> None:
         for receiver in self._opens:
@@ -201,13 +233,22 @@ class StageWorker:
             raise
         except Exception:
             logger.exception("request %s failed in stage %s", request_id, self._name)
-            told = RequestError(500, f"Stage {self._name} failed; its log says why.")
-            self._ports.send_output(request_id, "error", told.to_meta(self._name), last=True)
+            self._send_failure(request_id)
         finally:
             self._tasks.pop(request_id, None)
             for receiver in self._feeds:
                 receiver.forget(request_id)
             self._changed.set()
+
+    def _send_failure(self, request_id: str) -> None:
+        told = RequestError(500, f"Stage {self._name} failed; its log says why.")
+        self._ports.send_output(request_id, "error", told.to_meta(self._name), last=True)
+
+
+def _end_with(process: BaseProcess) -> None:
+    """Our engine has died: end at once, so that the server starts us again."""
+    logger.error("process %d of the engine ended", process.pid)
+    os._exit(ENGINE_DIED)
 
 
 def main() -> None:

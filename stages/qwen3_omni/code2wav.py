@@ -26,6 +26,14 @@ Codes = npt.NDArray[np.int32]
 Samples = npt.NDArray[np.int16]
 
 
+class BatchFailed(Exception):
+    """Decoding failed; `request_ids` were in the batch and have lost their state."""
+
+    def __init__(self, request_ids: list[str]) -> None:
+        super().__init__(f"decoding failed for {len(request_ids)} requests")
+        self.request_ids = request_ids
+
+
 class Audio(NamedTuple):
     """The answer to one push."""
 
@@ -145,6 +153,12 @@ class Code2Wav:
             stream.has_all = last
             stream.waiting.append(Frames(codes, last, time.monotonic()))
 
+    def is_idle(self, request_id: str) -> bool:
+        """Whether nothing of a request waits to be decoded."""
+        with self._lock:
+            stream = self._streams.get(request_id)
+            return stream is None or not stream.waiting
+
     def cancel(self, request_id: str) -> None:
         """Forget a request; its slot is free at the next step. Unknown ones are fine."""
         with self._lock:
@@ -224,8 +238,11 @@ class Code2Wav:
             [piece.codes[piece.num_decoded : piece.num_decoded + num_frames] for piece in pieces]
         )
         inputs = torch.from_numpy(codes.transpose(0, 2, 1)).long()
-        pcm, starts = self._vocoder.decode(states, inputs)
-        samples = to_int16(pcm).cpu().numpy()
+        try:
+            pcm, starts = self._vocoder.decode(states, inputs)
+            samples = to_int16(pcm).cpu().numpy()
+        except Exception as error:
+            raise BatchFailed([stream.request_id for stream in batch]) from error
         answers = []
         with self._lock:
             for stream, piece, row, start in zip(batch, pieces, samples, starts, strict=True):

@@ -8,8 +8,9 @@ from typing import Any
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.failure import RequestError
-from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav
+from omnistage.stages.qwen3_omni.code2wav import Audio, BatchFailed, Code2Wav
 from omnistage.stages.stage import StagePorts
+from omnistage.stages.watch import Watch, overdue
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +25,9 @@ class Code2WavStage:
         self._num_frames: dict[str, int] = {}
         self._from: dict[str, Receiver] = {}
         self._work = asyncio.Event()
+        self._watches: dict[str, Watch] = {}
         self._failed: set[str] = set()
+        self._stepping = asyncio.Lock()
 
     async def start(self) -> dict[str, Any]:
         """Load, and decode one frame."""
@@ -41,14 +44,33 @@ class Code2WavStage:
         self._num_frames[request_id] = 0
         self._engine.open(request_id)
         try:
-            await done.wait()
+            await self._wait(request_id, done)
             if request_id in self._failed:
                 raise RequestError(500, "The vocoder failed; its log says why.")
         finally:
             self._failed.discard(request_id)
             self._engine.cancel(request_id)
-            for known in (self._done, self._wants_codes, self._num_frames, self._from):
+            for known in (
+                self._done,
+                self._wants_codes,
+                self._num_frames,
+                self._from,
+                self._watches,
+            ):
                 known.pop(request_id, None)
+
+    async def _wait(self, request_id: str, done: asyncio.Event) -> None:
+        """Until the last sample; RequestError when the next frames do not come."""
+        watch = self._watches[request_id] = Watch(self._ports.deadlines)
+        while not done.is_set():
+            try:
+                async with asyncio.timeout_at(watch.due_at):
+                    await done.wait()
+            except TimeoutError:
+                if not self._engine.is_idle(request_id):
+                    watch.hear()  # it waits for us
+                elif watch.is_overdue:
+                    raise overdue(self._ports.source, self._ports.name) from None
 
     def take(self, receiver: Receiver, chunk: Chunk) -> None:
         """Frames of one request, int32 [n, codebooks]."""
@@ -63,6 +85,7 @@ class Code2WavStage:
             return
         codes = chunk.tensors["codes"].numpy() if "codes" in chunk.tensors else None
         self._from[chunk.request_id] = receiver
+        self._watches[chunk.request_id].hear()
         self._engine.push(chunk.request_id, codes, chunk.last)
         self._work.set()
 
@@ -74,19 +97,29 @@ class Code2WavStage:
             done.set()
 
     async def _loop(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self._work.wait()
             self._work.clear()
             try:
-                while answers := await loop.run_in_executor(None, self._engine.step):
+                while answers := await self._step():
                     for answer in answers:
                         self._send(answer)
-            except Exception:  # a batch failed: its requests are told, the next batch may be fine
-                logger.exception("decoding failed")
-                self._failed.update(self._done)
-                for done in self._done.values():
-                    done.set()
+            except BatchFailed as error:  # the next batch may be fine
+                logger.exception("a batch of the vocoder failed")
+                for request_id in error.request_ids:
+                    self._fail(request_id)
+                self._work.set()
+
+    def _fail(self, request_id: str) -> None:
+        self._engine.cancel(request_id)
+        done = self._done.get(request_id)
+        if done is not None:
+            self._failed.add(request_id)
+            done.set()
+
+    async def _step(self) -> list[Audio]:
+        async with self._stepping:
+            return await asyncio.get_running_loop().run_in_executor(None, self._engine.step)
 
     def _send(self, answer: Audio) -> None:
         request_id, pcm, codes, last = answer
@@ -104,6 +137,11 @@ class Code2WavStage:
         self._ports.send_output(request_id, "audio", meta, tensors, last)
         if last:
             done.set()
+
+    async def alive(self) -> None:
+        """Waits for the step that runs."""
+        async with self._stepping:
+            return
 
     async def close(self) -> None:
         """Stop the loop."""

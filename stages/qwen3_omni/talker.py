@@ -19,6 +19,8 @@ from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingPa
 from omnistage.stages.vllm.engine import make_engine, refuse_preemption
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.step import OVERDUE
+from omnistage.stages.watch import overdue
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +50,8 @@ class Talker:
         bridge = BridgeConfig(
             late_inputs=True,
             feeds=ports.feeds,
+            first_chunk_s=ports.deadlines.first_chunk_s,
+            next_chunk_s=ports.deadlines.next_chunk_s,
             export="codes",
             sink=ports.downstream.rows,
             chunk_sizes=ports.downstream.chunk_sizes,
@@ -166,12 +170,17 @@ class Talker:
             "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
         }
         params.extra_args = {"omnistage": options}
-        async for _ in self._engine.generate(self._prompt(len(prompt)), params, request_id):
-            pass
+        async for output in self._engine.generate(self._prompt(len(prompt)), params, request_id):
+            if output.outputs[0].stop_reason == OVERDUE:
+                raise overdue(self._ports.source, self._ports.name)
 
     def _seed(self, request: Mapping[str, Any]) -> int | None:
         seed = request.get("seed")
         return None if seed is None else derived_seed(seed, self._ports.name)
+
+    async def alive(self) -> None:
+        """A question that only the engine core's loop can answer."""
+        await self._engine.is_sleeping()
 
     async def close(self) -> None:
         """Stop the engine."""

@@ -148,6 +148,10 @@ class Thinker:
         tokenizer = self._engine.renderer.tokenizer
         return len(tokenizer.decode(token_ids, skip_special_tokens=True))
 
+    async def alive(self) -> None:
+        """A question that only the engine core's loop can answer."""
+        await self._engine.is_sleeping()
+
     async def close(self) -> None:
         """Stop the engine."""
         self._engine.shutdown()

@@ -47,7 +47,12 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
             late = None
             if self._config.late_inputs:
                 receivers = [port.receiver() for port in self._config.feeds]
-                late = LateInputs(receivers, vllm_config.model_config.max_model_len)
+                late = LateInputs(
+                    receivers,
+                    vllm_config.model_config.max_model_len,
+                    self._config.first_chunk_s,
+                    self._config.next_chunk_s,
+                )
             self._scheduler = SchedulerHalf(vllm_config, self._block_size, late)
 
     @property

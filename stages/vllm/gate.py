@@ -10,6 +10,10 @@ from typing import Any
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import Request, RequestStatus
+
+from omnistage.stages.vllm.step import OVERDUE
 
 IDLE_WAIT_S = 0.002
 LIMITS = ("max_num_running_reqs", "max_num_active_reqs")  # the second since vLLM 0.32
@@ -39,6 +43,33 @@ class _Gate:
             scheduler.running = held + scheduler.running
             for name in limits:
                 setattr(scheduler, name, getattr(scheduler, name) + len(held))
+
+    def add_request(self, request: Request) -> None:
+        scheduler: Any = self
+        scheduler.connector.scheduler_half.expect(request)
+        super().add_request(request)  # type: ignore[misc]
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
+        """As the scheduler's; requests whose input is overdue end here, as aborted ones do."""
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(  # type: ignore[misc]
+            *args, **kwargs
+        )
+        scheduler: Any = self
+        for request_id in scheduler.connector.scheduler_half.overdue():
+            request = scheduler.requests.get(request_id)
+            if request is None or request.num_output_placeholders:
+                continue  # ended, or in a step: the next look finds it again
+            scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+            told = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
+            told.outputs.append(
+                EngineCoreOutput(
+                    request_id=request_id,
+                    new_token_ids=[],
+                    finish_reason=FinishReason.ABORT,
+                    stop_reason=OVERDUE,
+                )
+            )
+        return outputs
 
 
 class GatedScheduler(_Gate, Scheduler):

@@ -6,6 +6,7 @@ upstream token goes. All else arrives through the feed, and `available` says how
 positions are complete: a position beyond it is waited for, never filled with zeros.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stages.vllm.step import NUM_INPUTS, Ints
 
 ALL = 1 << 60
-MAX_EARLY = 4096
+EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
 
 
 def late_input_options(
@@ -70,7 +71,14 @@ class RequestInputs:
         self._next_token = options["first_token_position"]
         self._end_ids: list[int] = options["end_ids"]
         self._is_complete = False
+        self.waits_since = time.monotonic()
+        self.has_heard = False
         self.add_tokens(options["tokens"], options["complete"])
+
+    @property
+    def has_all(self) -> bool:
+        """Whether nothing more will come."""
+        return self._is_complete and self._num_hidden == len(self._hidden)
 
     @property
     def available(self) -> int:
@@ -82,6 +90,8 @@ class RequestInputs:
 
     def add(self, chunk: Chunk) -> None:
         """Take a chunk of the feed: `tokens` int32 [n], or `hidden` [n, width] and `positions`."""
+        self.waits_since = time.monotonic()
+        self.has_heard = True
         if chunk.kind == "tokens":
             tokens = chunk.tensors["tokens"].numpy() if "tokens" in chunk.tensors else ()
             self.add_tokens(tokens, chunk.last)
@@ -124,11 +134,23 @@ class RequestInputs:
 class LateInputs:
     """All requests' late inputs, fed by the receivers of the stage upstream."""
 
-    def __init__(self, receivers: list[Receiver], max_model_len: int) -> None:
+    def __init__(
+        self,
+        receivers: list[Receiver],
+        max_model_len: int,
+        first_chunk_s: float,
+        next_chunk_s: float,
+    ) -> None:
         self._receivers = receivers
         self._max_model_len = max_model_len
+        self._limits_s = (first_chunk_s, next_chunk_s)
         self._by_id: dict[str, RequestInputs] = {}
-        self._early: OrderedDict[str, list[Chunk]] = OrderedDict()
+        self._expected: set[str] = set()
+        self._early: OrderedDict[str, tuple[float, list[Chunk]]] = OrderedDict()
+
+    def expect(self, request_id: str) -> None:
+        """The engine has the request: keep what comes for it until it is opened or closed."""
+        self._expected.add(request_id)
 
     def open(self, options: Mapping[str, Any]) -> RequestInputs:
         """Inputs of a request; what came before the request did is added now."""
@@ -136,7 +158,7 @@ class LateInputs:
         inputs = self._by_id.get(request_id)
         if inputs is None:
             inputs = self._by_id[request_id] = RequestInputs(options, self._max_model_len)
-            for chunk in self._early.pop(request_id, ()):
+            for chunk in self._early.pop(request_id, (0.0, ()))[1]:
                 inputs.add(chunk)
         return inputs
 
@@ -144,6 +166,7 @@ class LateInputs:
         """Forget a request that finished or was aborted."""
         self._by_id.pop(request_id, None)
         self._early.pop(request_id, None)
+        self._expected.discard(request_id)
         for receiver in self._receivers:
             receiver.forget(request_id)
 
@@ -156,9 +179,20 @@ class LateInputs:
                 if inputs is not None:
                     inputs.add(chunk)
                 else:
-                    self._early.setdefault(chunk.request_id, []).append(chunk)
-        while len(self._early) > MAX_EARLY:
-            self._early.popitem(last=False)
+                    new: tuple[float, list[Chunk]] = (time.monotonic(), [])
+                    self._early.setdefault(chunk.request_id, new)[1].append(chunk)
+
+    def overdue(self) -> list[str]:
+        """Requests whose next input did not come in time; also forgets what nobody asked for."""
+        now = time.monotonic()
+        for request_id, (came_at, _) in list(self._early.items()):
+            if now - came_at > EARLY_S and request_id not in self._expected:
+                del self._early[request_id]
+        return [
+            request_id
+            for request_id, inputs in self._by_id.items()
+            if not inputs.has_all and now - inputs.waits_since > self._limits_s[inputs.has_heard]
+        ]
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until something arrives, at most `timeout_s`."""

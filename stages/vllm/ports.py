@@ -33,13 +33,16 @@ class Port(msgspec.Struct, frozen=True):
 class BridgeConfig(msgspec.Struct, frozen=True):
     """What an engine's connector is told: `kv_connector_extra_config["omnistage"]`.
 
-    `late_inputs`: the engine's requests take late inputs from `feeds`. `export`: what the worker
-    half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last repeats;
-    empty: whole).
+    `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
+    `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later. `export`: what
+    the worker half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last
+    repeats; empty: whole).
     """
 
     late_inputs: bool = False
     feeds: list[Port] = []
+    first_chunk_s: float = 120.0
+    next_chunk_s: float = 30.0
     export: str | None = None
     sink: Port | None = None
     chunk_sizes: list[int] = []

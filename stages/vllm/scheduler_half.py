@@ -1,5 +1,6 @@
 """The connector's half in the scheduler's process: rows, late inputs and what is to be exported."""
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.ports import exporter_of
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
+
+LOOK_EVERY_S = 0.25
 
 
 def bridge_options(request: Request) -> Mapping[str, Any]:
@@ -40,6 +43,7 @@ class SchedulerHalf:
         self._inputs: dict[str, RequestInputs] = {}
         self._export: dict[int, npt.NDArray[np.bool_] | bool] = {}
         self._ids: dict[str, str] = {}
+        self._next_look = 0.0
         shape = (num_rows + 1, max_model_len + 1, step.NUM_INPUTS) if late_inputs else (1, 1, 1)
         self._table = np.zeros(shape, np.int32)
 
@@ -58,7 +62,6 @@ class SchedulerHalf:
         inputs = self._inputs.get(request.request_id)
         if inputs is None:
             inputs = self._inputs[request.request_id] = self._late.open(options)
-            self._ids[request.request_id] = options["id"]
         done = request.num_computed_tokens
         if done < inputs.num_prompt:
             needed = min(inputs.num_prompt, done + self._max_step_tokens)
@@ -77,6 +80,22 @@ class SchedulerHalf:
         """Sleep until late inputs arrive."""
         if self._late is not None:
             self._late.wait(timeout_s)
+
+    def expect(self, request: Request) -> None:
+        """The engine has got a request: what comes for it is kept, however long it queues."""
+        options = bridge_options(request)
+        if self._late is not None and options:
+            self._ids[request.request_id] = options["id"]
+            self._late.expect(options["id"])
+
+    def overdue(self) -> list[str]:
+        """Requests that have waited too long for an input; looked for a few times a second."""
+        now = time.monotonic()
+        if self._late is None or now < self._next_look:
+            return []
+        self._next_look = now + LOOK_EVERY_S
+        overdue = set(self._late.overdue())
+        return [request_id for request_id, feed_id in self._ids.items() if feed_id in overdue]
 
     def forget(self, request_id: str) -> None:
         """Drop the late inputs of a request that ended."""
@@ -117,7 +136,6 @@ class SchedulerHalf:
             inputs = self._inputs.get(new.req_id)
             if inputs is None:
                 inputs = self._inputs[new.req_id] = self._late.open(options)
-                self._ids[new.req_id] = options["id"]
             self._table[row] = inputs.table
             inputs.table = self._table[row]
         export = options.get("export_ids")

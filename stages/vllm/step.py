@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+OVERDUE = "omnistage: the next input did not come in time"  # a stop reason
+
 # Columns of StepMeta.columns and of StepTable.columns, one line a scheduled token.
 SLOT, ROW, FRAME, LAST, TEXT, CODEC, POS_T, POS_H, POS_W, HIDDEN = range(10)
 NUM_COLUMNS = 10

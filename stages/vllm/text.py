@@ -31,6 +31,10 @@ class TextStage:
             last = not chunk["choices"]
             self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
 
+    async def alive(self) -> None:
+        """A question that only the engine core's loop can answer."""
+        await self._engine.is_sleeping()
+
     async def close(self) -> None:
         """Stop the engine."""
         self._engine.shutdown()

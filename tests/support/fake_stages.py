@@ -72,13 +72,7 @@ class FakeStage:
 
     async def stop(self, grace_s: float) -> None:
         self.die("stop")
-        tasks = list(self.tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        loop = asyncio.get_running_loop()
-        loop.remove_reader(self.requests.fileno())
-        loop.remove_reader(self.outputs.fileno())
+        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
         self.requests.close()
         self.outputs.close()
 
@@ -91,6 +85,14 @@ class FakeStage:
     def die(self, how: str) -> None:
         if not self._ended.done():
             self._ended.set_result(how)
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self.requests.fileno())
+            loop.remove_reader(self.outputs.fileno())
+            for task in self.tasks.values():
+                task.cancel()
+
+    def kill(self) -> None:
+        self.die("killed")
 
     # The channel protocol
 
@@ -122,7 +124,8 @@ class FakeStage:
                 self.outputs.send(Chunk(request_id, kind, 0, tensors, more, last))
         finally:
             del self.tasks[request_id]
-            self._tell()
+            if not self._ended.done():
+                self._tell()
 
     async def _credit(self, request_id: str) -> None:
         """What a real stage's gate does."""

@@ -1,13 +1,23 @@
 """Late inputs: what is available when, and that nothing is made up."""
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.stages.vllm.late_inputs import ALL, LateInputs, RequestInputs, late_input_options
+from omnistage.connectors.inprocess import InProcessConnector
+from omnistage.stages.vllm.late_inputs import (
+    ALL,
+    EARLY_S,
+    LateInputs,
+    RequestInputs,
+    late_input_options,
+)
 from omnistage.stages.vllm.step import NUM_INPUTS
 
 MAX_LEN = 40
@@ -89,11 +99,86 @@ def test_hidden_rows_come_back_by_position() -> None:
     assert [value.view(np.float32)[0] for value in values] == [102, 104]
 
 
-def test_chunks_that_come_before_their_request_are_kept() -> None:
-    late = LateInputs([], MAX_LEN)
-    late._early["a"] = [tokens(7)]
-    assert late.open(options()).available == 6
-    assert not late._early
+class Clock:
+    """time.monotonic under a test's control."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        patch.setattr("omnistage.stages.vllm.late_inputs.time.monotonic", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Feed:
+    """Late inputs with a channel into them."""
+
+    def __init__(self, directory: Path) -> None:
+        connector = InProcessConnector(directory)
+        connector.create("feed")
+        self.sender = connector.sender("feed")
+        self.late = LateInputs([connector.receiver("feed")], MAX_LEN, 60, 10)
+
+    def send(self, *chunks: Chunk) -> None:
+        for chunk in chunks:
+            self.sender.send(chunk)
+        self.late.collect()
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    feed = Feed(tmp_path)
+    yield feed
+    feed.sender.close()
+    feed.late.shutdown()
+    InProcessConnector(tmp_path).destroy("feed")
+
+
+def test_chunks_that_come_before_their_request_are_kept(feed: Feed) -> None:
+    feed.send(tokens(7))
+    assert feed.late.open(options()).available == 6
+
+
+def test_chunks_of_a_request_that_queues_are_kept_however_long(feed: Feed, clock: Clock) -> None:
+    feed.late.expect("a")
+    feed.send(tokens(7))
+    clock.now += 1000
+    assert feed.late.overdue() == []
+    assert feed.late.open(options()).available == 6
+
+
+def test_chunks_of_a_request_that_never_comes_are_dropped(feed: Feed, clock: Clock) -> None:
+    feed.send(tokens(7))
+    clock.now += EARLY_S + 1
+    feed.late.overdue()
+    assert feed.late.open(options()).available == 5
+
+
+def test_a_request_is_overdue_when_its_first_or_next_input_is_late(
+    feed: Feed, clock: Clock
+) -> None:
+    feed.late.open(options())
+    clock.now += 59
+    assert feed.late.overdue() == []
+    feed.send(tokens(7))
+    clock.now += 9
+    assert feed.late.overdue() == []
+    clock.now += 2
+    assert feed.late.overdue() == ["a"]
+    feed.send(tokens(last=True))
+    clock.now += 1000
+    assert feed.late.overdue() == []
+
+
+def test_a_missing_hidden_row_makes_a_request_overdue(feed: Feed, clock: Clock) -> None:
+    feed.late.open(options(hidden=(1,)))
+    feed.send(tokens(7, last=True))
+    clock.now += 11
+    assert feed.late.overdue() == ["a"]
+    feed.late.close("a")
+    assert feed.late.overdue() == []
 
 
 @given(st.lists(st.integers(0, 3), max_size=12))

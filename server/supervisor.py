@@ -1,0 +1,125 @@
+"""Keeps one stage alive: starts it, ends it when it hangs, starts it again when it has ended."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from omnistage.server.stage_link import StageLauncher, StageLink, StageState
+from omnistage.stages.graph import Deadlines
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY_S, MAX_DELAY_S = 1.0, 30.0
+STEADY_S = 60.0  # a stage that served for so long is in no crash loop
+READY_GRACE_S = 10.0
+LOADING_GRACE_S = 0.5  # a stage that loads does not hear us
+
+
+class Backoff:
+    """How long to wait before a restart: not at all after a steady life, else ever longer."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+
+    def delay_s(self, served_s: float) -> float:
+        """The wait after a life in which the stage served for `served_s`."""
+        if served_s >= STEADY_S:
+            self._next_s = 0.0
+        delay = self._next_s
+        self._next_s = min(MAX_DELAY_S, max(FIRST_DELAY_S, 2 * delay))
+        return delay
+
+
+class Supervisor:
+    """One stage through all its generations.
+
+    `on_death` is called at once when it has ended; `renew` empties its channels before the next
+    generation starts. A stage that ends before it was ever ready is not started again: its
+    configuration is wrong.
+    """
+
+    def __init__(
+        self,
+        link: StageLink,
+        launch: StageLauncher,
+        directory: Path,
+        deadlines: Deadlines,
+        on_death: Callable[[StageLink], None],
+        renew: Callable[[str], None],
+    ) -> None:
+        self._link = link
+        self._launch = launch
+        self._directory = directory
+        self._deadlines = deadlines
+        self._on_death = on_death
+        self._renew = renew
+        self._backoff = Backoff()
+
+    async def start(self) -> None:
+        """Start the first generation; `keep` does the rest."""
+        self._starting = asyncio.create_task(self._start())
+        await self._starting
+
+    async def keep(self) -> None:
+        """Watch and restart until cancelled, or until the stage ends before it was ever ready."""
+        link = self._link
+        while True:
+            link.ended_by = await self._end()
+            served_s = link.served_s
+            link.state = StageState.DEAD
+            logger.error("stage %s ended: %s", link.name, link.ended_by)
+            self._on_death(link)
+            await self._handle.stop(0)
+            if not link.was_ready:
+                return
+            delay_s = self._backoff.delay_s(served_s)
+            if delay_s:
+                logger.warning("stage %s starts again in %.0f s", link.name, delay_s)
+            await asyncio.sleep(delay_s)
+            self._renew(link.name)
+            link.begin_next_generation()
+            self._starting = asyncio.create_task(self._start())
+            await asyncio.shield(self._starting)  # a stage half started could not be stopped
+
+    async def stop(self) -> None:
+        """End the stage; it has been told to."""
+        await self._starting
+        is_loading = self._link.state is StageState.LOADING
+        await self._handle.stop(LOADING_GRACE_S if is_loading else READY_GRACE_S)
+
+    async def _start(self) -> None:
+        self._link.hear_life()
+        self._handle = self._launch(self._link.name, self._directory)
+        await self._handle.start()
+        logger.info("stage %s is loading", self._link.name)
+
+    async def _end(self) -> str:
+        """How it ended: by itself, or by us because it hung."""
+        ending = asyncio.create_task(self._handle.wait())
+        hanging = asyncio.create_task(self._hang())
+        try:
+            await asyncio.wait({ending, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            if ending.done():
+                return ending.result()
+            self._handle.kill()
+            await ending
+            return hanging.result()
+        finally:
+            ending.cancel()
+            hanging.cancel()
+            await asyncio.gather(ending, hanging, return_exceptions=True)
+
+    async def _hang(self) -> str:
+        """Returns, with the reason, when the stage has been silent for too long."""
+        link = self._link
+        loop = asyncio.get_running_loop()
+        while True:
+            is_loading = link.state is StageState.LOADING
+            limit_s = self._deadlines.start_s if is_loading else self._deadlines.hang_s
+            left_s = link.alive_at + limit_s - loop.time()
+            if left_s <= 0:
+                said = "not ready" if is_loading else "no sign of life"
+                return f"{said} for {limit_s:g} s"
+            # A stage that becomes ready meanwhile has less time from then on.
+            await asyncio.sleep(min(left_s, self._deadlines.hang_s))
