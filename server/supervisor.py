@@ -89,7 +89,7 @@ class Supervisor:
         await self._handle.stop(LOADING_GRACE_S if is_loading else READY_GRACE_S)
 
     async def _start(self) -> None:
-        self._link.hear_life()
+        self._started_at = asyncio.get_running_loop().time()
         self._handle = self._launch(self._link.name, self._directory)
         await self._handle.start()
         logger.info("stage %s is loading", self._link.name)
@@ -117,7 +117,8 @@ class Supervisor:
         while True:
             is_loading = link.state is StageState.LOADING
             limit_s = self._deadlines.start_s if is_loading else self._deadlines.hang_s
-            left_s = link.alive_at + limit_s - loop.time()
+            since = self._started_at if is_loading else link.alive_at
+            left_s = since + limit_s - loop.time()
             if left_s <= 0:
                 said = "not ready" if is_loading else "no sign of life"
                 return f"{said} for {limit_s:g} s"

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -75,31 +76,142 @@ def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
         assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
 
 
-def test_a_stage_that_dies_fails_its_requests_and_leaves_the_others(tmp_path: Path) -> None:
-    text = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
+TEXT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
+
+
+def ended_by_error(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
+    """The error event that ends a stream."""
+    with client.stream("POST", URL, json={**body, "stream": True}) as response:
+        lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    error: dict[str, Any] = json.loads(lines[-2].removeprefix("data: "))["error"]
+    return error
+
+
+def wait_until(is_true: Callable[[], bool], within_s: float = 5.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not is_true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_stage_that_dies_fails_its_requests_and_starts_again_alone(tmp_path: Path) -> None:
     with (
         running_gateway(tmp_path, OMNI) as gateway,
         httpx.Client(base_url=gateway.url, timeout=5) as client,
     ):
-        code2wav = gateway.stages.stages["code2wav"]
+        thinker, code2wav = (gateway.stages.stages[name] for name in ("thinker", "code2wav"))
         killer = threading.Timer(0.2, gateway.do, [lambda: code2wav.die("signal SIGKILL")])
         killer.start()
         started = time.monotonic()
-        with client.stream("POST", URL, json=spoken("crash", stream=True)) as response:
-            lines = [line for line in response.iter_lines() if line]
+        error = ended_by_error(client, spoken("crash"))
         killer.join()
         assert time.monotonic() - started < 1
-        error = json.loads(lines[-2].removeprefix("data: "))["error"]
         assert error["code"] == "stage_unavailable"
         assert error["type"] == "server_error"
         assert "code2wav" in error["message"]
         assert "SIGKILL" in error["message"]
-        assert lines[-1] == "data: [DONE]"
-        assert settled_after_s(gateway, 1) < 1 if code2wav.tasks == {} else True
+        assert client.post(URL, json=TEXT).status_code == 200
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        health = client.get("/health").json()["stages"]
+        assert (health["code2wav"]["generation"], health["code2wav"]["restarts"]) == (2, 1)
+        assert (health["thinker"]["generation"], health["thinker"]["restarts"]) == (1, 0)
+        assert gateway.stages.stages["thinker"] is thinker
+        assert client.post(URL, json=spoken("words")).status_code == 200
+        assert settled_after_s(gateway) < 1
+
+
+def test_a_crash_loop_backs_off_and_is_not_ready(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        gateway.stages.is_loading = {"code2wav"}  # it will not come up again
+        for generation in (1, 2):
+            wait_until(lambda count=generation: len(gateway.stages.launched) == 2 + count)  # type: ignore[misc]
+            code2wav = gateway.stages.stages["code2wav"]
+            gateway.do(lambda stage=code2wav: stage.die("exit code 1"))  # type: ignore[misc]
+        time.sleep(0.2)  # the second restart waits
+        assert len(gateway.stages.launched) == 4
         assert client.get("/ready").status_code == 503
-        assert client.get("/health").json()["stages"]["code2wav"]["state"] == "dead"
-        assert client.post(URL, json=spoken("words")).status_code == 503
-        assert client.post(URL, json=text).status_code == 200
+        refused = client.post(URL, json=spoken("words"))
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) > 0
+        assert "exit code 1" in refused.json()["error"]["message"]
+        assert client.post(URL, json=TEXT).status_code == 200
+
+
+def test_a_stage_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"hang_s": 1.1}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+    ):
+        code2wav = gateway.stages.stages["code2wav"]
+        killer = threading.Timer(0.2, gateway.do, [code2wav.freeze])
+        killer.start()
+        started = time.monotonic()
+        error = ended_by_error(client, spoken("crash"))
+        killer.join()
+        assert 1.1 < time.monotonic() - started < 2.5
+        assert "code2wav" in error["message"]
+        assert "no sign of life for 1.1 s" in error["message"]
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert client.post(URL, json=spoken("words")).status_code == 200
+
+
+def test_a_stage_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"start_s": 0.3}}
+    with (
+        running_gateway(tmp_path, graph, frozenset({"talker"})) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        wait_until(lambda: client.get("/health").json()["stages"]["talker"]["state"] == "dead")
+        refused = client.post(URL, json=spoken("words")).json()["error"]["message"]
+        assert "talker" in refused
+        assert "not ready for 0.3 s" in refused
+
+
+@pytest.mark.parametrize(
+    ("script", "deadlines"),
+    [
+        ("hang", {"first_chunk_s": 0.3}),
+        ("crash", {"first_chunk_s": 0.3}),
+        ("stall", {"next_chunk_s": 0.3}),
+    ],
+)
+def test_an_output_that_does_not_come_in_time_fails_its_request(
+    script: str, deadlines: dict[str, float], tmp_path: Path
+) -> None:
+    with (
+        running_gateway(tmp_path, {**OMNI, "deadlines": deadlines}) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        started = time.monotonic()
+        refused = client.post(URL, json=spoken(script))
+        assert 0.3 <= time.monotonic() - started < 2
+        assert refused.status_code == 504
+        error = refused.json()["error"]
+        assert error["code"] == "stage_timeout"
+        assert ("thinker" if script == "hang" else "code2wav") in error["message"]
+        assert settled_after_s(gateway) < 1
+
+
+def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI, max_unsent_bytes=1 << 18) as gateway,
+        socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as deaf,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps({**TEXT, "messages": [{"role": "user", "content": "flood"}]})
+        body = body[:-1] + ', "stream": true}'
+        head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        thinker = gateway.stages.stages["thinker"]
+        wait_until(lambda: len(thinker.cancelled) == 1)
+        assert settled_after_s(gateway) < 1
+        assert client.post(URL, json=TEXT).status_code == 200
 
 
 # Without HTTP

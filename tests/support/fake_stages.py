@@ -14,6 +14,7 @@ SAMPLES_PER_FRAME = 4
 SPEAKERS = ["chelsie", "ethan"]
 WORDS = ["Hel", "lo", " there"]
 FRAMES = [2, 3]
+ALIVE_INTERVAL_S = 0.2
 
 
 def text_of(body: Mapping[str, Any]) -> str:
@@ -29,11 +30,13 @@ class FakeGraph:
         self._connector = connector
         self.stages: dict[str, FakeStage] = {}
         self.is_loading: set[str] = set()
+        self.launched: list[str] = []
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
         kind = {"thinker": FakeThinker, "code2wav": FakeCode2Wav}.get(name, FakeStage)
         self.stages[name] = kind(name, self._connector, self)
+        self.launched.append(name)
         return self.stages[name]
 
     @property
@@ -65,6 +68,7 @@ class FakeStage:
         loop.add_reader(self.outputs.fileno(), self.outputs.flush)
         if self.name not in self.graph.is_loading:
             self.become_ready()
+        self._living = asyncio.create_task(self._live())
         self._drain()
 
     async def wait(self) -> str:
@@ -72,7 +76,7 @@ class FakeStage:
 
     async def stop(self, grace_s: float) -> None:
         self.die("stop")
-        await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await asyncio.gather(self._living, *self.tasks.values(), return_exceptions=True)
         self.requests.close()
         self.outputs.close()
 
@@ -88,11 +92,20 @@ class FakeStage:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self.requests.fileno())
             loop.remove_reader(self.outputs.fileno())
-            for task in self.tasks.values():
+            for task in (self._living, *self.tasks.values()):
                 task.cancel()
 
     def kill(self) -> None:
         self.die("killed")
+
+    def freeze(self) -> None:
+        """Show no sign of life any more."""
+        self._living.cancel()
+
+    async def _live(self) -> None:
+        while True:
+            self.outputs.send(Chunk("", "alive", 0, {}, {}))
+            await asyncio.sleep(ALIVE_INTERVAL_S)
 
     # The channel protocol
 
@@ -182,6 +195,9 @@ class FakeThinker(FakeStage):
         while script == "endless":
             yield self._text({"content": "x"})
             await asyncio.sleep(0.001)
+        while script == "flood":
+            yield self._text({"content": "x" * 50_000})
+            await asyncio.sleep(0)
         usage = {"prompt_tokens": 5, "completion_tokens": 3 * num_choices, "total_tokens": 8}
         yield "text", {}, {"chunk": {"id": "v", "choices": [], "usage": usage}}, True
 
@@ -225,6 +241,7 @@ def with_logprobs() -> list[Any]:
 SCRIPTS: dict[str, Callable[[], list[Any]]] = {
     "silent": lambda: [({"content": ""}, {"finish": "stop"})],
     "endless": lambda: [],
+    "flood": lambda: [],
     "tool": tool_call,
     "logprobs": with_logprobs,
 }
@@ -236,7 +253,9 @@ class FakeCode2Wav(FakeStage):
     async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
         script = text_of(meta["body"])
         num_frames = 0
-        if script in ("hang", "crash"):
+        if script == "stall":
+            yield "audio", self._sound(0, 1, False), {}, False
+        if script in ("hang", "crash", "stall"):
             await asyncio.Event().wait()
         while script == "endless":
             yield "audio", self._sound(0, 1, False), {}, False

@@ -15,6 +15,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
 from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.stages.graph import StageGraph
 
 T = TypeVar("T")
@@ -70,7 +71,8 @@ def running_gateway(
     directory: Path,
     graph: dict[str, Any],
     loading: frozenset[str] = frozenset(),
-    keep_alive_s: float = 15.0,
+    keep_alive_s: float = KEEP_ALIVE_S,
+    max_unsent_bytes: int = MAX_UNSENT_BYTES,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends."""
     listening = socket.create_server(("127.0.0.1", 0))
@@ -83,7 +85,7 @@ def running_gateway(
         stages.is_loading = set(loading)
         parsed = StageGraph.model_validate(graph)
         async with Orchestrator(parsed, directory, stages.launch, shared) as orchestrator:
-            app = build_app(orchestrator, keep_alive_s)
+            app = build_app(orchestrator, keep_alive_s, max_unsent_bytes)
             config = uvicorn.Config(app, log_config=None, lifespan="off")
             config.timeout_graceful_shutdown = 1
             server = uvicorn.Server(config)
