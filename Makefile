@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test serve check
+.PHONY: venv demo test chaos serve check
 
 venv: $(STAMP)
 
@@ -25,6 +25,9 @@ demo: venv
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
+
+chaos: venv
+	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)
 
 check: venv
 	$(BIN)/ruff format --check .

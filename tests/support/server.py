@@ -98,9 +98,15 @@ class TinyServer:
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":
-                    event = json.loads(line.removeprefix("data: "))
+                    event = decoded(line)
                     assert "error" not in event, event
                     yield event
+
+
+def decoded(line: str) -> dict[str, Any]:
+    """One server-sent event."""
+    event: dict[str, Any] = json.loads(line.removeprefix("data: "))
+    return event
 
 
 def assert_same_sound(one: npt.NDArray[np.int16], other: npt.NDArray[np.int16]) -> None:

@@ -1,0 +1,60 @@
+"""`make chaos`: kills and stops every process below a tiny server in turn, and prints a table."""
+
+import argparse
+import asyncio
+import signal
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from support.chaos import HELLO, Outcome, chaos_graph, strike, victims
+from support.server import TinyServer, running_server
+
+from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+
+BLOWS = (signal.SIGKILL, signal.SIGSTOP)
+
+
+async def rounds(server: TinyServer, count: int, console: Console) -> list[Outcome]:
+    """Hit every process with everything, `count` times."""
+    expected = await server.ask(HELLO)
+    names = [(victim.stage, victim.role) for victim in victims(server)]
+    outcomes = []
+    for number in range(count):
+        for name in names:
+            for blow in BLOWS:
+                found = [v for v in victims(server) if (v.stage, v.role) == name]
+                if not found:
+                    continue  # a helper that was killed comes back only when it is needed
+                outcomes.append(await strike(server, found[0], blow, expected))
+                console.print(number + 1, outcomes[-1].victim, blow.name, markup=False)
+    return outcomes
+
+
+def main() -> None:
+    """Print, for each process and blow, the slowest error and the slowest return to service."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    console = Console(width=100)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_tiny_checkpoint(folder / "tiny", 0)
+        options = ("--model", str(folder / "tiny"))
+        with running_server(str(chaos_graph(folder)), folder / "log", *options) as server:
+            outcomes = asyncio.run(rounds(server, arguments.rounds, console))
+    table = Table("process", "signal", "rounds", "last error, s", "in service again, s")
+    by_blow = defaultdict(list)
+    for outcome in outcomes:
+        by_blow[str(outcome.victim), outcome.blow.name].append(outcome)
+    for (victim, blow), same in by_blow.items():
+        error_s = max(outcome.error_s for outcome in same)
+        service_s = max(outcome.service_s for outcome in same)
+        table.add_row(victim, blow, str(len(same)), f"{error_s:.2f}", f"{service_s:.1f}")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Killing and stopping the processes below a tiny server, and what its clients see of it."""
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import yaml
+from support.prompts import QUESTIONS
+from support.server import Reply, TinyServer, assert_same_sound, decoded
+
+from omnistage.stages.lifetime import STAGE_MARK
+from omnistage.stages.pick import GRAPHS
+
+HANG_S = 6.0
+AUDIO_STAGES = {"thinker", "talker", "code2wav"}
+TEXT_STAGES = {"thinker"}
+NUM_STREAMS = 4  # of each sort
+HELLO = QUESTIONS[0].messages
+LONG = {
+    "max_completion_tokens": 300,
+    "ignore_eos": True,
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": 400, "ignore_eos": True}},
+}
+
+
+def chaos_graph(folder: Path) -> Path:
+    """The tiny graph with room for all streams and a short patience with hung stages."""
+    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
+    for name in ("thinker", "talker"):
+        graph["stages"][name]["engine"]["max_num_seqs"] = 2 * NUM_STREAMS
+    graph["deadlines"] = {"hang_s": HANG_S}
+    path = folder / "chaos.yaml"
+    path.write_text(yaml.safe_dump(graph))
+    return path
+
+
+# Processes
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A process below a server."""
+
+    pid: int
+    stage: str
+    role: str  # worker, engine or helper
+
+    def __str__(self) -> str:
+        return f"{self.stage} {self.role}"
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, parents first."""
+    found = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in map(int, children.read_text().split()):
+            found += [child, *descendants(child)]
+    return found
+
+
+def victims(server: TinyServer) -> list[Victim]:
+    """Every process below a server."""
+    found = []
+    for pid in filter(is_there, descendants(server.process.pid)):
+        process = Path(f"/proc/{pid}")
+        command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
+        environment = (process / "environ").read_bytes().split(b"\0")
+        marks = [item for item in environment if item.startswith(f"{STAGE_MARK}=".encode())]
+        if b"omnistage.stages.worker" in command:
+            words = command.split()
+            found.append(Victim(pid, words[words.index(b"--stage") + 1].decode(), "worker"))
+        else:
+            role = "helper" if b"resource_tracker" in command else "engine"
+            found.append(Victim(pid, marks[0].partition(b"=")[2].decode(), role))
+    return sorted(found, key=lambda victim: (victim.stage, victim.role))
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# Streams
+
+
+class Stream:
+    """One client's stream: what it got, and when and how it ended."""
+
+    def __init__(self, has_audio: bool) -> None:
+        self.needs = AUDIO_STAGES if has_audio else TEXT_STAGES
+        self.has_begun = asyncio.Event()
+        self.error: dict[str, object] | None = None
+        self.has_finished = False
+        self.ended_at = 0.0
+        self._has_audio = has_audio
+
+    async def run(self, server: TinyServer) -> None:
+        """Read to the end."""
+        body = server.body(HELLO, stream=True, **LONG)
+        if not self._has_audio:
+            for key in ("audio", "return_codes", "stage_params"):
+                del body[key]
+            body["modalities"] = ["text"]
+        try:
+            async with (
+                httpx.AsyncClient(timeout=60) as client,
+                client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response,
+            ):
+                assert response.status_code == 200, await response.aread()
+                async for line in response.aiter_lines():
+                    self._take(line)
+        finally:
+            self.ended_at = time.monotonic()
+            self.has_begun.set()
+
+    def _take(self, line: str) -> None:
+        if line == "data: [DONE]":
+            self.has_finished = True
+        elif line.startswith("data: "):
+            event = decoded(line)
+            if "error" in event:
+                self.error = event["error"]
+            elif any(self._is_substance(choice["delta"]) for choice in event["choices"]):
+                self.has_begun.set()
+
+    def _is_substance(self, delta: dict[str, object]) -> bool:
+        audio = delta.get("audio") or {}
+        assert isinstance(audio, dict)
+        return bool(audio.get("data") if self._has_audio else delta.get("content"))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one blow did: seconds from it to the last error, and to the next good answer."""
+
+    victim: Victim
+    blow: signal.Signals
+    error_s: float
+    service_s: float
+
+
+async def strike(
+    server: TinyServer, victim: Victim, blow: signal.Signals, expected: Reply
+) -> Outcome:
+    """Hit one process during eight streams; checks all that must hold, and says how long it took.
+
+    A helper process is nobody's: all streams go on.
+    """
+    before = server.health()
+    streams = [Stream(has_audio=index % 2 == 0) for index in range(2 * NUM_STREAMS)]
+    running = [asyncio.create_task(stream.run(server)) for stream in streams]
+    await asyncio.gather(*(stream.has_begun.wait() for stream in streams))
+    os.kill(victim.pid, blow)
+    struck_at = time.monotonic()
+    await asyncio.gather(*running)
+    error_s = 0.0
+    for stream in streams:
+        assert stream.has_finished
+        if victim.role != "helper" and victim.stage in stream.needs:
+            assert stream.error is not None, victim
+            assert victim.stage in str(stream.error["message"])
+            error_s = max(error_s, stream.ended_at - struck_at)
+        else:
+            assert stream.error is None, (victim, stream.error)
+    assert error_s < (1.0 if blow is signal.SIGKILL else HANG_S + 1.0), victim
+    if victim.role != "helper":
+        await ready_again(server)
+    answer = await server.ask(HELLO)
+    service_s = time.monotonic() - struck_at
+    assert answer.text == expected.text
+    assert answer.codes.tolist() == expected.codes.tolist()
+    assert_same_sound(answer.pcm, expected.pcm)
+    for name, stage in server.health().items():
+        is_struck = name == victim.stage and victim.role != "helper"
+        assert stage["generation"] == before[name]["generation"] + is_struck, (victim, name)
+    if blow is signal.SIGSTOP and is_there(victim.pid):
+        os.kill(victim.pid, signal.SIGCONT)
+    return Outcome(victim, blow, error_s, service_s)
+
+
+async def ready_again(server: TinyServer, within_s: float = 120.0) -> None:
+    """Until every stage serves."""
+    started = time.monotonic()
+    async with httpx.AsyncClient(timeout=10) as client:
+        while (await client.get(f"{server.url}/ready")).status_code != 200:
+            assert time.monotonic() - started < within_s
+            await asyncio.sleep(0.1)
