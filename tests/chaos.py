@@ -29,7 +29,7 @@ async def rounds(server: TinyServer, count: int, console: Console) -> list[Outco
                 if not found:
                     continue  # a helper that was killed comes back only when it is needed
                 outcomes.append(await strike(server, found[0], blow, expected))
-                console.print(number + 1, outcomes[-1].victim, blow.name, markup=False)
+                console.print(f"round {number + 1}: {outcomes[-1].victim} {blow.name}")
     return outcomes
 
 
