@@ -45,6 +45,10 @@ class Sender(Protocol):
     def forget(self, request_id: str) -> None:
         """Drop the request's backlog; it sends nothing more."""
 
+    @property
+    def num_requests(self) -> int:
+        """Requests that have a backlog or wait for credit to come back."""
+
     def fileno(self) -> int:
         """Readable when credit or room came back: then call `flush`."""
 
@@ -69,6 +73,10 @@ class Receiver(Protocol):
 
     def forget(self, request_id: str) -> None:
         """Give back everything that the request's received chunks hold."""
+
+    @property
+    def num_requests(self) -> int:
+        """Requests whose chunks hold credit."""
 
     def close(self) -> None:
         """Close this end."""

@@ -56,6 +56,7 @@ class StageLink:
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    held: dict[str, int] = field(default_factory=dict)
 
     # Life
 
@@ -71,6 +72,7 @@ class StageLink:
             self.hear_life()
         else:
             self.counters = {name: int(chunk.meta[name]) for name in COUNTERS}
+            self.held = dict(chunk.meta["held"])
 
     def hear_life(self) -> None:
         """It was alive just now."""
@@ -82,6 +84,7 @@ class StageLink:
         self.generation += 1
         self.ready_at = None
         self.counters = dict.fromkeys(COUNTERS, 0)
+        self.held = {}
 
     @property
     def served_s(self) -> float:
@@ -96,6 +99,7 @@ class StageLink:
             "generation": self.generation,
             **self.counters,
             "restarts": self.generation - 1,
+            "held": self.held,
         }
 
     # Requests

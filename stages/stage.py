@@ -62,6 +62,7 @@ class StagePorts:
     exports_all_hidden_states: bool = False
     source: str = ""  # the stage upstream
     deadlines: Deadlines = field(default_factory=Deadlines)
+    ledger: str = ""  # the file where its engine counts what it holds
     num_chunks_out: int = 0
 
     @property

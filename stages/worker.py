@@ -26,6 +26,7 @@ from omnistage.stages.graph import Edge, StageGraph
 from omnistage.stages.kinds import KINDS
 from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
 from omnistage.stages.stage import Downstream, Stage, StagePorts
+from omnistage.stages.vllm.ledger import Ledger
 from omnistage.stages.vllm.ports import Port
 
 logger = logging.getLogger("omnistage.stage")
@@ -55,6 +56,8 @@ class StageWorker:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._ports = self._make_ports(graph)
+        self._ledger = Ledger(Path(self._ports.ledger))
+        self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
         self._stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
 
@@ -64,6 +67,7 @@ class StageWorker:
         spec = graph.stages[self._name]
         ports = StagePorts(spec.name, graph.model, spec.engine, spec.options, self._outputs)
         ports.deadlines = graph.deadlines
+        ports.ledger = str(self._directory / f"{self._name}.held")
         for edge in graph.incoming(self._name):
             prefix = f"{edge.source}.{edge.target}"
             ports.source = edge.source
@@ -156,7 +160,16 @@ class StageWorker:
             "requests_total": self._num_requests,
             "chunks_in": self._num_chunks_in,
             "chunks_out": self._ports.num_chunks_out,
+            "held": self._held(),
         }
+
+    def _held(self) -> dict[str, int]:
+        """What requests hold here and in the engine; all zero when there is none."""
+        ends: list[Receiver | Sender] = [*self._senders, self._requests, *self._opens, *self._feeds]
+        status = 1  # our own talk with the gateway
+        credits = sum(end.num_requests for end in ends) - status
+        held = self._ledger.read()
+        return {**held, "tasks": len(self._tasks), "credits": held["credits"] + credits}
 
     # Chunks
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 from rich.console import Console
 from rich.table import Table
-from support.chaos import NUM_STREAMS, chaos_graph, is_there, victims
+from support.chaos import NUM_STREAMS, chaos_graph, is_there, open_files, victims
 from support.prompts import QUESTIONS
 from support.server import Reply, TinyServer, assert_same_sound, running_server
 
@@ -116,13 +116,6 @@ def memory_kb(server: TinyServer) -> dict[str, int]:
     files = DEFAULT_ROOT.glob(f"{PREFIX}{server.process.pid}-*/*")
     kb["shared memory"] = sum(file.stat().st_blocks for file in files) // 2
     return kb
-
-
-def open_files(server: TinyServer) -> dict[str, int]:
-    """Open descriptors of every process of the server."""
-    pids = {"server": server.process.pid}
-    pids |= {str(v): v.pid for v in victims(server) if v.role != "helper"}
-    return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}
 
 
 async def run(server: TinyServer, minutes: float, console: Console) -> None:

@@ -49,7 +49,7 @@ class SpokenTokens:
             "grids": [[grid.offset, list(grid.size), grid.time_step] for grid in grids],
         }
         prompt = Tensor.from_numpy(np.asarray(prompt_ids, np.int32))
-        self._to.open.send(Chunk(self.request_id, "open", 0, {"prompt": prompt}, meta))
+        self._to.open.send(Chunk(self.request_id, "open", 0, {"prompt": prompt}, meta, last=True))
 
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take one chunk of the answer."""
@@ -99,6 +99,8 @@ class SpokenTokens:
         if not self._is_open:
             return
         if not self._released:
-            self._to.open.send(Chunk(self.request_id, "silent", 0, {}, {"request": self._meta}))
+            self._to.open.send(
+                Chunk(self.request_id, "silent", 0, {}, {"request": self._meta}, last=True)
+            )
         self._send(self._waiting, last=True)
         self._waiting = []

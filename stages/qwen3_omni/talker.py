@@ -55,6 +55,7 @@ class Talker:
             export="codes",
             sink=ports.downstream.rows,
             chunk_sizes=ports.downstream.chunk_sizes,
+            ledger=ports.ledger,
         )
         options = {"skip_tokenizer_init": True, **ports.engine, "enable_prefix_caching": False}
         self._engine = make_engine(AsyncLLM, ports.model, options, bridge, talker_config)
@@ -112,7 +113,7 @@ class Talker:
             raise RequestError(400, f"unknown voice {speaker!r}; allowed: {allowed}", param="voice")
         downstream = self._ports.downstream
         assert downstream is not None
-        downstream.open.send(Chunk(request_id, "open", 0, {}, {"request": request}))
+        downstream.open.send(Chunk(request_id, "open", 0, {}, {"request": request}, last=True))
         silent = self._silent.setdefault(request_id, asyncio.Event())
         speaking = asyncio.create_task(self._speak(request_id, meta, speaker))
         waiting = asyncio.create_task(silent.wait())
@@ -121,7 +122,7 @@ class Talker:
             if speaking.done():
                 await speaking
             else:
-                downstream.open.send(Chunk(request_id, "silent", 0, {}, {}))
+                downstream.open.send(Chunk(request_id, "silent", 0, {}, {}, last=True))
         finally:
             self._silent.pop(request_id, None)
             waiting.cancel()

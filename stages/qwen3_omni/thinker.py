@@ -102,7 +102,10 @@ class Thinker:
         overrides = None
         if ports.downstream is not None:
             bridge = BridgeConfig(
-                export="hidden", sink=ports.downstream.rows, chunk_sizes=ports.hidden_chunk_sizes
+                export="hidden",
+                sink=ports.downstream.rows,
+                chunk_sizes=ports.hidden_chunk_sizes,
+                ledger=ports.ledger,
             )
             overrides = thinker_config
         self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, overrides)

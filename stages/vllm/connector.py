@@ -5,6 +5,7 @@ It moves no KV cache. It is vLLM's own way to bring data into a step and out of 
 runners) and `wait_for_save` (after it).
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm.exporter import Exporter
 from omnistage.stages.vllm.late_inputs import LateInputs
+from omnistage.stages.vllm.ledger import Ledger
 from omnistage.stages.vllm.ports import BridgeConfig, register_exporter
 from omnistage.stages.vllm.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.step import StepMeta
@@ -41,6 +43,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self._engine_id = transfer.engine_id
         self._block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
+        self._ledger = None if self._config.ledger is None else Ledger(Path(self._config.ledger))
         self._worker: WorkerHalf | None = None
         self._scheduler: SchedulerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
@@ -53,7 +56,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                     self._config.first_chunk_s,
                     self._config.next_chunk_s,
                 )
-            self._scheduler = SchedulerHalf(vllm_config, self._block_size, late)
+            self._scheduler = SchedulerHalf(vllm_config, self._block_size, late, self._ledger)
 
     @property
     def scheduler_half(self) -> SchedulerHalf:
@@ -95,7 +98,10 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         exporter = None
         if self._config.export is not None and self._config.sink is not None:
             exporter = Exporter(
-                self._config.sink.sender(), self._config.export, self._config.chunk_sizes
+                self._config.sink.sender(),
+                self._config.export,
+                self._config.chunk_sizes,
+                self._ledger,
             )
             register_exporter(self._engine_id, exporter)
         table = StepTable.of_engine(self._engine_id)

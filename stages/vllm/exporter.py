@@ -12,6 +12,7 @@ import torch
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ConnectorError, Sender
+from omnistage.stages.vllm.ledger import Held, Ledger
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
 
@@ -50,8 +51,11 @@ class _Stream:
 class Exporter(BlockedQuery):
     """A thread that takes steps from the worker half and sends chunks downstream."""
 
-    def __init__(self, sender: Sender, kind: str, chunk_sizes: Sequence[int]) -> None:
+    def __init__(
+        self, sender: Sender, kind: str, chunk_sizes: Sequence[int], ledger: Ledger | None = None
+    ) -> None:
         self._sender = sender
+        self._ledger = ledger
         self._kind = kind
         self._sizes = list(chunk_sizes)
         self._streams: dict[int, _Stream] = {}
@@ -84,6 +88,12 @@ class Exporter(BlockedQuery):
         while not self._closing.is_set():
             if poller.poll(500):
                 self._sender.flush()
+                self._count()
+
+    def _count(self) -> None:
+        if self._ledger is not None:
+            self._ledger.write(Held.STREAMS, len(self._streams))
+            self._ledger.write(Held.CREDITS, self._sender.num_requests)
 
     def _run(self) -> None:
         while (exported := self._steps.get()) is not None:
@@ -99,6 +109,8 @@ class Exporter(BlockedQuery):
                     self._streams[new.row] = _Stream(request_id)
             if exported.values is not None:
                 self._gather(exported, exported.values)
+            if exported.started or exported.finished:
+                self._count()
 
     def _gather(self, exported: Exported, values: torch.Tensor) -> None:
         edges = np.flatnonzero(np.diff(exported.rows, prepend=-1))

@@ -21,6 +21,15 @@ LIMITS = ("max_num_running_reqs", "max_num_active_reqs")  # the second since vLL
 
 class _Gate:
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        output = self._schedule(*args, **kwargs)
+        if output.scheduled_new_reqs or output.finished_req_ids:
+            scheduler: Any = self
+            pool = scheduler.kv_cache_manager.block_pool
+            in_use = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one is a null block
+            scheduler.connector.scheduler_half.count_blocks(in_use)
+        return output
+
+    def _schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         scheduler: Any = self
         gate = scheduler.connector.scheduler_half
         gate.collect()

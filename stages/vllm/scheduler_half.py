@@ -12,6 +12,7 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
+from omnistage.stages.vllm.ledger import Held, Ledger
 from omnistage.stages.vllm.ports import exporter_of
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
@@ -31,7 +32,11 @@ class SchedulerHalf:
     """Writes one StepMeta a step and tells the gate which requests can run."""
 
     def __init__(
-        self, vllm_config: VllmConfig, block_size: int, late_inputs: LateInputs | None
+        self,
+        vllm_config: VllmConfig,
+        block_size: int,
+        late_inputs: LateInputs | None,
+        ledger: Ledger | None = None,
     ) -> None:
         scheduler = vllm_config.scheduler_config
         num_rows = scheduler.max_num_seqs
@@ -40,6 +45,7 @@ class SchedulerHalf:
         self._max_step_tokens = scheduler.max_num_batched_tokens
         self._rows = Rows(num_rows, max_model_len, block_size)
         self._late = late_inputs
+        self._ledger = ledger
         self._inputs: dict[str, RequestInputs] = {}
         self._export: dict[int, npt.NDArray[np.bool_] | bool] = {}
         self._ids: dict[str, str] = {}
@@ -104,6 +110,11 @@ class SchedulerHalf:
         if self._late is not None and feed_id is not None:
             self._late.close(feed_id)
 
+    def count_blocks(self, num_blocks: int) -> None:
+        """KV cache blocks in use."""
+        if self._ledger is not None:
+            self._ledger.write(Held.BLOCKS, num_blocks)
+
     # What a step is made of
 
     def build(self, output: SchedulerOutput) -> StepMeta:
@@ -116,6 +127,9 @@ class SchedulerHalf:
         for row, new in self._rows.assign(output):
             options = bridge_options(new)
             meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
+        if self._ledger is not None and (meta.started or meta.finished):
+            self._ledger.write(Held.ROWS, len(self._rows.row_of))
+            self._ledger.write(Held.LATE_INPUTS, len(self._inputs))
         if output.total_num_scheduled_tokens == 0:
             return meta
         tokens = self._rows.tokens(output)

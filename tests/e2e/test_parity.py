@@ -2,9 +2,19 @@
 
 import asyncio
 
+import httpx
 import numpy as np
 import pytest
-from support.prompts import QUESTIONS, Question, question, text, video_bytes, video_part
+from support.prompts import (
+    QUESTIONS,
+    Question,
+    image_part,
+    picture,
+    question,
+    text,
+    video_bytes,
+    video_part,
+)
 from support.reference import Answer, Reference
 from support.server import Reply, TinyServer, assert_same_sound
 
@@ -42,6 +52,19 @@ async def test_a_video_equals_the_reference(server: TinyServer, reference: Refer
     answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
     assert_equal(await server.ask(asked.messages), answer)
     assert_equal(await server.stream(asked.messages), answer)
+
+
+async def test_an_image_that_a_text_request_showed_first_is_spoken_about(
+    server: TinyServer, reference: Reference
+) -> None:
+    image = picture(64, 96, seed=5)
+    asked = question("seen", [image_part(image), text("And this?")], images=[image])
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = {"model": server.model, "messages": asked.messages, "max_completion_tokens": 4}
+        silent = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert silent.status_code == 200
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+    assert_equal(await server.ask(asked.messages), answer)
 
 
 async def test_a_speaker_by_name_equals_the_reference(

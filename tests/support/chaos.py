@@ -21,9 +21,9 @@ TEXT_STAGES = {"thinker"}
 NUM_STREAMS = 4  # of each sort
 HELLO = QUESTIONS[0].messages
 LONG = {
-    "max_completion_tokens": 300,
+    "max_completion_tokens": 600,
     "ignore_eos": True,
-    "stage_params": {"talker": {"temperature": 0, "max_tokens": 400, "ignore_eos": True}},
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": 700, "ignore_eos": True}},
 }
 
 
@@ -85,6 +85,13 @@ def is_there(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def open_files(server: TinyServer) -> dict[str, int]:
+    """Open descriptors of every process of the server."""
+    pids = {"server": server.process.pid}
+    pids |= {str(v): v.pid for v in victims(server) if v.role != "helper"}
+    return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}
 
 
 # Streams
@@ -157,6 +164,7 @@ async def strike(
     streams = [Stream(has_audio=index % 2 == 0) for index in range(2 * NUM_STREAMS)]
     running = [asyncio.create_task(stream.run(server)) for stream in streams]
     await asyncio.gather(*(stream.has_begun.wait() for stream in streams))
+    assert not any(stream.has_finished for stream in streams), "the streams are too short"
     os.kill(victim.pid, blow)
     struck_at = time.monotonic()
     await asyncio.gather(*running)

@@ -146,8 +146,13 @@ class FakeStage:
             await asyncio.sleep(0.001)
 
     def _tell(self) -> None:
-        meta = {"running": len(self.tasks), "waiting": 0, "requests_total": len(self.seen)}
+        meta: dict[str, Any] = {
+            "running": len(self.tasks),
+            "waiting": 0,
+            "requests_total": len(self.seen),
+        }
         meta |= {"chunks_in": len(self.seen), "chunks_out": self.num_sent}
+        meta |= {"held": {"tasks": len(self.tasks)}}
         self.outputs.send(Chunk("", "status", 0, {}, meta))
 
     async def answer(
