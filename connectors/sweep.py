@@ -1,4 +1,4 @@
-"""A server run's folder in shared memory, and the removal of folders whose server is gone."""
+"""A server run's folders in memory and on disk, and the removal of what dead servers left."""
 
 import fcntl
 import os
@@ -8,39 +8,57 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PREFIX = "omnistage-"
-LOCK = "lock"
+LOCK, UNLOCKED = "lock", "lock.new"
+SCRATCH = "scratch"  # a link to the folder on disk
 DEFAULT_ROOT = Path("/dev/shm")
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """A folder that is ours while the lock in it is held: the kernel frees it when we end."""
+    """Folders that are ours while the lock is held: the kernel frees it when we end.
+
+    `path` is in memory and small; `scratch` is the temporary folder of our stages: sockets and
+    files that their engines leave behind when they are killed go with it.
+    """
 
     path: Path
+    scratch: Path
     lock: int
 
     def remove(self) -> None:
-        """Remove the folder and let the lock go."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove both folders and let the lock go."""
+        remove_run(self.path)
         os.close(self.lock)
 
 
-def make_run_directory(root: Path = DEFAULT_ROOT) -> RunDirectory:
-    """Make this run's folder, locked for as long as this process lives."""
-    path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=root))
-    lock = os.open(path / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+def make_run_directory(root: Path = DEFAULT_ROOT, scratch_root: Path | None = None) -> RunDirectory:
+    """Make this run's folders, locked for as long as this process lives."""
+    prefix = f"{PREFIX}{os.getpid()}-"
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=root))
+    scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=scratch_root))
+    (path / SCRATCH).symlink_to(scratch)
+    lock = os.open(path / UNLOCKED, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    return RunDirectory(path, lock)
+    (path / UNLOCKED).rename(path / LOCK)  # nobody ever sees it free while we live
+    return RunDirectory(path, scratch, lock)
 
 
 def sweep(root: Path = DEFAULT_ROOT) -> list[Path]:
-    """Remove the folders of servers that are gone; returns them."""
+    """Remove the folders of servers that are gone; returns those in memory."""
     removed = []
     for path in root.glob(f"{PREFIX}*"):
         if is_abandoned(path / LOCK):
-            shutil.rmtree(path, ignore_errors=True)
+            remove_run(path)
             removed.append(path)
     return removed
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run's folder in memory and the one on disk that it names."""
+    scratch = (path / SCRATCH).resolve()
+    if scratch.name.startswith(PREFIX) and scratch != path:
+        shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def is_abandoned(lock: Path) -> bool:

@@ -1,13 +1,17 @@
 """The process of one stage, seen from the server: start, log, end."""
 
 import asyncio
+import getpass
 import logging
 import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+
+from omnistage.connectors.sweep import SCRATCH
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +32,10 @@ class StageProcess:
         worker = [sys.executable, "-m", "omnistage.stages.worker"]
         place = ["--stage", name, "--run-directory", str(directory)]
         self._command = [*worker, *place] if command is None else list(command)
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        scratch = directory / SCRATCH
+        if scratch.exists():
+            self._environment |= scratch_environment(scratch.resolve())
 
     async def start(self) -> None:
         """Start the process and forward what it prints."""
@@ -42,7 +50,7 @@ class StageProcess:
                 stdout=writing,
                 stderr=asyncio.subprocess.STDOUT,
                 start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                env=self._environment,
             )
         finally:
             os.close(writing)
@@ -75,6 +83,8 @@ class StageProcess:
                 self._kill_group()
         await self._watching
         await self._log.close()
+        for pid in self._members():  # a resource tracker that does not end
+            _kill(pid)
 
     async def _watch(self) -> str:
         code = await self._process.wait()
@@ -86,10 +96,46 @@ class StageProcess:
         return bool(done)
 
     def _kill_group(self) -> None:
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            logger.debug("no process of stage %s is left", self.name)
+        """Kill all but Python's resource trackers: they clean up after the dead, then end."""
+        for pid in self._members():
+            if not _is_resource_tracker(pid):
+                _kill(pid)
+
+    def _members(self) -> list[int]:
+        """The processes of our group that run."""
+        members = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = stat.read_text().rpartition(")")[2].split()
+            except OSError:
+                continue  # it has just ended
+            state, group = fields[0], int(fields[2])
+            if group == self._process.pid and state != "Z":
+                members.append(int(stat.parent.name))
+        return members
+
+
+def scratch_environment(scratch: Path) -> dict[str, str]:
+    """Temporary files go to a run's own folder; compiled code stays where the next run finds it."""
+    kept = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    return {
+        "TMPDIR": str(scratch),
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept)),
+    }
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        logger.debug("process %d has just ended", pid)
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 class StageLog(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import random
 import signal
 import tempfile
 from collections import defaultdict
@@ -9,8 +10,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from support.chaos import HELLO, Outcome, chaos_graph, strike, victims
-from support.server import TinyServer, running_server
+from support.chaos import HELLO, Outcome, chaos_graph, kill_under_load, strike, traces, victims
+from support.server import TinyServer, launch, running_server
 
 from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
 
@@ -33,10 +34,27 @@ async def rounds(server: TinyServer, count: int, console: Console) -> list[Outco
     return outcomes
 
 
+async def server_kills(count: int, model: str, folder: Path, console: Console) -> None:
+    """Kill whole servers at random moments, each in the traces of the one before."""
+    chance = random.Random(0)
+    before = traces()
+    for number in range(count):
+        server = launch(str(chaos_graph(folder)), folder / "log", "--model", model)
+        after_s = chance.uniform(1, 40)
+        gone_s = await kill_under_load(server, after_s)
+        console.print(f"kill {number + 1}: {after_s:.1f} s after the start, gone in {gone_s:.2f} s")
+    left = traces() - before
+    with running_server(model, folder / "log"):
+        assert not left & traces(), left & traces()
+    assert traces() <= before, traces() - before
+    console.print(f"{count} servers killed; the next start left nothing of them")
+
+
 def main() -> None:
     """Print, for each process and blow, the slowest error and the slowest return to service."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--server-kills", type=int, default=20)
     arguments = parser.parse_args()
     console = Console(width=100)
     with tempfile.TemporaryDirectory() as name:
@@ -45,6 +63,8 @@ def main() -> None:
         options = ("--model", str(folder / "tiny"))
         with running_server(str(chaos_graph(folder)), folder / "log", *options) as server:
             outcomes = asyncio.run(rounds(server, arguments.rounds, console))
+        model = str(folder / "tiny")
+        asyncio.run(server_kills(arguments.server_kills, model, folder, console))
     table = Table("process", "signal", "rounds", "last error, s", "in service again, s")
     by_blow = defaultdict(list)
     for outcome in outcomes:

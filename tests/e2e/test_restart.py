@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos import HELLO, chaos_graph, strike, victims
-from support.server import Reply, TinyServer, running_server
+from support.chaos import HELLO, chaos_graph, kill_under_load, strike, traces, victims
+from support.server import Reply, TinyServer, launch, running_server
 
 pytestmark = pytest.mark.engine
 
@@ -43,3 +43,16 @@ async def test_only_the_stage_that_was_hit_starts_again(
 ) -> None:
     victim = next(v for v in victims(server) if (v.stage, v.role) == (stage, role))
     await strike(server, victim, blow, expected)
+
+
+async def test_a_killed_server_leaves_nothing_that_the_next_one_does_not_remove(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    before = traces()
+    killed = launch(str(tiny_checkpoint), tmp_path / "killed")
+    await kill_under_load(killed, after_s=25)
+    assert traces(killed.process.pid)
+    with running_server(str(tiny_checkpoint), tmp_path / "log") as server:
+        assert not traces(killed.process.pid)
+        assert traces(server.process.pid)
+    assert traces() <= before

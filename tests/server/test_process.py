@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from omnistage.connectors.sweep import make_run_directory
 from omnistage.server.process import StageProcess
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -79,3 +80,37 @@ async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> 
     assert await stage.wait() == "signal SIGKILL"
     await until(lambda: is_gone(child))
     await stage.stop(0)
+
+
+async def test_a_killed_stage_leaves_no_semaphore(tmp_path: Path) -> None:
+    """Python's resource tracker outlives the kill for as long as it takes to clean up."""
+    script = (
+        "import multiprocessing, time\n"
+        "lock = multiprocessing.get_context('spawn').Lock()\n"
+        "print(lock._semlock.name, flush=True); time.sleep(60)"
+    )
+    names: list[str] = []
+    stage = process(script)
+    await stage.start()
+    stage._log._write = lambda line: names.append(line.decode())  # type: ignore[method-assign]
+    await until(lambda: any(names))
+    path = Path("/dev/shm") / f"sem.{names[0].strip().removeprefix('/')}"
+    assert path.exists()
+    stage.kill()
+    await stage.stop(0)
+    assert not path.exists()
+    assert stage._members() == []
+
+
+async def test_temporary_files_go_to_the_runs_scratch_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    run = make_run_directory(tmp_path, tmp_path)
+    script = "import tempfile; print(tempfile.gettempdir())"
+    stage = StageProcess("thinker", run.path, [sys.executable, "-c", script])
+    await stage.start()
+    await stage.wait()
+    await stage.stop(1)
+    assert caplog.messages == [f"[thinker] {run.scratch}"]
+    run.remove()

@@ -1,8 +1,10 @@
 """Killing and stopping the processes below a tiny server, and what its clients see of it."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,7 @@ import yaml
 from support.prompts import QUESTIONS
 from support.server import Reply, TinyServer, assert_same_sound, decoded
 
+from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
 from omnistage.stages.lifetime import STAGE_MARK
 from omnistage.stages.pick import GRAPHS
 
@@ -191,6 +194,46 @@ async def strike(
     if blow is signal.SIGSTOP and is_there(victim.pid):
         os.kill(victim.pid, signal.SIGCONT)
     return Outcome(victim, blow, error_s, service_s)
+
+
+async def load(server: TinyServer) -> None:
+    """Eight clients that ask again and again, whatever the answer is."""
+
+    async def ask(has_audio: bool) -> None:
+        while True:
+            stream = Stream(has_audio)
+            with contextlib.suppress(httpx.TransportError, AssertionError):  # it dies, it loads
+                await stream.run(server)
+            await asyncio.sleep(0.1)
+
+    async with asyncio.TaskGroup() as group:
+        for index in range(2 * NUM_STREAMS):
+            group.create_task(ask(has_audio=index % 2 == 0))
+
+
+async def kill_under_load(server: TinyServer, after_s: float) -> float:
+    """kill -9 of a server `after_s` after its start; seconds until no process of its is left."""
+    loading = asyncio.create_task(load(server))
+    await asyncio.sleep(after_s)
+    below = descendants(server.process.pid)
+    assert server.process.poll() is None
+    server.process.kill()
+    killed_at = time.monotonic()
+    server.process.wait()
+    loading.cancel()
+    await asyncio.gather(loading, return_exceptions=True)
+    while left := [pid for pid in below if is_there(pid)]:
+        assert time.monotonic() - killed_at < 2, left
+        await asyncio.sleep(0.01)
+    return time.monotonic() - killed_at
+
+
+def traces(pid: int | None = None) -> set[Path]:
+    """Files in memory and on disk of runs, of one server's or all; semaphores are nobody's."""
+    owner = "" if pid is None else f"{pid}-"
+    roots = (DEFAULT_ROOT, Path(tempfile.gettempdir()))
+    found = {path for root in roots for path in root.glob(f"{PREFIX}{owner}*")}
+    return found if pid is not None else found | set(DEFAULT_ROOT.glob("sem.mp-*"))
 
 
 async def ready_again(server: TinyServer, within_s: float = 120.0) -> None:

@@ -122,9 +122,8 @@ def free_port() -> int:
         return port
 
 
-@contextlib.contextmanager
-def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer]:
-    """Serve a folder or a graph file until the context ends; it must end by itself."""
+def launch(target: str, log: Path, *options: str) -> TinyServer:
+    """Start a server over a folder or a graph file; it is not ready yet."""
     port = free_port()
     command = [sys.executable, "-m", "omnistage.server.cli", "serve", target]
     command += ["--host", "127.0.0.1", "--port", str(port), *options]
@@ -132,15 +131,22 @@ def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ)
         )
-    url = f"http://127.0.0.1:{port}"
+    model = options[options.index("--model") + 1] if "--model" in options else target
+    return TinyServer(f"http://127.0.0.1:{port}", process, model)
+
+
+@contextlib.contextmanager
+def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer]:
+    """Serve a folder or a graph file until the context ends; it must end by itself."""
+    server = launch(target, log, *options)
+    process = server.process
     try:
         deadline = time.monotonic() + START_S
-        while not is_ready(url):
+        while not is_ready(server.url):
             assert process.poll() is None, log.read_text()[-6000:]
             assert time.monotonic() < deadline, log.read_text()[-6000:]
             time.sleep(0.2)
-        model = httpx.get(f"{url}/v1/models").json()["data"][0]["id"]
-        yield TinyServer(url, process, model)
+        yield server
     finally:
         process.send_signal(signal.SIGTERM)
         try:
