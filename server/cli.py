@@ -1,5 +1,6 @@
 """The command line: check, serve, tiny, bench."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,13 @@ bench = typer.Typer(help="Measure parts of omnistage on this machine.", no_args_
 app.add_typer(bench, name="bench")
 YAML_ENDINGS = (".yaml", ".yml")
 TINY_MODELS = ("qwen3-omni",)
+
+
+class LoadFormat(StrEnum):
+    """What every kind of stage knows."""
+
+    AUTO = "auto"
+    DUMMY = "dummy"
 
 
 def resolve(target: str, model: str | None) -> StageGraph:
@@ -77,6 +85,9 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
+    load_format: Annotated[
+        LoadFormat | None, typer.Option(help="Of every stage's weights; dummy: random, no file.")
+    ] = None,
     client_buffer_mb: Annotated[
         int, typer.Option(min=1, help="MiB a client may leave unread before it is cut off.")
     ] = 16,
@@ -88,6 +99,8 @@ def serve(
         raise fail(str(error)) from None
     for sentence in missing_gpus(graph):
         raise fail(sentence)
+    if load_format is not None:
+        graph = graph.with_load_format(load_format.value)
     from omnistage.server.serve import serve as serve_graph
 
     try:
@@ -102,10 +115,18 @@ def tiny(
     model: Annotated[str, typer.Argument(help=f"One of: {', '.join(TINY_MODELS)}.")],
     folder: Annotated[Path, typer.Argument(help="Where to write it.")],
     seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    real_size: Annotated[
+        bool, typer.Option("--real-size", help="The real sizes, no weights: for dummy ones.")
+    ] = False,
 ) -> None:
     """Write a tiny checkpoint with random weights."""
     if model not in TINY_MODELS:
         raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
+    if real_size:
+        from omnistage.stages.qwen3_omni.real_size import write_real_size_folder
+
+        write_real_size_folder(folder)
+        return
     from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
 
     write_tiny_checkpoint(folder, seed)

@@ -242,6 +242,14 @@ class StageGraph(Model):
         """The stage that requests come to."""
         return self.order[0]
 
+    def with_load_format(self, load_format: str) -> "StageGraph":
+        """The graph whose stages all take their weights in this format."""
+        stages = {
+            name: stage.model_copy(update={"engine": {**stage.engine, "load_format": load_format}})
+            for name, stage in self.stages.items()
+        }
+        return self.model_copy(update={"stages": stages})
+
     def incoming(self, name: str) -> list[Edge]:
         """Edges to a stage."""
         return [edge for edge in self.edges if edge.target == name]

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import Qwen3OmniMoeConfig
 
-from omnistage.stages.qwen3_omni.tiny_processors import (
+from omnistage.stages.qwen3_omni.processors import (
     MERGE_SIZE,
     PATCH_SIZE,
     TEMPORAL_PATCH_SIZE,

@@ -102,7 +102,7 @@ class TinyTokenizer:
 
 def make_tokenizer() -> TinyTokenizer:
     """Build the tokenizer; it is the same for every seed."""
-    vocabulary = {character: byte for byte, character in _byte_characters().items()}
+    vocabulary = {character: byte for byte, character in byte_characters().items()}
     merges = []
     for word in ROLE_WORDS:
         for end in range(2, len(word) + 1):
@@ -118,7 +118,7 @@ def make_tokenizer() -> TinyTokenizer:
     return TinyTokenizer(tokenizer)
 
 
-def _byte_characters() -> dict[int, str]:
+def byte_characters() -> dict[int, str]:
     """GPT-2's printable stand-in for each byte."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = [byte for byte in range(256) if byte not in printable]

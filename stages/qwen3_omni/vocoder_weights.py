@@ -16,7 +16,10 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 from transformers.utils.hub import cached_file
 
+from omnistage.stages.dummy_weights import fill_with_dummy_weights
+
 PREFIX = "code2wav."
+DUMMY_BOUND = 0.03  # its sound then varies, and is not clipped
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
@@ -24,7 +27,7 @@ INDEX_FILE = "model.safetensors.index.json"
 def load_vocoder(
     model: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool = True
 ) -> Qwen3OmniMoeCode2Wav:
-    """The vocoder of a checkpoint folder or hub name; without weights, a random one of its size."""
+    """The vocoder of a checkpoint folder or hub name; without weights, one with dummy weights."""
     config_file = _find(model, "config.json")
     if config_file is None:
         raise FileNotFoundError(f"{model} has no config.json")
@@ -34,7 +37,10 @@ def load_vocoder(
     config = Qwen3OmniMoeCode2WavConfig(**settings["code2wav_config"])
     if not has_weights:
         with torch.device(device):
-            return _freeze(Qwen3OmniMoeCode2Wav(config), dtype)
+            vocoder = _freeze(Qwen3OmniMoeCode2Wav(config), dtype)
+        named: nn.Module = vocoder
+        fill_with_dummy_weights(named.named_parameters(), DUMMY_BOUND)
+        return vocoder
     with torch.device("meta"):
         vocoder = Qwen3OmniMoeCode2Wav(config)
     vocoder.load_state_dict(_read_tensors(model, device, dtype), assign=True)

@@ -8,6 +8,7 @@ import vllm.envs
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
+from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT
 from omnistage.stages.vllm.ports import BridgeConfig
 
 logger = logging.getLogger(__name__)
@@ -27,13 +28,16 @@ def make_engine(
 ) -> Engine:
     """Start an engine; `options` are vLLM's engine arguments, ours come on top.
 
-    Raises ValueError for an engine argument that vLLM does not know.
+    `load_format: dummy` means our dummy weights. Raises ValueError for an engine argument that vLLM
+    does not know.
     """
     known = set(AsyncEngineArgs.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
         raise ValueError(f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}")
     arguments: dict[str, Any] = {"disable_log_stats": True, **options, "model": model}
+    if arguments.get("load_format") == "dummy":
+        arguments["load_format"] = LOAD_FORMAT
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:

@@ -1,7 +1,7 @@
 """The `vllm.general_plugins` entry point: runs in every process of an engine.
 
-It names our model classes by dotted path (nothing heavy is imported) and ties the process's life
-to that of its parent.
+It names our model classes by dotted path (no model is imported), makes our load format known and
+ties the process's life to that of its parent.
 """
 
 from omnistage.stages.lifetime import end_with_parent
@@ -13,11 +13,14 @@ MODELS = {
 
 
 def register() -> None:
-    """Register the model classes; end with the parent where the parent is a stage."""
+    """Register models and load format; end with the parent where the parent is a stage."""
     from vllm import ModelRegistry
+
+    from omnistage.stages.vllm.dummy_loader import register_dummy_loader
 
     known = ModelRegistry.get_supported_archs()
     for name, path in MODELS.items():
         if name not in known:
             ModelRegistry.register_model(name, path)
+    register_dummy_loader()
     end_with_parent()

@@ -5,11 +5,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from omnistage.server import cli
+from omnistage.stages.graph import StageGraph
 from omnistage.stages.pick import GRAPHS
 
 runner = CliRunner()
@@ -113,3 +115,27 @@ def test_tiny_writes_the_checkpoint_of_a_seed(tmp_path: Path) -> None:
     result = runner.invoke(cli.app, ["tiny", "qwen3-omni", str(folder), "--seed", "3"])
     assert result.exit_code == 0, result.output
     assert (folder / "model.safetensors").is_file()
+
+
+def test_tiny_writes_the_real_sizes_without_weights(tmp_path: Path) -> None:
+    folder = tmp_path / "real"
+    result = runner.invoke(cli.app, ["tiny", "qwen3-omni", str(folder), "--real-size"])
+    assert result.exit_code == 0, result.output
+    assert (folder / "config.json").is_file()
+    assert not (folder / "model.safetensors").exists()
+
+
+def test_a_load_format_goes_to_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[StageGraph] = []
+
+    def serve(graph: StageGraph, *_: Any, **__: Any) -> int:
+        served.append(graph)
+        return 0
+
+    monkeypatch.setattr("omnistage.server.serve.serve", serve)
+    tiny = str(GRAPHS / "qwen3_omni_tiny.yaml")
+    result = runner.invoke(cli.app, ["serve", tiny, "--model", "m", "--load-format", "dummy"])
+    assert result.exit_code == 0, result.output
+    stages = served[0].stages.values()
+    assert [stage.engine["load_format"] for stage in stages] == ["dummy"] * 3
+    assert served[0].stages["code2wav"].engine["num_slots"] == 8

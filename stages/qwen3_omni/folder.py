@@ -1,0 +1,35 @@
+"""The files of a Hugging Face folder that say how to read and write text."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import GenerationConfig
+
+from omnistage.stages.qwen3_omni.tiny_tokenizer import CHAT_TEMPLATE, TinyTokenizer
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """One configuration file."""
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+
+
+def write_tokenizer(
+    folder: Path, tokenizer: TinyTokenizer, settings: Mapping[str, Any] | None = None
+) -> None:
+    """Tokenizer and chat template; `settings` win over the tokenizer's own configuration."""
+    tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json", {**tokenizer.config, **(settings or {})})
+    # transformers reads the first of the two, vLLM the second.
+    write_json(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+
+
+def generation_config(tokenizer: TinyTokenizer) -> GenerationConfig:
+    """Greedy; an answer ends with the turn or the text."""
+    return GenerationConfig(
+        eos_token_id=[tokenizer.id("<|im_end|>"), tokenizer.id("<|endoftext|>")],
+        pad_token_id=tokenizer.id("<|endoftext|>"),
+        do_sample=False,
+    )

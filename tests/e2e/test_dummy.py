@@ -1,0 +1,36 @@
+"""A folder without weights, served with dummy ones."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.server import assert_same_sound, running_server
+
+pytestmark = pytest.mark.engine
+
+EXACT_LENGTH = {
+    "max_completion_tokens": 8,
+    "stage_params": {
+        "thinker": {"ignore_eos": True},
+        "talker": {"temperature": 0, "max_tokens": 12, "ignore_eos": True},
+    },
+}
+
+
+async def test_a_folder_without_weights_answers_the_same_each_time(
+    tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    with running_server(str(folder), tmp_path / "log", "--load-format", "dummy") as server:
+        messages = [{"role": "user", "content": "Hello"}]
+        replies = [await server.ask(messages, **EXACT_LENGTH) for _ in range(2)]
+    first, second = replies
+    assert first.raw["usage"]["completion_tokens"] == 8 + 12
+    assert first.codes.shape == (12, 4)
+    assert len(np.unique(first.codes)) > 4
+    assert len(first.pcm) == 12 * 1920 - 555
+    assert first.text == second.text
+    assert np.array_equal(first.codes, second.codes)
+    assert_same_sound(first.pcm, second.pcm)
