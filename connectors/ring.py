@@ -183,10 +183,10 @@ class RingSender:
 
     def _check_size(self, chunk: Chunk, header: bytes) -> None:
         num_bytes = PREFIX.size + len(header) + chunk.num_bytes
-        if num_bytes > self._size // 4:
+        if num_bytes > self._size // 2:  # more might never fit before or after the end
             raise ChunkTooLarge(
                 f"a {chunk.kind} chunk of {num_bytes} bytes; this channel takes at most "
-                f"{self._size // 4}: raise its arena_mb"
+                f"{self._size // 2}: raise its arena_mb"
             )
 
     def _credit(self, request: _Outgoing) -> int:
