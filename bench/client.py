@@ -1,6 +1,8 @@
 """Sends chat requests and records when the parts of their answers arrive.
 
-An arrival is stamped when its bytes are handed over, before anything of them is parsed.
+A request starts when its body is about to be written to its connection: making the connection is
+not counted, nor is waiting for the other requests that are sent at the same moment. An arrival is
+stamped when its bytes are handed over, before anything of them is parsed.
 """
 
 import asyncio
@@ -18,6 +20,7 @@ from omnistage.bench.recording import AnswerError, Recording
 from omnistage.bench.report import Sample
 
 CONNECT_S = 10.0
+SENDING = "http11.send_request_body.started"  # httpcore's name
 
 
 class ServerError(ValueError):
@@ -82,13 +85,12 @@ class ChatClient:
     async def ask(self, number: int, body: Mapping[str, Any], level_start_s: float) -> Sample:
         """One request; whatever fails is the sample's error."""
         loop = asyncio.get_running_loop()
-        recording = Recording()
-        error: str | None = None
         content = msgspec.json.encode(body)
-        start_s = loop.time()
+        recording = Recording(loop.time())
+        error: str | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._record(recording, content, start_s)
+                await self._record(recording, content)
             recording.check("audio" in body.get("modalities", ()))
         except TimeoutError:
             error = f"no whole answer within {self._timeout_s:g} s"
@@ -98,32 +100,39 @@ class ChatClient:
             error = f"the server sent no chat completion: {failure}"
         except (AnswerError, AudioError) as failure:
             error = str(failure)
-        end_s = loop.time()
-        return recording.to_sample(number, start_s - level_start_s, end_s - level_start_s, error)
+        return recording.to_sample(number, level_start_s, loop.time(), error)
 
-    async def _record(self, recording: Recording, content: bytes, start_s: float) -> None:
+    async def _record(self, recording: Recording, content: bytes) -> None:
+        loop = asyncio.get_running_loop()
+
+        async def trace(name: str, info: Mapping[str, Any]) -> None:
+            if name == SENDING:
+                recording.start_s = loop.time()
+
         with self._connection() as connection:
-            posted = connection.stream("POST", "chat/completions", content=content)
+            posted = connection.stream(
+                "POST", "chat/completions", content=content, extensions={"trace": trace}
+            )
             async with posted as response:
-                await _receive(response, recording, start_s)
+                await _receive(response, recording)
 
 
-async def _receive(response: httpx.Response, recording: Recording, start_s: float) -> None:
+async def _receive(response: httpx.Response, recording: Recording) -> None:
     loop = asyncio.get_running_loop()
     if response.status_code != httpx.codes.OK:
         said = error_message(await response.aread())
         raise AnswerError(f"HTTP {response.status_code}: {said}")
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         whole = await response.aread()
-        recording.take(decode_event(whole), loop.time() - start_s)
+        recording.take(decode_event(whole), loop.time())
         return
     lines = Lines()
     async for block in response.aiter_raw():
-        arrival_s = loop.time() - start_s
+        at_s = loop.time()
         for line in lines.feed(block):
             data = payload(line)
             if data and data != DONE:
-                recording.take(decode_event(data), arrival_s)
+                recording.take(decode_event(data), at_s)
 
 
 def said_of(error: httpx.HTTPError) -> str:

@@ -14,8 +14,9 @@ class AnswerError(ValueError):
 
 @dataclass(slots=True)
 class Recording:
-    """What has come of one answer; times count from the sending of its request."""
+    """What has come of the answer to a request sent at `start_s`; samples count from there."""
 
+    start_s: float
     text_arrivals_s: list[float] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     num_images: int = 0
@@ -23,11 +24,12 @@ class Recording:
     is_finished: bool = False
     _meter: AudioMeter = field(default_factory=AudioMeter)
 
-    def take(self, event: Event, arrival_s: float) -> None:
+    def take(self, event: Event, at_s: float) -> None:
         """Add one event; raises AnswerError if it is an error, AudioError if it cannot be timed."""
         if event.error is not None:
             raise AnswerError(message_of(event.error))
         self._take_usage(event.usage)
+        arrival_s = at_s - self.start_s
         is_sound = event.modality == "audio"
         for choice in event.choices:
             self.is_finished |= choice.finish_reason is not None
@@ -53,14 +55,16 @@ class Recording:
         if has_audio and not self.packets:
             raise AnswerError("the answer has no sound")
 
-    def to_sample(self, number: int, start_s: float, end_s: float, error: str | None) -> Sample:
-        """The recording as it is kept."""
+    def to_sample(
+        self, number: int, level_start_s: float, end_s: float, error: str | None
+    ) -> Sample:
+        """The recording as it is kept, of an answer that ended at `end_s`."""
         details = self.usage.completion_tokens_details
         text_tokens = details.text_tokens if details else None
         return Sample(
             number=number,
-            start_s=start_s,
-            end_s=end_s,
+            start_s=self.start_s - level_start_s,
+            end_s=end_s - level_start_s,
             text_arrivals_s=tuple(self.text_arrivals_s),
             packets=tuple(self.packets),
             num_images=self.num_images,
