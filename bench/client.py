@@ -1,26 +1,29 @@
 """Sends chat requests and records when the parts of their answers arrive.
 
-A request starts when its body is about to be written to its connection: making the connection is
-not counted, nor is waiting for the other requests that are sent at the same moment. An arrival is
-stamped when its bytes are handed over, before anything of them is parsed.
+A request starts when its body is written to its connection: neither making the connection is
+counted nor waiting for other requests that are sent at the same moment.
 """
 
 import asyncio
 import contextlib
+import json
+import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import httpcore
 import msgspec
 
 from omnistage.bench.audio import AudioError
 from omnistage.bench.events import DONE, Lines, decode_event, error_message, payload
+from omnistage.bench.network import StampedNetwork, StampedStream
 from omnistage.bench.recording import AnswerError, Recording
 from omnistage.bench.report import Sample
 
 CONNECT_S = 10.0
-SENDING = "http11.send_request_body.started"  # httpcore's name
+OK = 200
+NETWORK_ERRORS = (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException)
 
 
 class ServerError(ValueError):
@@ -39,26 +42,55 @@ def api_url(url: str) -> str:
 class ChatClient:
     """One server, with a connection for each request in flight; they are kept and used again.
 
-    A connection is an AsyncClient of its own: a pool's search for a free connection takes longer
-    with each that it has, so that 64 requests sent at once would wait for each other.
+    Each connection is a pool of its own: a pool's search for a free connection takes longer with
+    each that it has, so that 64 requests sent at once would wait for each other.
     """
 
-    def __init__(self, options: Mapping[str, Any], timeout_s: float) -> None:
-        self._options = options
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None,
+        timeout_s: float,
+        network: httpcore.AsyncNetworkBackend,
+    ) -> None:
+        self._url = url
         self._timeout_s = timeout_s
-        self._all: list[httpx.AsyncClient] = []
-        self._idle: list[httpx.AsyncClient] = []
+        self._network = network
+        self._ssl_context = ssl.create_default_context()
+        self._headers: dict[str | bytes, str | bytes] = {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+        }
+        if api_key is not None:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._all: list[httpcore.AsyncConnectionPool] = []
+        self._idle: list[httpcore.AsyncConnectionPool] = []
 
     @contextlib.contextmanager
-    def _connection(self) -> Iterator[httpx.AsyncClient]:
+    def _connection(self) -> Iterator[httpcore.AsyncConnectionPool]:
         if not self._idle:
-            self._idle.append(httpx.AsyncClient(**self._options))
-            self._all.append(self._idle[-1])
+            made = httpcore.AsyncConnectionPool(
+                self._ssl_context, max_connections=1, network_backend=self._network
+            )
+            self._all.append(made)
+            self._idle.append(made)
         connection = self._idle.pop()
         try:
             yield connection
         finally:
             self._idle.append(connection)
+
+    @contextlib.asynccontextmanager
+    async def _response(
+        self, method: str, path: str, content: bytes | None = None
+    ) -> AsyncIterator[httpcore.Response]:
+        timeouts = {"timeout": {"connect": CONNECT_S}}
+        place = f"{self._url}/{path}"
+        with self._connection() as connection:
+            async with connection.stream(
+                method, place, headers=self._headers, content=content, extensions=timeouts
+            ) as response:
+                yield response
 
     async def close(self) -> None:
         """Close every connection."""
@@ -67,19 +99,22 @@ class ChatClient:
 
     async def first_model(self) -> str:
         """The first model that the server offers; raises ServerError."""
-        place = f"{self._options['base_url']}/models"
+        place = f"{self._url}/models"
         try:
-            with self._connection() as connection:
-                response = await connection.get("models")
-            if response.status_code != httpx.codes.OK:
-                said = error_message(response.content)
-                raise ServerError(f"{place}: HTTP {response.status_code}: {said}")
-            return str(response.json()["data"][0]["id"])
-        except httpx.HTTPError as error:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._response("GET", "models") as response,
+            ):
+                content = await response.aread()
+        except TimeoutError:
+            raise ServerError(f"{place}: no answer within {self._timeout_s:g} s") from None
+        except NETWORK_ERRORS as error:
             raise ServerError(f"{place}: {said_of(error)}") from None
-        except (ValueError, LookupError, TypeError) as error:
-            if isinstance(error, ServerError):
-                raise
+        if response.status != OK:
+            raise ServerError(f"{place}: HTTP {response.status}: {error_message(content)}")
+        try:
+            return str(json.loads(content)["data"][0]["id"])
+        except (ValueError, LookupError, TypeError):
             raise ServerError(f"{place} lists no model; name one with --model") from None
 
     async def ask(self, number: int, body: Mapping[str, Any], level_start_s: float) -> Sample:
@@ -89,12 +124,15 @@ class ChatClient:
         recording = Recording(loop.time())
         error: str | None = None
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._record(recording, content)
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._response("POST", "chat/completions", content) as response,
+            ):
+                await _receive(response, recording)
             recording.check("audio" in body.get("modalities", ()))
         except TimeoutError:
             error = f"no whole answer within {self._timeout_s:g} s"
-        except httpx.HTTPError as failure:
+        except NETWORK_ERRORS as failure:
             error = said_of(failure)
         except msgspec.MsgspecError as failure:
             error = f"the server sent no chat completion: {failure}"
@@ -102,46 +140,36 @@ class ChatClient:
             error = str(failure)
         return recording.to_sample(number, level_start_s, loop.time(), error)
 
-    async def _record(self, recording: Recording, content: bytes) -> None:
-        loop = asyncio.get_running_loop()
 
-        async def trace(name: str, info: Mapping[str, Any]) -> None:
-            if name == SENDING:
-                recording.start_s = loop.time()
-
-        with self._connection() as connection:
-            posted = connection.stream(
-                "POST", "chat/completions", content=content, extensions={"trace": trace}
-            )
-            async with posted as response:
-                await _receive(response, recording)
-
-
-async def _receive(response: httpx.Response, recording: Recording) -> None:
-    loop = asyncio.get_running_loop()
-    if response.status_code != httpx.codes.OK:
+async def _receive(response: httpcore.Response, recording: Recording) -> None:
+    stream = response.extensions["network_stream"]
+    assert isinstance(stream, StampedStream)
+    recording.start_s = stream.written_s
+    if response.status != OK:
         said = error_message(await response.aread())
-        raise AnswerError(f"HTTP {response.status_code}: {said}")
-    if not response.headers.get("content-type", "").startswith("text/event-stream"):
-        whole = await response.aread()
-        recording.take(decode_event(whole), loop.time())
+        raise AnswerError(f"HTTP {response.status}: {said}")
+    if not _is_event_stream(response):
+        recording.take(decode_event(await response.aread()), stream.read_s)
         return
     lines = Lines()
-    async for block in response.aiter_raw():
-        at_s = loop.time()
+    async for block in response.aiter_stream():
         for line in lines.feed(block):
             data = payload(line)
             if data and data != DONE:
-                recording.take(decode_event(data), at_s)
+                recording.take(decode_event(data), stream.read_s)
 
 
-def said_of(error: httpx.HTTPError) -> str:
+def _is_event_stream(response: httpcore.Response) -> bool:
+    return any(
+        name.lower() == b"content-type" and value.startswith(b"text/event-stream")
+        for name, value in response.headers
+    )
+
+
+def said_of(error: Exception) -> str:
     """The kind of a failure and what the system said of it."""
-    cause: BaseException = error
-    while cause.__cause__ or cause.__context__:
-        cause = cause.__cause__ or cause.__context__ or cause
     kind = type(error).__name__
-    return f"{kind}: {cause}" if str(cause) else kind
+    return f"{kind}: {error}" if str(error) else kind
 
 
 @contextlib.asynccontextmanager
@@ -149,21 +177,10 @@ async def connected(
     url: str,
     api_key: str | None,
     timeout_s: float,
-    transport: httpx.AsyncBaseTransport | None = None,
+    network: httpcore.AsyncNetworkBackend | None = None,
 ) -> AsyncIterator[ChatClient]:
     """A client of the server at `url`, which ends in /v1."""
-    headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
-    if api_key is not None:
-        headers["Authorization"] = f"Bearer {api_key}"
-    options = {
-        "base_url": url,
-        "headers": headers,
-        "timeout": httpx.Timeout(timeout_s, connect=CONNECT_S, pool=None),
-        "transport": transport,
-        "trust_env": False,
-        "verify": httpx.create_ssl_context(),
-    }
-    client = ChatClient(options, timeout_s)
+    client = ChatClient(url, api_key, timeout_s, network or StampedNetwork())
     try:
         yield client
     finally:

@@ -1,13 +1,14 @@
 """One run: a server, a workload, and levels of load one after the other."""
 
 import asyncio
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 
-import httpx
+import httpcore
 
 from omnistage.bench.client import ChatClient, api_url, connected
 from omnistage.bench.load import Load, OpenLoop
@@ -31,13 +32,13 @@ class Plan:
 async def run_plan(
     plan: Plan,
     on_level: Callable[[Level], None],
-    transport: httpx.AsyncBaseTransport | None = None,
+    network: httpcore.AsyncNetworkBackend | None = None,
 ) -> Report:
     """Run each level and tell of it when it is over; raises ServerError before the first one."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
     url = api_url(plan.url)
     levels: list[Level] = []
-    async with connected(url, plan.api_key, plan.timeout_s, transport) as client:
+    async with connected(url, plan.api_key, plan.timeout_s, network) as client:
         model = plan.model or await client.first_model()
         next_number = 0
         for load in plan.loads:
@@ -73,6 +74,8 @@ async def run_level(
     await load.run(ask, numbers[: load.num_warmups])
     warmup_errors = tuple(sample.error for sample in samples if sample.error is not None)
     samples = []
+    gc.collect()
+    gc.freeze()  # else the collector goes through every module while answers come in
     start_s, start_cpu_s = loop.time(), time.process_time()
     await load.run(ask, numbers[load.num_warmups :])
     duration_s = loop.time() - start_s

@@ -1,13 +1,10 @@
 """Whole runs against a scripted server, in virtual time: every figure is exact."""
 
-import asyncio
-
-import httpx
 import pytest
 from support.fake_openai import MODEL, FakeOpenAI, Script
 from support.virtual_time import run_virtual
 
-from omnistage.bench.client import SENDING, ServerError
+from omnistage.bench.client import ServerError
 from omnistage.bench.load import ClosedLoop, Load, OpenLoop, arrivals
 from omnistage.bench.report import Level, Report
 from omnistage.bench.run import Plan, run_plan
@@ -26,7 +23,7 @@ def run(
     url: str = "http://a",
 ) -> Report:
     plan = Plan(url, workload, loads, timeout_s)
-    return run_virtual(run_plan(plan, lambda level: None, fake.transport()))
+    return run_virtual(run_plan(plan, lambda level: None, fake.network()))
 
 
 def level_of(script: Script, workload: Workload, load: Load | None = None) -> Level:
@@ -125,34 +122,12 @@ def test_packets_without_samples_are_no_sound() -> None:
     assert len(sample.packets) == 1
 
 
-def test_a_request_starts_when_its_body_is_written() -> None:
-    class Slow(httpx.AsyncBaseTransport):
-        """Needs a second to connect and says when it writes, as httpcore does."""
-
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            await asyncio.sleep(1.0)
-            await request.extensions["trace"](SENDING, {})
-            return await FakeOpenAI().transport().handle_async_request(request)
-
-    plan = Plan("http://a", TEXT, (ClosedLoop(1, 1, 0),), 60.0, model="m")
-    (level,) = run_virtual(run_plan(plan, lambda level: None, Slow())).levels
-    (sample,) = level.samples
-    assert (sample.start_s, sample.ttft_s) == pytest.approx((1.0, 0.25))
-
-
-def test_httpcore_says_when_a_body_is_written() -> None:
-    names = []
-
-    async def trace(name: str, info: object) -> None:
-        names.append(name)
-
-    async def post(url: str) -> None:
-        async with httpx.AsyncClient() as client:
-            await client.post(url, content=b"{}", extensions={"trace": trace})
-
-    with FakeOpenAI().running() as url:
-        asyncio.run(post(url))
-    assert SENDING in names
+def test_a_request_starts_when_it_is_written_to_its_connection() -> None:
+    plan = Plan("http://a", TEXT, (ClosedLoop(1, 2, 0),), 60.0, model="m")
+    network = FakeOpenAI().network(connect_s=1.0)
+    (level,) = run_virtual(run_plan(plan, lambda level: None, network)).levels
+    assert [one.start_s for one in level.samples] == pytest.approx([1.0, 1.5])
+    assert [one.ttft_s for one in level.samples] == pytest.approx([0.25, 0.25])
 
 
 def test_an_answer_that_takes_too_long_failed() -> None:

@@ -1,6 +1,6 @@
 """A server of OpenAI's chat API that plays a script, in the form of ours or of vllm-omni.
 
-In tests it is a transport in virtual time (`transport`) or listens in a thread (`running`). As a
+In tests it is a network in virtual time (`network`) or listens in a thread (`running`). As a
 script it listens in a process of its own, to learn what a load client itself costs.
 """
 
@@ -13,16 +13,17 @@ import io
 import json
 import threading
 import wave
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+from omnistage.bench.network import StampedNetwork, StampedStream
 
 MODEL = "tests/fake-chat"
 RATE_HZ = 24_000
 TEMPLATE_TOKENS = 9
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
+LAST_CHUNK = b"0\r\n\r\n"
 Timed = tuple[float, bytes]
 
 
@@ -177,26 +178,17 @@ class FakeOpenAI:
             timed = [(0.25, sse({"choices": choice({"audio": {"data": "hello"}})}))]
         return Reply(200, EVENT_STREAM, timed)
 
-    def transport(self) -> httpx.MockTransport:
-        """In the loop of whoever asks, on its clock."""
-
-        async def answer(request: httpx.Request) -> httpx.Response:
-            reply = self.reply(
-                request.url.path, request.content, request.headers.get("authorization")
-            )
-            headers = {"content-type": reply.content_type}
-            return httpx.Response(reply.status, headers=headers, stream=TimedStream(reply.blocks))
-
-        return httpx.MockTransport(answer)
+    def network(self, connect_s: float = 0.0) -> "ScriptedNetwork":
+        """In the loop of whoever connects, on its clock; no socket."""
+        return ScriptedNetwork(self, connect_s)
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of HTTP/1.1, kept until the client closes it."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-                fields = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-                content = await reader.readexactly(int(fields.get("content-length", 0)))
-                reply = self.reply(head[0].split()[1], content, fields.get("authorization"))
+                path, fields = parse_head(await reader.readuntil(b"\r\n\r\n"))
+                content = await reader.readexactly(length_of(fields))
+                reply = self.reply(path, content, fields.get("authorization"))
                 await send(writer, reply)
         writer.close()
 
@@ -224,32 +216,85 @@ async def cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     await asyncio.gather(*others, return_exceptions=True)
 
 
+def parse_head(head: bytes) -> tuple[str, dict[str, str]]:
+    """The path and the header fields, in lower case."""
+    first, *lines = head.decode().strip().split("\r\n")
+    return first.split()[1], dict(line.lower().split(": ", 1) for line in lines)
+
+
+def length_of(fields: dict[str, str]) -> int:
+    return int(fields.get("content-length", 0))
+
+
+def head_of(reply: Reply) -> bytes:
+    head = f"HTTP/1.1 {reply.status} X\r\nContent-Type: {reply.content_type}\r\n"
+    return head.encode() + b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+def chunk(block: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(block), block)
+
+
 async def send(writer: asyncio.StreamWriter, reply: Reply) -> None:
     """Each block is one chunk of HTTP's, written when its time has come."""
     loop = asyncio.get_running_loop()
     start_s = loop.time()
-    head = f"HTTP/1.1 {reply.status} X\r\nContent-Type: {reply.content_type}\r\n"
-    writer.write(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n")
+    writer.write(head_of(reply))
     for at_s, block in reply.blocks:
         if at_s > 0:
             await asyncio.sleep(start_s + at_s - loop.time())
-        writer.write(b"%x\r\n%b\r\n" % (len(block), block))
-    writer.write(b"0\r\n\r\n")
+        writer.write(chunk(block))
+    writer.write(LAST_CHUNK)
     await writer.drain()
 
 
-@dataclass
-class TimedStream(httpx.AsyncByteStream):
-    """Blocks that come at their times."""
+class ScriptedNetwork(StampedNetwork):
+    """Connects to a fake without a socket."""
 
-    blocks: list[Timed]
+    def __init__(self, fake: FakeOpenAI, connect_s: float) -> None:
+        self._fake = fake
+        self._connect_s = connect_s
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def connect_tcp(self, *place: Any, **options: Any) -> StampedStream:
+        await asyncio.sleep(self._connect_s)
+        stream = StampedStream()
+        stream.connection_made(ScriptedTransport(self._fake, stream))
+        return stream
+
+
+class ScriptedTransport(asyncio.Transport):
+    """The socket's side of a stream: takes a request, gives the reply's blocks at their times."""
+
+    def __init__(self, fake: FakeOpenAI, stream: StampedStream) -> None:
+        super().__init__()
+        self._fake = fake
+        self._stream = stream
+        self._request = b""
+        self._replying: asyncio.Task[None] | None = None
+
+    def write(self, data: Any) -> None:
+        self._request += bytes(data)
+        head, _, content = self._request.partition(b"\r\n\r\n")
+        path, fields = parse_head(head)
+        if b"\r\n\r\n" not in self._request or len(content) < length_of(fields):
+            return
+        self._request = b""
+        reply = self._fake.reply(path, content, fields.get("authorization"))
+        self._replying = asyncio.create_task(self._play(reply))
+
+    async def _play(self, reply: Reply) -> None:
         loop = asyncio.get_running_loop()
         start_s = loop.time()
-        for at_s, block in self.blocks:
+        self._stream.data_received(head_of(reply))
+        for at_s, block in reply.blocks:
             await asyncio.sleep(start_s + at_s - loop.time())
-            yield block
+            self._stream.data_received(chunk(block))
+        self._stream.data_received(LAST_CHUNK)
+
+    def abort(self) -> None:
+        if self._replying is not None:
+            self._replying.cancel()
+        self._stream.connection_lost(None)
 
 
 async def listen(script: Script, port: int) -> None:
