@@ -123,12 +123,13 @@ class ChatClient:
         content = msgspec.json.encode(body)
         recording = Recording(loop.time())
         error: str | None = None
+        end_s: float | None = None
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
                 self._response("POST", "chat/completions", content) as response,
             ):
-                await _receive(response, recording)
+                end_s = await _receive(response, recording)
             recording.check("audio" in body.get("modalities", ()))
         except TimeoutError:
             error = f"no whole answer within {self._timeout_s:g} s"
@@ -138,10 +139,12 @@ class ChatClient:
             error = f"the server sent no chat completion: {failure}"
         except (AnswerError, AudioError) as failure:
             error = str(failure)
-        return recording.to_sample(number, level_start_s, loop.time(), error)
+        end_s = loop.time() if end_s is None else end_s
+        return recording.to_sample(number, level_start_s, end_s, error)
 
 
-async def _receive(response: httpcore.Response, recording: Recording) -> None:
+async def _receive(response: httpcore.Response, recording: Recording) -> float:
+    """Record an answer; when its last bytes came."""
     stream = response.extensions["network_stream"]
     assert isinstance(stream, StampedStream)
     recording.start_s = stream.written_s
@@ -149,14 +152,16 @@ async def _receive(response: httpcore.Response, recording: Recording) -> None:
         said = error_message(await response.aread())
         raise AnswerError(f"HTTP {response.status}: {said}")
     if not _is_event_stream(response):
-        recording.take(decode_event(await response.aread()), stream.read_s)
-        return
+        whole = await response.aread()
+        recording.take(decode_event(whole), stream.read_s)
+        return stream.read_s
     lines = Lines()
     async for block in response.aiter_stream():
         for line in lines.feed(block):
             data = payload(line)
             if data and data != DONE:
                 recording.take(decode_event(data), stream.read_s)
+    return stream.read_s
 
 
 def _is_event_stream(response: httpcore.Response) -> bool:

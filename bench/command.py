@@ -121,9 +121,10 @@ def serve(
 
 
 def _show(console: Console, level: "Level") -> None:
-    from omnistage.bench.table import complaints, level_table
+    from omnistage.bench.table import complaints, level_table, rates_line
 
     console.print(level_table(level))
+    console.print(rates_line(level), highlight=False, soft_wrap=True)
     for line in complaints(level):
         console.print(line, markup=False, highlight=False, style="red", soft_wrap=True)
 

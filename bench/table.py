@@ -68,12 +68,8 @@ def load_of(level: Level) -> str:
 
 def level_table(level: Level) -> Table:
     """Every metric of one level."""
-    said = (f"{_rate(level, name):.2f} {title}" for name, title in RATES.items())
     count = f"{len(level.samples)} requests, {level.num_failed} failed"
-    table = Table(
-        title=f"{load_of(level)}: {count}, {level.duration_s:.1f} s",
-        caption=", ".join(one for one in said if not one.startswith("0.00 ")) or None,
-    )
+    table = Table(title=f"{load_of(level)}: {count}, {level.duration_s:.1f} s")
     table.add_column("metric")
     for name in Summary.model_fields:
         table.add_column(name, justify="right")
@@ -82,6 +78,12 @@ def level_table(level: Level) -> Table:
             values = level.metrics[row.metric].model_dump().values()
             table.add_row(row.title, *(row.cell(value) for value in values))
     return table
+
+
+def rates_line(level: Level) -> str:
+    """What the level added up to; what it made nothing of is left out."""
+    rates = {title: _rate(level, name) for name, title in RATES.items()}
+    return ", ".join(f"{rate:.2f} {title}" for title, rate in rates.items() if rate)
 
 
 def overview_table(levels: Sequence[Level]) -> Table:

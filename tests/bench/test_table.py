@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from support.bench_levels import FAILED, SPOKEN, level
 
-from omnistage.bench.table import complaints, level_table, overview_table
+from omnistage.bench.table import complaints, level_table, overview_table, rates_line
 
 
 def text_of(table: object) -> str:
@@ -23,8 +23,12 @@ def test_a_level_shows_its_metrics_in_ms() -> None:
     assert "500.0" in rows["TTFP ms"]
     assert "0.500" in rows["RTF"]
     assert "250.0" in rows["longest stall ms"]
-    assert "8.00 text tokens/s" in shown
-    assert "images/s" not in shown
+
+
+def test_a_level_s_rates_are_one_line_of_those_that_are_not_zero() -> None:
+    line = "0.50 requests/s, 8.00 text tokens/s, 33.00 all tokens/s, 2.00 audio s/s"
+    assert rates_line(level(4, SPOKEN, FAILED)) == line
+    assert rates_line(level(4, FAILED)) == ""
 
 
 def test_a_text_level_has_no_rows_of_sound() -> None:
