@@ -82,13 +82,15 @@ class Rates(BaseModel, frozen=True):
 class Level(BaseModel, frozen=True):
     """One load: a number of streams kept busy, or arrivals at a rate (requests/s).
 
-    `client_cpu` is the share of one core that the client itself needed.
+    `client_cpu` is the share of one core that the client itself needed, `client_lag_s` how late it
+    woke from short sleeps.
     """
 
     concurrency: int | None = None
     rate: float | None = None
     duration_s: float
     client_cpu: float
+    client_lag_s: Summary | None = None
     warmup_errors: tuple[str, ...] = ()
     samples: tuple[Sample, ...]
 

@@ -12,8 +12,11 @@ import httpcore
 
 from omnistage.bench.client import ChatClient, api_url, connected
 from omnistage.bench.load import Load, OpenLoop
+from omnistage.bench.metrics import summarize
 from omnistage.bench.report import Level, Report, Sample
 from omnistage.bench.workload import Workload
+
+PROBE_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +80,28 @@ async def run_level(
     gc.collect()
     gc.freeze()  # else the collector goes through every module while answers come in
     start_s, start_cpu_s = loop.time(), time.process_time()
-    await load.run(ask, numbers[load.num_warmups :])
+    lags_s: list[float] = []
+    probe = asyncio.create_task(probe_lag(lags_s))
+    try:
+        await load.run(ask, numbers[load.num_warmups :])
+    finally:
+        probe.cancel()
     duration_s = loop.time() - start_s
     return Level(
         concurrency=None if isinstance(load, OpenLoop) else load.concurrency,
         rate=load.rate if isinstance(load, OpenLoop) else None,
         duration_s=duration_s,
         client_cpu=(time.process_time() - start_cpu_s) / duration_s,
+        client_lag_s=summarize(lags_s),
         warmup_errors=warmup_errors,
         samples=tuple(sorted(samples, key=lambda sample: sample.number)),
     )
+
+
+async def probe_lag(lags_s: list[float]) -> None:
+    """Note how late this process wakes, and so by how much it may stamp an arrival late."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + PROBE_S
+        await asyncio.sleep(PROBE_S)
+        lags_s.append(loop.time() - due_s)

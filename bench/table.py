@@ -58,7 +58,7 @@ OVERVIEW_RATES = {
     "audio_s": "audio s/s",
     "images": "images/s",
 }
-BUSY_CLIENT = 0.7
+LATE_CLIENT_S = 0.005
 
 
 def load_of(level: Level) -> str:
@@ -117,7 +117,8 @@ def complaints(level: Level) -> list[str]:
     """What a reader of the figures must know."""
     counted = Counter(level.errors)
     lines = [f"{count} failed: {message}" for message, count in counted.most_common()]
-    if level.client_cpu > BUSY_CLIENT:
-        share = f"{level.client_cpu:.0%}"
-        lines.append(f"the client needed {share} of a core: its own delays are in these figures")
+    lag = level.client_lag_s
+    if lag is not None and lag.p95 > LATE_CLIENT_S:
+        late = f"{lag.p95 * MS:.0f} ms late (p95), with {level.client_cpu:.0%} of a core"
+        lines.append(f"the client woke {late}: that is in these figures")
     return lines

@@ -1,13 +1,15 @@
 """Whole runs against a scripted server, in virtual time: every figure is exact."""
 
+import asyncio
+
 import pytest
 from support.fake_openai import MODEL, FakeOpenAI, Script
-from support.virtual_time import run_virtual
+from support.virtual_time import VirtualTimeLoop, run_virtual
 
 from omnistage.bench.client import ServerError
 from omnistage.bench.load import ClosedLoop, Load, OpenLoop, arrivals
 from omnistage.bench.report import Level, Report
-from omnistage.bench.run import Plan, run_plan
+from omnistage.bench.run import PROBE_S, Plan, probe_lag, run_plan
 from omnistage.bench.workload import Workload
 
 TEXT = Workload(seed=1, prompt_words=20, max_tokens=8)
@@ -167,3 +169,20 @@ def test_what_is_no_address_is_said_at_once() -> None:
         run(FakeOpenAI(), TEXT, ClosedLoop(1, 1, 0), url="a:8000")
     with pytest.raises(ServerError, match="http://a/b/v1/models: HTTP 404: Not Found"):
         run(FakeOpenAI(), TEXT, ClosedLoop(1, 1, 0), url="http://a/b")
+
+
+def test_a_client_that_cannot_keep_up_knows_by_how_much() -> None:
+    async def run() -> list[float]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        lags_s: list[float] = []
+        probe = asyncio.create_task(probe_lag(lags_s))
+        await asyncio.sleep(PROBE_S * 2.5)
+        loop.jump(0.5)  # something blocks
+        await asyncio.sleep(PROBE_S * 2)
+        probe.cancel()
+        return lags_s
+
+    lags_s = run_virtual(run())
+    assert max(lags_s) == pytest.approx(0.5 - PROBE_S / 2)
+    assert sorted(lags_s)[:-1] == pytest.approx([0.0] * (len(lags_s) - 1))

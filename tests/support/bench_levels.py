@@ -1,6 +1,6 @@
 """Levels and a report with figures that are exact in binary."""
 
-from omnistage.bench.metrics import Packet
+from omnistage.bench.metrics import Packet, summarize
 from omnistage.bench.report import Level, Report, Sample
 
 SPOKEN = Sample(
@@ -16,8 +16,14 @@ SPOKEN = Sample(
 FAILED = Sample(number=1, start_s=0.0, end_s=1.0, error="no slot")
 
 
-def level(concurrency: int, *samples: Sample, client_cpu: float = 0.1) -> Level:
-    return Level(concurrency=concurrency, duration_s=2.0, client_cpu=client_cpu, samples=samples)
+def level(concurrency: int, *samples: Sample, lag_s: float = 0.0) -> Level:
+    return Level(
+        concurrency=concurrency,
+        duration_s=2.0,
+        client_cpu=0.5,
+        client_lag_s=summarize([lag_s]),
+        samples=samples,
+    )
 
 
 def report(*levels: Level) -> Report:
