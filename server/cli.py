@@ -7,13 +7,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from omnistage.bench.command import serve as bench_serve
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import GraphError, load_graph
 from omnistage.stages.pick import num_gpus, pick_graph
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
-bench = typer.Typer(help="Measure parts of omnistage on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+bench.command("serve")(bench_serve)
 YAML_ENDINGS = (".yaml", ".yml")
 TINY_MODELS = ("qwen3-omni",)
 
