@@ -55,7 +55,7 @@ class _Outgoing:
         self.slot = NO_SLOT
         self.base = 0
         self.num_sent = 0
-        self.backlog: deque[Chunk] = deque()
+        self.backlog: deque[tuple[Chunk, int]] = deque()  # with their bytes
         self.num_bytes = 0
         self.has_ended = False
 
@@ -111,14 +111,15 @@ class RingSender:
                 request = self._requests[chunk.request_id] = _Outgoing()
             if not request.backlog and self._try_write(request, chunk, header, buffers):
                 return
-            num_bytes = request.num_bytes + chunk.num_bytes
-            if len(request.backlog) >= MAX_BACKLOG_CHUNKS or num_bytes > MAX_BACKLOG_BYTES:
+            size = len(header) + chunk.num_bytes
+            is_full = len(request.backlog) >= MAX_BACKLOG_CHUNKS
+            if request.backlog and (is_full or request.num_bytes + size > MAX_BACKLOG_BYTES):
                 raise Full(
                     f"request {chunk.request_id} has {len(request.backlog)} chunks and "
                     f"{request.num_bytes} bytes waiting: nobody takes them"
                 )
-            request.backlog.append(chunk)
-            request.num_bytes = num_bytes
+            request.backlog.append((chunk, size))
+            request.num_bytes += size
 
     def flush(self) -> int:
         """Send what can go, one chunk a request in turn."""
@@ -132,11 +133,15 @@ class RingSender:
             while is_moving:
                 is_moving = False
                 for request in [r for r in self._requests.values() if r.backlog]:
-                    chunk = request.backlog[0]
+                    chunk, size = request.backlog[0]
                     if self._try_write(request, chunk, *encode(chunk)):
                         request.backlog.popleft()
-                        request.num_bytes -= chunk.num_bytes
+                        request.num_bytes -= size
                         is_moving = True
+                        if request.has_ended and request.backlog:  # the id was used again
+                            following = self._requests[chunk.request_id] = _Outgoing()
+                            following.backlog = request.backlog
+                            following.num_bytes = request.num_bytes
             return sum(len(request.backlog) for request in self._requests.values())
 
     def credit(self, request_id: str) -> int:
