@@ -222,7 +222,10 @@ class RingSender:
         head, tail = self._words[HEAD], self._words[TAIL]
         num_bytes = (PREFIX.size + len(header) + body_bytes + 7) & ~7
         position = head % self._size
-        skipped = self._size - position if self._size - position < num_bytes else 0
+        to_end = self._size - position
+        skipped = to_end if to_end < num_bytes else 0
+        if head == tail and num_bytes <= position:
+            skipped = to_end  # empty: start anew, so that only as many pages are used as are needed
         if self._size - (head - tail) < num_bytes + skipped:
             return False
         if skipped:
@@ -312,7 +315,6 @@ class RingReceiver:
             if self._words[HEAD] == self._words[TAIL]:
                 return None
         tail = self._words[TAIL]
-        is_half_full = self._words[HEAD] - tail >= self._size // 2
         position = tail % self._size
         if self._size - position < PREFIX.size:
             tail, position = tail + self._size - position, 0
@@ -320,6 +322,7 @@ class RingReceiver:
         if num_bytes == SKIP:
             tail, position = tail + self._size - position, 0
             num_bytes, header_bytes, slot = PREFIX.unpack_from(self._ring, position)
+        is_half_full = self._words[HEAD] - tail >= self._size // 2
         start = position + PREFIX.size
         record = memoryview(bytes(self._ring[start : position + num_bytes]))
         self._words[TAIL] = tail + num_bytes

@@ -99,7 +99,7 @@ class Soak:
         head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
-        await asyncio.sleep(chance.uniform(5, 15))
+        await asyncio.sleep(chance.uniform(5, 40))
         writer.close()
         del reader
         self.done["unread"] += 1
