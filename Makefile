@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test chaos serve check
+.PHONY: venv demo test chaos soak serve check
 
 venv: $(STAMP)
 
@@ -28,6 +28,9 @@ test: venv
 
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)
+
+soak: venv
+	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
 
 check: venv
 	$(BIN)/ruff format --check .

@@ -55,7 +55,7 @@ class _Outgoing:
         self.slot = NO_SLOT
         self.base = 0
         self.num_sent = 0
-        self.backlog: deque[Chunk] = deque()
+        self.backlog: deque[tuple[Chunk, int]] = deque()  # with their bytes
         self.num_bytes = 0
         self.has_ended = False
 
@@ -111,14 +111,15 @@ class RingSender:
                 request = self._requests[chunk.request_id] = _Outgoing()
             if not request.backlog and self._try_write(request, chunk, header, buffers):
                 return
-            num_bytes = request.num_bytes + chunk.num_bytes
-            if len(request.backlog) >= MAX_BACKLOG_CHUNKS or num_bytes > MAX_BACKLOG_BYTES:
+            size = len(header) + chunk.num_bytes
+            is_full = len(request.backlog) >= MAX_BACKLOG_CHUNKS
+            if request.backlog and (is_full or request.num_bytes + size > MAX_BACKLOG_BYTES):
                 raise Full(
                     f"request {chunk.request_id} has {len(request.backlog)} chunks and "
                     f"{request.num_bytes} bytes waiting: nobody takes them"
                 )
-            request.backlog.append(chunk)
-            request.num_bytes = num_bytes
+            request.backlog.append((chunk, size))
+            request.num_bytes += size
 
     def flush(self) -> int:
         """Send what can go, one chunk a request in turn."""
@@ -132,11 +133,15 @@ class RingSender:
             while is_moving:
                 is_moving = False
                 for request in [r for r in self._requests.values() if r.backlog]:
-                    chunk = request.backlog[0]
+                    chunk, size = request.backlog[0]
                     if self._try_write(request, chunk, *encode(chunk)):
                         request.backlog.popleft()
-                        request.num_bytes -= chunk.num_bytes
+                        request.num_bytes -= size
                         is_moving = True
+                        if request.has_ended and request.backlog:  # the id was used again
+                            following = self._requests[chunk.request_id] = _Outgoing()
+                            following.backlog = request.backlog
+                            following.num_bytes = request.num_bytes
             return sum(len(request.backlog) for request in self._requests.values())
 
     def credit(self, request_id: str) -> int:
@@ -183,10 +188,10 @@ class RingSender:
 
     def _check_size(self, chunk: Chunk, header: bytes) -> None:
         num_bytes = PREFIX.size + len(header) + chunk.num_bytes
-        if num_bytes > self._size // 4:
+        if num_bytes > self._size // 2:  # more might never fit before or after the end
             raise ChunkTooLarge(
                 f"a {chunk.kind} chunk of {num_bytes} bytes; this channel takes at most "
-                f"{self._size // 4}: raise its arena_mb"
+                f"{self._size // 2}: raise its arena_mb"
             )
 
     def _credit(self, request: _Outgoing) -> int:
@@ -217,7 +222,10 @@ class RingSender:
         head, tail = self._words[HEAD], self._words[TAIL]
         num_bytes = (PREFIX.size + len(header) + body_bytes + 7) & ~7
         position = head % self._size
-        skipped = self._size - position if self._size - position < num_bytes else 0
+        to_end = self._size - position
+        skipped = to_end if to_end < num_bytes else 0
+        if head == tail and num_bytes <= position:
+            skipped = to_end  # empty: start anew, so that only as many pages are used as are needed
         if self._size - (head - tail) < num_bytes + skipped:
             return False
         if skipped:
@@ -307,7 +315,6 @@ class RingReceiver:
             if self._words[HEAD] == self._words[TAIL]:
                 return None
         tail = self._words[TAIL]
-        is_half_full = self._words[HEAD] - tail >= self._size // 2
         position = tail % self._size
         if self._size - position < PREFIX.size:
             tail, position = tail + self._size - position, 0
@@ -315,6 +322,7 @@ class RingReceiver:
         if num_bytes == SKIP:
             tail, position = tail + self._size - position, 0
             num_bytes, header_bytes, slot = PREFIX.unpack_from(self._ring, position)
+        is_half_full = self._words[HEAD] - tail >= self._size // 2
         start = position + PREFIX.size
         record = memoryview(bytes(self._ring[start : position + num_bytes]))
         self._words[TAIL] = tail + num_bytes

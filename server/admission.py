@@ -8,12 +8,13 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from omnistage.server.audio_history import AudioHistory
-from omnistage.server.errors import ApiError, field_path
-from omnistage.server.media import self_contained
+from omnistage.server.errors import field_path, invalid
+from omnistage.server.messages import checked_messages
 from omnistage.server.models import model_not_found
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
 from omnistage.stages.graph import StageGraph
+from omnistage.stages.kinds import KINDS
 
 FORMATS = ("wav", "pcm16")
 MODALITIES = ({"text"}, {"text", "audio"})
@@ -70,27 +71,27 @@ class Admission:
         if chat.model is not None and chat.model != self.graph.model:
             raise model_not_found(chat.model, self.graph.model)
         if chat.stream_options is not None and not chat.stream:
-            raise refused("stream_options", "is only allowed when stream is true")
+            raise invalid("stream_options", "is only allowed when stream is true")
         if chat.top_logprobs and not chat.logprobs:
-            raise refused("top_logprobs", "needs logprobs to be true")
+            raise invalid("top_logprobs", "needs logprobs to be true")
         for name in REFUSED_FIELDS:
             if (chat.model_extra or {}).get(name):
-                raise refused(name, "is not supported")
+                raise invalid(name, "is not supported")
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
         wanted = set(chat.modalities or ["text"])
         if wanted not in MODALITIES:
-            raise refused("modalities", 'must be ["text"] or ["text", "audio"]')
+            raise invalid("modalities", 'must be ["text"] or ["text", "audio"]')
         for name in sorted(wanted):
             if name not in self.graph.outputs:
                 makes = ", ".join(sorted(self.graph.outputs))
-                raise refused("modalities", f"asks for {name}; this model makes {makes}")
+                raise invalid("modalities", f"asks for {name}; this model makes {makes}")
         if "audio" not in wanted:
             return ("text",)
         if (chat.n or 1) > 1:
-            raise refused("n", "must be 1 with audio")
+            raise invalid("n", "must be 1 with audio")
         if chat.audio is not None and chat.audio.format not in FORMATS:
-            raise refused("audio.format", f"must be one of {', '.join(FORMATS)}")
+            raise invalid("audio.format", f"must be one of {', '.join(FORMATS)}")
         return ("text", "audio")
 
     def _speaker(self, chat: ChatRequest) -> str | None:
@@ -100,7 +101,7 @@ class Admission:
         for speaker in self.speakers:
             if speaker.lower() == voice.lower():
                 return speaker
-        raise refused("audio.voice", f"{voice!r} is unknown; allowed: {', '.join(self.speakers)}")
+        raise invalid("audio.voice", f"{voice!r} is unknown; allowed: {', '.join(self.speakers)}")
 
     def _stage_params(
         self, given: Mapping[str, Mapping[str, Any]]
@@ -109,6 +110,8 @@ class Admission:
         for stage, parameters in given.items():
             path = f"stage_params.{stage}"
             _check_known(path, stage, self.graph.stages)
+            if not KINDS[self.graph.stages[stage].kind].samples:
+                raise invalid(path, "is refused: this stage samples nothing")
             for key in parameters:
                 _check_known(f"{path}.{key}", key, StageParameters.model_fields)
             checked[stage] = _stage_parameters(path, parameters)
@@ -118,7 +121,7 @@ class Admission:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
         given = chat.model_dump(exclude_none=True)
         body = {name: value for name, value in given.items() if name not in OWN_FIELDS}
-        body["messages"] = self_contained(chat.messages, self.history)
+        body["messages"] = checked_messages(chat.messages, self.history)
         body |= {name: value for name, value in own.items() if name != "max_tokens"}
         max_tokens = own.get("max_tokens", body.pop("max_tokens", None))
         if "max_tokens" in own or "max_completion_tokens" not in body:
@@ -128,14 +131,9 @@ class Admission:
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 
-def refused(param: str, problem: str) -> ApiError:
-    """A 400 that blames one field."""
-    return ApiError(400, f"{param} {problem}.", param=param, code="invalid_value")
-
-
 def _check_known(path: str, name: str, known: Collection[str]) -> None:
     if name not in known:
-        raise refused(path, f"is unknown; allowed: {', '.join(sorted(known))}")
+        raise invalid(path, f"is unknown; allowed: {', '.join(sorted(known))}")
 
 
 def _stage_parameters(path: str, given: Mapping[str, Any]) -> dict[str, StageParameter]:
@@ -144,5 +142,5 @@ def _stage_parameters(path: str, given: Mapping[str, Any]) -> dict[str, StagePar
     except ValidationError as error:
         first = error.errors()[0]
         param = field_path([path, *first["loc"]])
-        raise refused(param, f"is refused: {first['msg']}") from error
+        raise invalid(param, f"is refused: {first['msg']}") from error
     return parameters.model_dump(exclude_none=True)

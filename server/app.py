@@ -2,6 +2,7 @@
 
 from fastapi import FastAPI
 
+from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.errors import install_error_handlers
 from omnistage.server.health import health_routes
@@ -18,6 +19,7 @@ def build_app(
 ) -> FastAPI:
     """The app over a running orchestrator."""
     app = FastAPI(title="omnistage", docs_url=None, redoc_url=None)
+    app.add_middleware(BodyLimit)
     app.add_middleware(RequestId)
     install_error_handlers(app)
     app.include_router(health_routes(orchestrator))

@@ -7,7 +7,7 @@ from omnistage.connectors.contract import Connector
 from omnistage.stages.graph import StageGraph
 
 GATEWAY_CONNECTOR = "shm"
-REQUESTS_ARENA_MB = 64  # a request holds its media; a chunk may take a quarter
+REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it
 
 Options = Mapping[str, int | float | str | bool]
 MakeConnector = Callable[[str, Path, Options], Connector]

@@ -1,5 +1,6 @@
 """POST /v1/chat/completions."""
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -14,6 +15,7 @@ from omnistage.server.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
 from omnistage.server.completion import Completion
 from omnistage.server.disconnect import ClientGone, unless_gone
+from omnistage.server.media_check import check_media, has_media
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.server.schema import ChatRequest
@@ -52,6 +54,9 @@ class ChatCompletions:
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         answer = self._answer(chat)
+        messages = answer.request.body["messages"]
+        if has_media(messages):
+            await asyncio.to_thread(check_media, messages)
         if chat.stream:
             return EventStream(self._events(answer), self._keep_alive_s, self._max_unsent_bytes)
         try:

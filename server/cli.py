@@ -1,5 +1,6 @@
 """The command line: check, serve, tiny, bench."""
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -8,13 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from omnistage.bench.command import serve as bench_serve
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import GraphError, load_graph
 from omnistage.stages.pick import num_gpus, pick_graph
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
-bench = typer.Typer(help="Measure parts of omnistage on this machine.", no_args_is_help=True)
+bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+bench.command("serve")(bench_serve)
 YAML_ENDINGS = (".yaml", ".yml")
 TINY_MODELS = ("qwen3-omni",)
 
@@ -140,6 +143,30 @@ def connectors() -> None:
     table = Table("figure", "value", title="connectors")
     for name, value in run_bench().items():
         table.add_row(name, f"{value:.2f}")
+    Console().print(table)
+
+
+@bench.command()
+def bridge(
+    target: Annotated[str, typer.Argument(help="A model folder or a graph in YAML.")],
+    model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
+    batch: Annotated[list[int] | None, typer.Option(help="Requests at once; repeatable.")] = None,
+) -> None:
+    """A talker's decode step with our bridge to vLLM, over the same engine without it."""
+    try:
+        graph = resolve(target, model)
+    except GraphError as error:
+        raise fail(str(error)) from None
+    talker = next((s for s in graph.stages.values() if s.kind == "qwen3_omni.talker"), None)
+    if talker is None:
+        raise fail(f"{target} has no talker")
+    os.environ.update({key: str(value) for key, value in talker.environment.items()})
+    from omnistage.stages.qwen3_omni.bridge_bench import measure
+
+    table = Table("batch", "without, ms", "with, ms", "ratio", title="decode step of the talker")
+    for size, (without, within) in measure(graph.model, talker.engine, batch or [1, 4]).items():
+        ratio = within / without
+        table.add_row(str(size), f"{1e3 * without:.2f}", f"{1e3 * within:.2f}", f"{ratio:.2f}")
     Console().print(table)
 
 

@@ -66,10 +66,17 @@ def internal_error() -> ApiError:
     return ApiError(500, "The server had an error while processing the request.")
 
 
+def invalid(param: str, problem: str) -> ApiError:
+    """A 400 that blames one field."""
+    return ApiError(400, f"{param} {problem}.", param=param, code="invalid_value")
+
+
 def field_path(location: Sequence[int | str]) -> str:
     """A place in a JSON body, such as `messages[0].content`."""
     path = ""
     for part in location:
+        if part == "[key]":  # pydantic's mark for a mapping's key
+            continue
         if isinstance(part, int):
             path += f"[{part}]"
         else:

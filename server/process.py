@@ -16,7 +16,7 @@ from omnistage.connectors.sweep import SCRATCH
 logger = logging.getLogger(__name__)
 
 TERMINATE_PATIENCE_S = 5.0
-LOG_PATIENCE_S = 1.0
+LOG_PATIENCE_S = 5.0  # a resource tracker cleans up meanwhile
 MAX_LINE_BYTES = 1 << 16
 LINE_END = re.compile(rb"[\r\n]+")
 

@@ -2,18 +2,27 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
+MAX_STOPS = 4
 
-Temperature = Annotated[float, Field(ge=0, le=2)]
-TopP = Annotated[float, Field(gt=0, le=1)]
-TopK = Annotated[int, Field(ge=-1, le=1 << 31)]
-RepetitionPenalty = Annotated[float, Field(gt=0, le=10)]
-Penalty = Annotated[float, Field(ge=-2, le=2)]
-Seed = Annotated[int, Field(ge=MIN_SEED, le=MAX_SEED)]
-NumTokens = Annotated[int, Field(ge=1, le=1 << 31)]
-MinTokens = Annotated[int, Field(ge=0, le=1 << 31)]
+
+# As JSON has them: a string or a boolean is no number, and no number is infinite.
+Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
+
+Temperature = Annotated[Number, Field(ge=0, le=2)]
+TopP = Annotated[Number, Field(gt=0, le=1)]
+TopK = Annotated[Count, Field(ge=-1, le=1 << 31)]
+RepetitionPenalty = Annotated[Number, Field(gt=0, le=10)]
+Penalty = Annotated[Number, Field(ge=-2, le=2)]
+Bias = Annotated[Number, Field(ge=-100, le=100)]
+Seed = Annotated[Count, Field(ge=MIN_SEED, le=MAX_SEED)]
+NumTokens = Annotated[Count, Field(ge=1, le=1 << 31)]
+MinTokens = Annotated[Count, Field(ge=0, le=1 << 31)]
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
 def _voice_name(voice: Any) -> Any:
@@ -31,7 +40,7 @@ class AudioOptions(BaseModel):
 class StreamOptions(BaseModel):
     """What a stream contains beside its deltas."""
 
-    include_usage: bool = False
+    include_usage: Flag = False
 
 
 class StageParameters(BaseModel):
@@ -46,7 +55,7 @@ class StageParameters(BaseModel):
     seed: Seed | None = None
     max_tokens: NumTokens | None = None
     min_tokens: MinTokens | None = None
-    ignore_eos: bool | None = None
+    ignore_eos: Flag | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> "StageParameters":
@@ -64,21 +73,36 @@ class ChatRequest(BaseModel):
     model: str | None = None
     modalities: list[str] | None = None
     audio: AudioOptions | None = None
-    stream: bool | None = None
+    stream: Flag | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    n: Annotated[Count, Field(ge=1, le=128)] | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
+    min_p: Annotated[Number, Field(ge=0, le=1)] | None = None
     repetition_penalty: RepetitionPenalty | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
+    logit_bias: dict[TokenId, Bias] | None = None
     seed: Seed | None = None
+    stop: str | list[str] | None = None
     max_tokens: NumTokens | None = None
     max_completion_tokens: NumTokens | None = None
     min_tokens: MinTokens | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Flag | None = None
+    top_logprobs: Annotated[Count, Field(ge=0, le=20)] | None = None
     stage_params: dict[str, dict[str, Any]] | None = None
-    return_codes: bool | None = None
-    return_token_ids: bool | None = None
+    return_codes: Flag | None = None
+    return_token_ids: Flag | None = None
+
+    @field_validator("stop", mode="plain")
+    @classmethod
+    def _stops(cls, value: Any) -> Any:
+        if value is None:
+            return None
+        stops = [value] if isinstance(value, str) else value
+        if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops):
+            raise ValueError("must be a string or a list of strings, none of them empty")
+        if len(stops) > MAX_STOPS:
+            raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS}")
+        return value

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge."""
+    """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge.
+
+    `samples`: whether a request can set its sampling by `stage_params`.
+    """
 
     path: str
     outputs: frozenset[str]
     engine_takes_feed: bool = False
+    samples: bool = True
 
 
 KINDS = {
@@ -18,7 +22,9 @@ KINDS = {
         "omnistage.stages.qwen3_omni.talker:Talker", frozenset(), engine_takes_feed=True
     ),
     "qwen3_omni.code2wav": Kind(
-        "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage", frozenset({"audio"})
+        "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage",
+        frozenset({"audio"}),
+        samples=False,
     ),
     "vllm.text": Kind("omnistage.stages.vllm.text:TextStage", frozenset({"text"})),
 }

@@ -14,6 +14,7 @@ import signal
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -225,7 +226,18 @@ class StageWorker:
             self._num_requests += 1
             task = asyncio.get_running_loop().create_task(self._serve(chunk.request_id, meta))
             self._tasks[chunk.request_id] = task
+            task.add_done_callback(partial(self._clean_up, chunk.request_id))
             self._changed.set()
+
+    def _clean_up(self, request_id: str, task: asyncio.Task[None]) -> None:
+        """Runs for every task: one that is cancelled at once never runs itself."""
+        del self._tasks[request_id]
+        if task.cancelled():
+            for sender in self._senders:
+                sender.forget(request_id)
+        for receiver in self._feeds:
+            receiver.forget(request_id)
+        self._changed.set()
 
     def _cancel(self, request_id: str) -> None:
         self._cancelled[request_id] = None
@@ -240,18 +252,9 @@ class StageWorker:
             await self._stage.serve(request_id, meta)
         except RequestError as error:
             self._ports.send_output(request_id, "error", error.to_meta(self._name), last=True)
-        except asyncio.CancelledError:
-            for sender in self._senders:
-                sender.forget(request_id)
-            raise
         except Exception:
             logger.exception("request %s failed in stage %s", request_id, self._name)
             self._send_failure(request_id)
-        finally:
-            self._tasks.pop(request_id, None)
-            for receiver in self._feeds:
-                receiver.forget(request_id)
-            self._changed.set()
 
     def _send_failure(self, request_id: str) -> None:
         told = RequestError(500, f"Stage {self._name} failed; its log says why.")

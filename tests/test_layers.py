@@ -1,4 +1,4 @@
-"""Imports go server -> stages -> connectors, never back; the gateway stays light."""
+"""Imports go server -> stages -> connectors, never back; bench imports none of them."""
 
 import ast
 import subprocess
@@ -10,8 +10,23 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BANNED_ABOVE = {
-    "connectors": ("omnistage.stages", "omnistage.server", "torch", "vllm", "pickle"),
-    "stages": ("omnistage.server",),
+    "connectors": (
+        "omnistage.stages",
+        "omnistage.server",
+        "omnistage.bench",
+        "torch",
+        "vllm",
+        "pickle",
+    ),
+    "stages": ("omnistage.server", "omnistage.bench"),
+    "bench": (
+        "omnistage.server",
+        "omnistage.stages",
+        "omnistage.connectors",
+        "torch",
+        "vllm",
+        "transformers",
+    ),
     "server": ("torch", "vllm", "transformers"),
 }
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("server", "stages", "connectors", "stage_configs")
+PARTS = ("server", "stages", "connectors", "stage_configs", "bench")
 
 
 @pytest.mark.parametrize("part", PARTS)

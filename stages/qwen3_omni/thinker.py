@@ -94,6 +94,7 @@ class Thinker:
         self._config = AutoConfig.from_pretrained(ports.model)
         self._grids = Grids(self._config)
         self._ids = SpeechIds.of(self._config)
+        self._media_ids = frozenset(self._ids.media)
 
     async def start(self) -> dict[str, Any]:
         """Load, and answer one request."""
@@ -143,7 +144,8 @@ class Thinker:
             spoken.open(prompt["prompt_token_ids"], grids)
         if self._ports.exports_all_hidden_states:
             return {"id": request_id, "export_all": True}
-        if spoken is not None and prompt.get("mm_placeholders"):
+        # By id, not by placeholder: to the talker a marker that a user wrote is a medium too.
+        if spoken is not None and not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
             return {"id": request_id, "export_ids": list(self._ids.media)}
         return {}
 

@@ -1,7 +1,7 @@
 """vLLM's own chat serving class, used as a library: templates, tools, reasoning, logprobs."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -66,12 +66,11 @@ class Chat:
             result = await self._chat.create_chat_completion(ChatCompletionRequest(**fields))
         except ValidationError as error:
             first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise RequestError(400, first["msg"], param=where or None) from error
+            raise RequestError(400, first["msg"], param=blamed(first["loc"][:1])) from error
         except CLIENT_ERRORS as error:
             raise request_error(error) from error
         if not hasattr(result, "__aiter__"):
-            raise failed(result.error)
+            raise failed(int(result.error.code), result.error.message, result.error.param)
         try:
             async for line in result:
                 text = line.removeprefix("data: ").strip()
@@ -80,12 +79,18 @@ class Chat:
                 chunk = json.loads(text)
                 if "error" in chunk:
                     told = chunk["error"]
-                    raise RequestError(
-                        int(told.get("code") or 500), told["message"], param=told.get("param")
-                    )
+                    raise failed(int(told.get("code") or 500), told["message"], told.get("param"))
                 yield chunk
         finally:
             await result.aclose()
+
+
+def blamed(place: Sequence[str | int]) -> str | None:
+    """The request's field that an error of vLLM's is about; it names media by their kind."""
+    if not place:
+        return None
+    name = str(place[0])
+    return name if name in ChatCompletionRequest.model_fields else "messages"
 
 
 def request_error(error: Exception) -> RequestError:
@@ -94,14 +99,20 @@ def request_error(error: Exception) -> RequestError:
     cause = error.__cause__
     if cause is not None and str(cause) not in message:
         message = f"{message}: {cause}" if message else str(cause)
-    param = getattr(error, "parameter", None)
+    parameter = getattr(error, "parameter", None)
+    param = blamed([parameter] if parameter else [])
+    if message.startswith(("Failed to apply", "Failed to load")):
+        param = "messages"  # a medium that its processor refuses
+    if message.startswith("Grammar error"):
+        param = "response_format"
     if "maximum context length" in message or "max_model_len" in message:
-        return RequestError(400, message, param="messages", code="context_length_exceeded")
+        code = "context_length_exceeded"
+        return RequestError(400, message, param=param or "messages", code=code)
     return RequestError(400, message, param=param)
 
 
-def failed(error: Any) -> RequestError:
+def failed(code: int, message: str, param: str | None) -> RequestError:
     """vLLM's error response as ours."""
-    if error.code == 400:
-        return request_error(ValueError(error.message))
-    return RequestError(int(error.code), error.message, param=error.param)
+    if code == 400:
+        return request_error(ValueError(message))
+    return RequestError(code, message, param=param)

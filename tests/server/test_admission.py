@@ -5,6 +5,7 @@ from typing import Any
 import httpx
 import pytest
 from support.gateway import MODEL, TEXT_ONLY, RunningGateway, running_gateway
+from support.prompts import image_part, picture, sound, sound_part
 
 WORDS = [{"role": "user", "content": "words"}]
 PIXEL = "data:image/png;base64,aGVsbG8="
@@ -118,20 +119,21 @@ def test_an_unknown_model(client: httpx.Client) -> None:
 def test_parts_reach_the_stage_without_what_was_not_checked(
     gateway: RunningGateway, client: httpx.Client
 ) -> None:
+    image = image_part(picture(64, 64))
     sneaky = {
         "type": "image_url",
         "uuid": "u",
-        "image_url": {"url": PIXEL, "detail": "auto"},
+        "image_url": {**image["image_url"], "detail": "auto"},
         "audio_url": "http://a/b.wav",
     }
-    sound = {"type": "input_audio", "input_audio": {"data": "aGk=", "format": "wav"}}
+    heard = sound_part(sound(1600))
     text = {"type": "text", "text": "words", "image_url": "http://a/b.png"}
-    body = body_of(messages=[{"role": "user", "content": [sneaky, sound, text]}])
+    body = body_of(messages=[{"role": "user", "content": [sneaky, heard, text]}])
     assert client.post("/v1/chat/completions", json=body).status_code == 200
     seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]["messages"][0]["content"]
     assert seen == [
-        {"type": "image_url", "image_url": {"url": PIXEL}},
-        sound,
+        image,
+        heard,
         {"type": "text", "text": "words"},
     ]
 

@@ -1,0 +1,1 @@
+"""A load client for servers with OpenAI's chat API."""

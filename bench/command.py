@@ -1,0 +1,144 @@
+"""`omnistage bench serve`: its options, and what it prints and writes."""
+
+import asyncio
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from omnistage.bench.options import (
+    MODALITIES,
+    check_place,
+    command_line,
+    make_loads,
+    read_modalities,
+    read_object,
+)
+
+if TYPE_CHECKING:
+    from omnistage.bench.report import Level, Report
+
+MAX_SEED = 1 << 32
+
+
+def serve(
+    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
+    concurrency: Annotated[
+        str | None, typer.Option(help="Streams kept busy; levels by commas. Default: 1.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(help="Instead: Poisson arrivals, requests/s; levels by commas.")
+    ] = None,
+    requests: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a level; one number, or one a level. "
+            "Default: 4 a stream and at least 16; with --rate 64."
+        ),
+    ] = None,
+    warmups: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests before a level that do not count. Default: 2 a stream; with --rate 2."
+        ),
+    ] = None,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Random words of a prompt, about a token each.")
+    ] = 72,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer's text.")] = 64,
+    modalities: Annotated[str, typer.Option(help=" | ".join(MODALITIES))] = "text",
+    frames: Annotated[
+        int | None,
+        typer.Option(min=1, help="Codec frames of an answer, exactly; implies --ignore-eos."),
+    ] = None,
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Exactly --max-tokens of text.")
+    ] = False,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="Default: the server's.")
+    ] = None,
+    voice: Annotated[str | None, typer.Option(help="Default: the server's.")] = None,
+    audio_format: Annotated[
+        str, typer.Option(help="What to ask for: pcm16, wav, or a peer's name of these.")
+    ] = "pcm16",
+    body: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="JSON file of body fields; {prompt} is filled in."
+        ),
+    ] = None,
+    extra_body: Annotated[
+        str, typer.Option(help="JSON of body fields that win over all others; null drops one.")
+    ] = "{}",
+    model: Annotated[str | None, typer.Option(help="Default: the server's first.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Of prompts and arrivals. Default: a new one each time.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a whole answer.")] = 600,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File for every sample and figure.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="File for diagrams, .svg.")] = None,
+) -> None:
+    """Load a server with chat requests and measure its answers."""
+    from omnistage.bench.client import ServerError
+    from omnistage.bench.run import Plan, run_plan
+    from omnistage.bench.workload import Workload
+
+    chosen_seed = secrets.randbelow(MAX_SEED) if seed is None else seed
+    try:
+        check_place("--json", json_file, ".json")
+        check_place("--plot", plot, ".svg")
+        file_fields = {} if body is None else read_object("--body", body.read_text("utf-8"))
+        workload = Workload(
+            seed=chosen_seed,
+            prompt_words=prompt_tokens,
+            max_tokens=max_tokens,
+            modalities=read_modalities(modalities, frames),
+            voice=voice,
+            audio_format=audio_format,
+            frames=frames,
+            ignore_eos=ignore_eos,
+            temperature=temperature,
+            overrides=(file_fields, read_object("--extra-body", extra_body)),
+        )
+        loads = make_loads(concurrency, rate, requests, warmups, chosen_seed)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    command = command_line(sys.argv, api_key)
+    plan = Plan(url, workload, loads, timeout, command, model, api_key)
+    console = Console()
+    try:
+        report = asyncio.run(run_plan(plan, lambda level: _show(console, level)))
+    except ServerError as error:
+        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        raise typer.Exit(1) from None
+    _finish(console, report, json_file, plot)
+
+
+def _show(console: Console, level: "Level") -> None:
+    from omnistage.bench.table import complaints, level_table, rates_line
+
+    console.print(level_table(level))
+    console.print(rates_line(level), highlight=False, soft_wrap=True)
+    for line in complaints(level):
+        console.print(line, markup=False, highlight=False, style="red", soft_wrap=True)
+
+
+def _finish(console: Console, report: "Report", json_file: Path | None, plot: Path | None) -> None:
+    from omnistage.bench.plot import to_svg
+    from omnistage.bench.table import overview_table
+
+    if len(report.levels) > 1:
+        console.print(overview_table(report.levels))
+    console.print(f"{report.model} at {report.url}, seed {report.seed}", markup=False)
+    if json_file is not None:
+        json_file.write_text(report.model_dump_json() + "\n", "utf-8")
+    if plot is not None:
+        plot.write_text(to_svg(report), "utf-8")
+    if any(level.errors for level in report.levels):
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""How requests come: so many streams kept busy (closed loop), or arrivals at a rate (open loop)."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+from typing import Any
+
+Ask = Callable[[int], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedLoop:
+    """`concurrency` streams, each asking again as soon as it was answered."""
+
+    concurrency: int
+    num_requests: int
+    num_warmups: int
+
+    async def run(self, ask: Ask, numbers: range) -> None:
+        """Ask each number once."""
+        waiting = iter(numbers)
+
+        async def stream() -> None:
+            for number in waiting:
+                await ask(number)
+
+        async with asyncio.TaskGroup() as streams:
+            for _ in range(self.concurrency):
+                streams.create_task(stream())
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLoop:
+    """Poisson arrivals at `rate` requests/s, whatever is still in flight."""
+
+    rate: float
+    num_requests: int
+    num_warmups: int
+    seed: int
+
+    async def run(self, ask: Ask, numbers: range) -> None:
+        """Ask each number once."""
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        async with asyncio.TaskGroup() as requests:
+            for number, arrival_s in zip(
+                numbers, arrivals(self.rate, len(numbers), self.seed), strict=True
+            ):
+                await asyncio.sleep(start_s + arrival_s - loop.time())
+                requests.create_task(ask(number))
+
+
+Load = ClosedLoop | OpenLoop
+
+
+def arrivals(rate: float, num_requests: int, seed: int) -> list[float]:
+    """When requests of a Poisson process come, in seconds; the first comes at once."""
+    random = Random(seed)
+    pauses = (random.expovariate(rate) for _ in range(num_requests - 1))
+    return list(accumulate(pauses, initial=0.0)) if num_requests else []

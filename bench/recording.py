@@ -1,0 +1,75 @@
+"""One answer as it arrives."""
+
+from dataclasses import dataclass, field
+
+from omnistage.bench.audio import AudioMeter
+from omnistage.bench.events import Event, Usage, message_of
+from omnistage.bench.metrics import Packet
+from omnistage.bench.report import Sample
+
+
+class AnswerError(ValueError):
+    """An answer that is an error, or no whole answer."""
+
+
+@dataclass(slots=True)
+class Recording:
+    """What has come of the answer to a request sent at `start_s`; samples count from there."""
+
+    start_s: float
+    text_arrivals_s: list[float] = field(default_factory=list)
+    packets: list[Packet] = field(default_factory=list)
+    num_images: int = 0
+    usage: Usage = field(default_factory=Usage)
+    is_finished: bool = False
+    _meter: AudioMeter = field(default_factory=AudioMeter)
+
+    def take(self, event: Event, at_s: float) -> None:
+        """Add one event; raises AnswerError if it is an error, AudioError if it cannot be timed."""
+        if event.error is not None:
+            raise AnswerError(message_of(event.error))
+        self._take_usage(event.usage)
+        arrival_s = at_s - self.start_s
+        is_sound = event.modality == "audio"
+        for choice in event.choices:
+            self.is_finished |= choice.finish_reason is not None
+            delta = choice.delta or choice.message
+            if delta is None:
+                continue
+            if delta.has_text(is_sound):
+                self.text_arrivals_s.append(arrival_s)
+            duration_s = self._meter.duration_s(delta.sound(is_sound) or "")
+            if duration_s > 0:
+                self.packets.append(Packet(arrival_s, duration_s))
+            self.num_images += delta.num_images()
+
+    def _take_usage(self, usage: Usage | None) -> None:
+        """The last one that counts most: vllm-omni's chunks of sound say 0 tokens."""
+        if usage and (usage.completion_tokens or 0) >= (self.usage.completion_tokens or 0):
+            self.usage = usage
+
+    def check(self, has_audio: bool) -> None:
+        """Raise AnswerError if the answer is not whole."""
+        if not self.is_finished:
+            raise AnswerError("the answer ended without a finish_reason")
+        if has_audio and not self.packets:
+            raise AnswerError("the answer has no sound")
+
+    def to_sample(
+        self, number: int, level_start_s: float, end_s: float, error: str | None
+    ) -> Sample:
+        """The recording as it is kept, of an answer that ended at `end_s`."""
+        details = self.usage.completion_tokens_details
+        text_tokens = details.text_tokens if details else None
+        return Sample(
+            number=number,
+            start_s=self.start_s - level_start_s,
+            end_s=end_s - level_start_s,
+            text_arrivals_s=tuple(self.text_arrivals_s),
+            packets=tuple(self.packets),
+            num_images=self.num_images,
+            prompt_tokens=self.usage.prompt_tokens,
+            completion_tokens=self.usage.completion_tokens,
+            text_tokens=self.usage.completion_tokens if text_tokens is None else text_tokens,
+            error=error,
+        )

@@ -1,0 +1,166 @@
+"""What a run leaves: every sample, and figures derived from them. Times are seconds."""
+
+from collections.abc import Iterator
+from functools import cached_property
+
+from pydantic import BaseModel, computed_field
+
+from omnistage.bench.metrics import Packet, Playback, Summary, gaps, play, summarize
+
+
+class Sample(BaseModel, frozen=True):
+    """One request. `start_s` and `end_s` count from its level's start, arrivals from its own."""
+
+    number: int
+    start_s: float
+    end_s: float
+    text_arrivals_s: tuple[float, ...] = ()
+    packets: tuple[Packet, ...] = ()
+    num_images: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    text_tokens: int | None = None
+    error: str | None = None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def e2e_s(self) -> float:
+        """From sending the request to the end of its answer."""
+        return self.end_s - self.start_s
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ttft_s(self) -> float | None:
+        """Time to the first text, a transcript's too."""
+        return self.text_arrivals_s[0] if self.text_arrivals_s else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def ttfp_s(self) -> float | None:
+        """Time to the first packet with samples in it."""
+        return self.packets[0].arrival_s if self.packets else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def audio_s(self) -> float:
+        """How long the sound plays."""
+        return sum(packet.duration_s for packet in self.packets)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def rtf(self) -> float | None:
+        """Real-time factor: end to end over the sound's length."""
+        return self.e2e_s / self.audio_s if self.packets else None
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def playback(self) -> Playback:
+        """What a player in real time made of it."""
+        return play(self.packets)
+
+    @property
+    def text_gaps_s(self) -> list[float]:
+        """Between arrivals of text."""
+        return gaps(self.text_arrivals_s)
+
+    @property
+    def packet_gaps_s(self) -> list[float]:
+        """Between arrivals of sound."""
+        return gaps(packet.arrival_s for packet in self.packets)
+
+
+class Rates(BaseModel, frozen=True):
+    """What good answers add up to in a second."""
+
+    requests: float
+    completion_tokens: float
+    text_tokens: float
+    audio_s: float
+    images: float
+
+
+class Level(BaseModel, frozen=True):
+    """One load: a number of streams kept busy, or arrivals at a rate (requests/s).
+
+    `client_cpu` is the share of one core that the client itself needed, `client_lag_s` how late it
+    woke from short sleeps.
+    """
+
+    concurrency: int | None = None
+    rate: float | None = None
+    duration_s: float
+    client_cpu: float
+    client_lag_s: Summary | None = None
+    warmup_errors: tuple[str, ...] = ()
+    samples: tuple[Sample, ...]
+
+    @property
+    def name(self) -> str:
+        """As a person says it."""
+        return f"{self.rate:g} req/s" if self.concurrency is None else str(self.concurrency)
+
+    @property
+    def errors(self) -> list[str]:
+        """One message for each request that failed, the warm-up's too."""
+        failed = [sample.error for sample in self.samples if sample.error is not None]
+        return [*self.warmup_errors, *failed]
+
+    @property
+    def answered(self) -> list[Sample]:
+        """The samples that figures are made of."""
+        return [sample for sample in self.samples if sample.error is None]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def num_failed(self) -> int:
+        """Requests that got no whole answer."""
+        return len(self.samples) - len(self.answered)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def metrics(self) -> dict[str, Summary]:
+        """Distributions over the answered requests; a metric that no answer has is absent."""
+        made = {name: summarize(values) for name, values in self._values()}
+        return {name: summary for name, summary in made.items() if summary is not None}
+
+    def _values(self) -> Iterator[tuple[str, list[float]]]:
+        samples = self.answered
+        spoken = [sample for sample in samples if sample.packets]
+        yield "ttft_s", [one.ttft_s for one in samples if one.ttft_s is not None]
+        yield "ttfp_s", [one.ttfp_s for one in spoken if one.ttfp_s is not None]
+        yield "e2e_s", [one.e2e_s for one in samples]
+        yield "rtf", [one.rtf for one in spoken if one.rtf is not None]
+        yield "stall_s", [one.playback.stall_s for one in spoken]
+        yield "longest_stall_s", [one.playback.longest_stall_s for one in spoken]
+        yield "packet_gap_s", [gap for one in spoken for gap in one.packet_gaps_s]
+        yield "text_gap_s", [gap for one in samples for gap in one.text_gaps_s]
+        yield "audio_s", [one.audio_s for one in spoken]
+        counts = [one.prompt_tokens for one in samples]
+        yield "prompt_tokens", [count for count in counts if count is not None]
+        counts = [one.text_tokens for one in samples]
+        yield "text_tokens", [count for count in counts if count is not None]
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def rates(self) -> Rates:
+        """Over the time from the first request's start to the last one's end."""
+        samples = self.answered
+        return Rates(
+            requests=len(samples) / self.duration_s,
+            completion_tokens=sum(one.completion_tokens or 0 for one in samples) / self.duration_s,
+            text_tokens=sum(one.text_tokens or 0 for one in samples) / self.duration_s,
+            audio_s=sum(one.audio_s for one in samples) / self.duration_s,
+            images=sum(one.num_images for one in samples) / self.duration_s,
+        )
+
+
+class Report(BaseModel, frozen=True):
+    """The file that `--json` writes."""
+
+    date: str
+    command: str
+    omnistage: str
+    url: str
+    model: str
+    seed: int
+    levels: tuple[Level, ...]

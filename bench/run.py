@@ -1,0 +1,107 @@
+"""One run: a server, a workload, and levels of load one after the other."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import httpcore
+
+from omnistage.bench.client import ChatClient, api_url, connected
+from omnistage.bench.load import Load, OpenLoop
+from omnistage.bench.metrics import summarize
+from omnistage.bench.report import Level, Report, Sample
+from omnistage.bench.workload import Workload
+
+PROBE_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. Without `model` it is the first one that the server offers."""
+
+    url: str
+    workload: Workload
+    loads: tuple[Load, ...]
+    timeout_s: float
+    command: str = ""
+    model: str | None = None
+    api_key: str | None = None
+
+
+async def run_plan(
+    plan: Plan,
+    on_level: Callable[[Level], None],
+    network: httpcore.AsyncNetworkBackend | None = None,
+) -> Report:
+    """Run each level and tell of it when it is over; raises ServerError before the first one."""
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    url = api_url(plan.url)
+    levels: list[Level] = []
+    async with connected(url, plan.api_key, plan.timeout_s, network) as client:
+        model = plan.model or await client.first_model()
+        next_number = 0
+        for load in plan.loads:
+            num_all = load.num_warmups + load.num_requests
+            numbers = range(next_number, next_number + num_all)
+            next_number += num_all
+            level = await run_level(client, plan.workload, model, load, numbers)
+            levels.append(level)
+            on_level(level)
+    return Report(
+        date=date,
+        command=plan.command,
+        omnistage=version("omnistage"),
+        url=url,
+        model=model,
+        seed=plan.workload.seed,
+        levels=tuple(levels),
+    )
+
+
+async def run_level(
+    client: ChatClient, workload: Workload, model: str, load: Load, numbers: range
+) -> Level:
+    """Warm up, then measure; every request has a number, and so a prompt, of its own."""
+    loop = asyncio.get_running_loop()
+    samples: list[Sample] = []
+
+    async def ask(number: int) -> None:
+        body = workload.body(number, model)
+        samples.append(await client.ask(number, body, start_s))
+
+    start_s = loop.time()
+    await load.run(ask, numbers[: load.num_warmups])
+    warmup_errors = tuple(sample.error for sample in samples if sample.error is not None)
+    samples = []
+    gc.collect()
+    gc.freeze()  # else the collector goes through every module while answers come in
+    start_s, start_cpu_s = loop.time(), time.process_time()
+    lags_s: list[float] = []
+    probe = asyncio.create_task(probe_lag(lags_s))
+    try:
+        await load.run(ask, numbers[load.num_warmups :])
+    finally:
+        probe.cancel()
+    duration_s = loop.time() - start_s
+    return Level(
+        concurrency=None if isinstance(load, OpenLoop) else load.concurrency,
+        rate=load.rate if isinstance(load, OpenLoop) else None,
+        duration_s=duration_s,
+        client_cpu=(time.process_time() - start_cpu_s) / duration_s,
+        client_lag_s=summarize(lags_s),
+        warmup_errors=warmup_errors,
+        samples=tuple(sorted(samples, key=lambda sample: sample.number)),
+    )
+
+
+async def probe_lag(lags_s: list[float]) -> None:
+    """Note how late this process wakes, and so by how much it may stamp an arrival late."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + PROBE_S
+        await asyncio.sleep(PROBE_S)
+        lags_s.append(loop.time() - due_s)

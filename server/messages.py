@@ -1,0 +1,70 @@
+"""Checks a conversation and rewrites what only the gateway knows: media, and audio ids."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnistage.server.audio_history import AudioHistory
+from omnistage.server.errors import ApiError, invalid
+from omnistage.server.media import checked_part
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+Message = Mapping[str, Any]
+
+
+def checked_messages(messages: Sequence[Message], history: AudioHistory) -> list[dict[str, Any]]:
+    """The messages with every part checked and every audio id replaced by what was said."""
+    return [_message(message, f"messages[{i}]", history) for i, message in enumerate(messages)]
+
+
+def _message(message: Message, path: str, history: AudioHistory) -> dict[str, Any]:
+    role = message.get("role")
+    if role not in ROLES:
+        raise invalid(f"{path}.role", f"{role!r} is unknown; allowed: {', '.join(ROLES)}")
+    if role == "tool" and not isinstance(message.get("tool_call_id"), str):
+        raise invalid(f"{path}.tool_call_id", "must be a string")
+    if "name" in message and not isinstance(message["name"], str):
+        raise invalid(f"{path}.name", "must be a string")
+    checked = {name: value for name, value in message.items() if value is not None}
+    audio = checked.pop("audio", None)
+    if "content" in checked:
+        checked["content"] = _content(checked["content"], f"{path}.content")
+    if "tool_calls" in checked:
+        _check_tool_calls(role, checked["tool_calls"], f"{path}.tool_calls")
+    if role == "assistant" and audio is not None and "content" not in checked:
+        checked["content"] = _spoken(audio, f"{path}.audio.id", history)
+    if "content" not in checked and not (role == "assistant" and checked.get("tool_calls")):
+        raise invalid(f"{path}.content", "must be a string or a list of parts")
+    return checked
+
+
+def _content(content: Any, path: str) -> str | list[dict[str, Any]]:
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        raise invalid(path, "must be a string or a list of parts")
+    return [checked_part(part, f"{path}[{i}]") for i, part in enumerate(content)]
+
+
+def _check_tool_calls(role: Any, calls: Any, path: str) -> None:
+    if role != "assistant" or not isinstance(calls, list):
+        raise invalid(path, "must be a list, in a message of the assistant")
+    for number, call in enumerate(calls):
+        place = f"{path}[{number}]"
+        if not isinstance(call, dict) or not isinstance(call.get("id"), str):
+            raise invalid(place, "must be an object with an id, a type and a function")
+        if call.get("type") != "function":
+            raise invalid(f"{place}.type", "must be function")
+        function = call.get("function")
+        texts = function if isinstance(function, dict) else {}
+        if not all(isinstance(texts.get(key), str) for key in ("name", "arguments")):
+            raise invalid(f"{place}.function", "must have a name and arguments, both strings")
+
+
+def _spoken(audio: Any, param: str, history: AudioHistory) -> str:
+    audio_id = audio.get("id") if isinstance(audio, dict) else None
+    transcript = history.transcript(audio_id) if isinstance(audio_id, str) else None
+    if transcript is None:
+        message = f"No answer with the audio id {audio_id!r} is known, or it has expired."
+        raise ApiError(400, message, param=param, code="audio_not_found")
+    return transcript

@@ -1,0 +1,126 @@
+"""What the bridge costs: a talker's decode step with it, over the same engine without it."""
+
+import asyncio
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from omnistage.connectors import make_connector
+from omnistage.stages.qwen3_omni.talker_model import talker_config
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
+from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.late_inputs import late_input_options
+from omnistage.stages.vllm.ports import BridgeConfig, Port
+
+SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out
+REPEATS = 5
+
+Options = Callable[[str], Mapping[str, Any]]
+
+
+def measure(
+    model: str, engine: Mapping[str, Any], batches: Sequence[int]
+) -> dict[int, tuple[float, float]]:
+    """Seconds a step by batch size: without the bridge, and with it. Runs each engine once."""
+    return asyncio.run(_measure(model, engine, batches))
+
+
+async def _measure(
+    model: str, engine: Mapping[str, Any], batches: Sequence[int]
+) -> dict[int, tuple[float, float]]:
+    ids = SpeechIds.of(AutoConfig.from_pretrained(model))
+    question = [ids.im_start, ids.user, ids.im_start, ids.assistant, 0]
+    prompt = talker_prompt(ids, question, [], min(ids.speakers))
+
+    def bridged(name: str) -> Mapping[str, Any]:
+        options = late_input_options(
+            name,
+            prompt.inputs,
+            hidden_positions=prompt.hidden_positions,
+            hidden_sources=prompt.hidden_sources,
+            first_token_position=len(prompt) - 1,
+            position_delta=0,
+            end_ids=(ids.tts_eos, ids.tts_pad),
+            tokens=(0,),
+            complete=True,
+        )
+        return {"omnistage": {**options, "sampling": {"temperature": 0}}}
+
+    options = {"skip_tokenizer_init": True, "enable_prefix_caching": False, **engine}
+    plain = make_engine(AsyncLLM, model, options, None, talker_config)
+    token_ids = [ids.codec_pad] * len(prompt)
+    try:
+        without = [await _step_s(plain, token_ids, batch, lambda _: {}) for batch in batches]
+    finally:
+        plain.shutdown()
+    with _drained_edge() as sink:
+        bridge = BridgeConfig(late_inputs=True, export="codes", sink=sink, chunk_sizes=[1])
+        with_bridge = make_engine(AsyncLLM, model, options, bridge, talker_config)
+        try:
+            within = [await _step_s(with_bridge, token_ids, batch, bridged) for batch in batches]
+        finally:
+            with_bridge.shutdown()
+    return dict(zip(batches, zip(without, within, strict=True), strict=True))
+
+
+async def _step_s(engine: AsyncLLM, token_ids: list[int], batch: int, options: Options) -> float:
+    """Seconds a decode step: the least of a few runs, warmed up."""
+    times = []
+    for repeat in range(REPEATS + 1):
+        short = await _run_s(engine, token_ids, batch, SHORT, f"{repeat}-{SHORT}", options)
+        long = await _run_s(engine, token_ids, batch, LONG, f"{repeat}-{LONG}", options)
+        times.append((long - short) / (LONG - SHORT))
+    return min(times[1:])
+
+
+async def _run_s(
+    engine: AsyncLLM, token_ids: list[int], batch: int, num_frames: int, name: str, options: Options
+) -> float:
+    async def one(number: int) -> None:
+        request = f"{name}-{number}"
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=num_frames,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args=dict(options(request)) or None,
+        )
+        async for _ in engine.generate({"prompt_token_ids": token_ids}, params, request):
+            pass
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(number) for number in range(batch)))
+    return time.perf_counter() - started
+
+
+@contextmanager
+def _drained_edge() -> Iterator[Port]:
+    """An edge whose other end takes everything, in a thread, as a stage downstream does."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        connector = make_connector("shm", Path(directory), {})
+        connector.create("bench.rows")
+        receiver = connector.receiver("bench.rows")
+        is_done = threading.Event()
+
+        def drain() -> None:
+            while not is_done.is_set():
+                if receiver.wait(0.1):
+                    while (chunk := receiver.receive()) is not None:
+                        receiver.grant(chunk.request_id)
+
+        draining = threading.Thread(target=drain)
+        draining.start()
+        try:
+            yield Port("bench.rows", "shm", directory, {})
+        finally:
+            is_done.set()
+            draining.join()
+            receiver.close()

@@ -1,0 +1,71 @@
+"""What waits in a sender when there is no room: nothing lost, everything counted."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Full, Receiver, Sender
+from omnistage.connectors.inprocess import InProcessConnector
+from omnistage.connectors.ring import MAX_BACKLOG_BYTES
+
+HALF = (1 << 20) // 2 - 4096
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[Sender, Receiver]]:
+    connector = InProcessConnector(tmp_path, arena_mb=1, credit=0)
+    connector.create("c")
+    ends = connector.sender("c"), connector.receiver("c")
+    yield ends
+    for end in ends:
+        end.close()
+    connector.destroy("c")
+
+
+def chunk(request_id: str, kind: str, size: int = 1, last: bool = False) -> Chunk:
+    return Chunk(request_id, kind, 0, {"v": Tensor.from_numpy(np.zeros(size, np.uint8))}, {}, last)
+
+
+def kinds(sender: Sender, receiver: Receiver) -> list[str]:
+    got = []
+    while (received := receiver.receive()) is not None:
+        got.append(received.kind)
+        sender.flush()
+    return got
+
+
+def test_a_chunk_queued_behind_a_last_one_is_not_lost(ends: tuple[Sender, Receiver]) -> None:
+    """The same id may speak again after its last chunk: a cancel after an open."""
+    sender, receiver = ends
+    for _ in range(2):
+        sender.send(chunk("big", "filler", HALF))
+    sender.send(chunk("a", "open", last=True))
+    sender.send(chunk("a", "silent", last=True))
+    sender.send(chunk("a", "third"))
+    assert kinds(sender, receiver) == ["filler", "filler", "open", "silent", "third"]
+    assert sender.flush() == 0
+
+
+def test_the_bytes_of_meta_count_too(ends: tuple[Sender, Receiver]) -> None:
+    sender, _ = ends
+    text = Chunk("a", "k", 0, {}, {"text": "x" * HALF})
+    num_sent = 2 + MAX_BACKLOG_BYTES // HALF  # two in the ring
+    for _ in range(num_sent):
+        sender.send(text)
+    with pytest.raises(Full):
+        sender.send(text)
+    sender.forget("a")
+
+
+def test_an_empty_backlog_is_never_full(
+    ends: tuple[Sender, Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnistage.connectors.ring.MAX_BACKLOG_BYTES", 1000)
+    sender, receiver = ends
+    for _ in range(2):
+        sender.send(chunk("big", "filler", HALF))
+    sender.send(chunk("a", "waits", HALF))
+    assert kinds(sender, receiver) == ["filler", "filler", "waits"]

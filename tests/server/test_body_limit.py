@@ -1,0 +1,42 @@
+"""Bodies that are too large are refused before they are read."""
+
+import socket
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from support.gateway import RunningGateway
+
+URL = "/v1/chat/completions"
+HEAD = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture
+def connection(gateway: RunningGateway) -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as opened:
+        opened.settimeout(5)
+        yield opened
+
+
+def test_the_announced_length_is_enough(connection: socket.socket) -> None:
+    connection.sendall(f"{HEAD}Content-Length: {33 << 20}\r\n\r\n".encode())
+    answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b" 413 " in answer.partition(b"\r\n")[0]
+    assert b'"code":"request_too_large"' in answer
+    assert b"32 MiB" in answer
+
+
+def test_a_body_without_a_length_is_read_to_the_limit_only(connection: socket.socket) -> None:
+    connection.sendall(f"{HEAD}Transfer-Encoding: chunked\r\n\r\n".encode())
+    piece = f"{1 << 20:x}\r\n".encode() + b"x" * (1 << 20) + b"\r\n"
+    try:
+        for _ in range(40):
+            connection.sendall(piece)
+    except (BrokenPipeError, ConnectionResetError):
+        pass
+    assert b" 413 " in connection.recv(65536).partition(b"\r\n")[0]
+
+
+def test_a_body_of_just_the_limit_is_read(client: httpx.Client) -> None:
+    response = client.post(URL, content=b" " * (32 << 20))
+    assert response.status_code == 400

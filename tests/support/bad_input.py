@@ -1,0 +1,266 @@
+"""Requests that no engine must ever see: each with the status and the field its refusal names."""
+
+import base64
+import io
+import json
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from support.prompts import data_url, picture, sound, sound_part, video_bytes
+
+MODEL = "MODEL"  # stands for the served model's name
+DEEP = 10_000
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A body and what is said of it; `param` None: any."""
+
+    name: str
+    body: bytes
+    status: int = 400
+    param: str | None = None
+
+
+def fields(**more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], **more}
+
+
+def bad(name: str, param: str | None = None, status: Any = 400, **more: Any) -> Bad:
+    return Bad(name, json.dumps(fields(**more)).encode(), status, param)
+
+
+def part(name: str, content: Any, param: str | None = None) -> Bad:
+    messages = [{"role": "user", "content": [content]}]
+    return bad(name, param or f"messages[0].content[0].{content['type']}", messages=messages)
+
+
+def raw(name: str, text: str | bytes) -> Bad:
+    return Bad(name, text if isinstance(text, bytes) else text.encode())
+
+
+def url_part(kind: str, media_type: str, data: bytes) -> dict[str, Any]:
+    return {"type": kind, kind: {"url": data_url(media_type, data)}}
+
+
+def audio_part(data: bytes, form: str = "wav") -> dict[str, Any]:
+    encoded = base64.b64encode(data).decode()
+    return {"type": "input_audio", "input_audio": {"data": encoded, "format": form}}
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that says it is large; its data, if anyone inflated it, would be black."""
+
+    def block(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    rows = zlib.compress(bytes(1 + width * 3) * min(height, 64), 9)
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + block(b"IHDR", head) + block(b"IDAT", rows) + block(b"IEND", b"")
+
+
+def good_png() -> bytes:
+    buffer = io.BytesIO()
+    picture(64, 64).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def good_wav(num_samples: int = 1600) -> bytes:
+    data: str = sound_part(sound(num_samples))["input_audio"]["data"]
+    return base64.b64decode(data)
+
+
+AUDIO = {"modalities": ["text", "audio"], "audio": {"voice": "ethan", "format": "wav"}}
+NUMBERS = ["NaN", "Infinity", "-Infinity", "1e400", "-1", '"0.5"', "true", "[]", "{}"]
+SAMPLING = ["temperature", "top_p", "frequency_penalty", "presence_penalty"]
+
+BAD = [
+    # Messages
+    bad("no messages", "messages", messages=[]),
+    bad("messages of a wrong type", "messages", messages="Hi"),
+    bad("a message that is no object", "messages[0]", messages=["Hi"]),
+    bad("a strange role", "messages[0].role", messages=[{"role": "wizard", "content": "Hi"}]),
+    bad("no role", "messages[0].role", messages=[{"content": "Hi"}]),
+    bad(
+        "content of a wrong type", "messages[0].content", messages=[{"role": "user", "content": 3}]
+    ),
+    bad("no content", "messages[0].content", messages=[{"role": "user"}]),
+    bad("null content", "messages[0].content", messages=[{"role": "user", "content": None}]),
+    bad("empty content", "messages[0].content", messages=[{"role": "user", "content": []}]),
+    bad(
+        "a tool message of no call",
+        "messages[1].tool_call_id",
+        messages=[{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}],
+    ),
+    bad(
+        "tool calls that are none",
+        "messages[1].tool_calls[0]",
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "tool_calls": [3]},
+            {"role": "user", "content": "b"},
+        ],
+    ),
+    part("an unknown part", {"type": "smell"}, "messages[0].content[0].type"),
+    part(
+        "an http address",
+        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+        "messages[0].content[0].image_url.url",
+    ),
+    part(
+        "a file address",
+        {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+        "messages[0].content[0].image_url.url",
+    ),
+    # Media
+    part(
+        "base64 that is none",
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,@"}},
+        "messages[0].content[0].image_url.url",
+    ),
+    part(
+        "an image that is none",
+        url_part("image_url", "image/png", b"hello" * 9),
+        "messages[0].content[0].image_url",
+    ),
+    part(
+        "half an image",
+        url_part("image_url", "image/png", good_png()[:200]),
+        "messages[0].content[0].image_url",
+    ),
+    part(
+        "a picture too large",
+        url_part("image_url", "image/png", png(50_000, 50_000)),
+        "messages[0].content[0].image_url",
+    ),
+    part("a picture too narrow", url_part("image_url", "image/png", png(4000, 3)), "messages"),
+    part(
+        "a sound that is none",
+        audio_part(b"RIFF" + b"x" * 99),
+        "messages[0].content[0].input_audio",
+    ),
+    part("an empty sound", audio_part(good_wav(0)), "messages[0].content[0].input_audio"),
+    part("half a wav header", audio_part(good_wav()[:30]), "messages[0].content[0].input_audio"),
+    part("a picture as a sound", audio_part(good_png()), "messages[0].content[0].input_audio"),
+    part(
+        "a video that is none",
+        url_part("video_url", "video/mp4", b"\0" * 500),
+        "messages[0].content[0].video_url",
+    ),
+    part(
+        "half a video",
+        url_part("video_url", "video/mp4", video_bytes(4, 64)[:300]),
+        "messages[0].content[0].video_url",
+    ),
+    part(
+        "a sound as a video",
+        url_part("video_url", "video/mp4", good_wav()),
+        "messages[0].content[0].video_url",
+    ),
+    bad(
+        "more images than allowed",
+        "messages",
+        messages=[
+            {"role": "user", "content": [url_part("image_url", "image/png", good_png())] * 9}
+        ],
+    ),
+    # Sampling
+    *(
+        Bad(
+            f"{name} {number}",
+            json.dumps(fields(**{name: "@"})).replace('"@"', number).encode(),
+            400,
+            name,
+        )
+        for name in SAMPLING
+        for number in NUMBERS
+        if not (number in ("-1", '"0.5"') and name.endswith("penalty")) and number != '"0.5"'
+    ),
+    bad("a seed too large", "seed", seed=1 << 63),
+    bad("no tokens", "max_completion_tokens", max_completion_tokens=0),
+    bad("fewer than no tokens", "max_tokens", max_tokens=-1),
+    bad("too many logprobs", "top_logprobs", logprobs=True, top_logprobs=21),
+    bad("logprobs that were not asked for", "top_logprobs", top_logprobs=2),
+    bad("too many answers", "n", n=129),
+    bad("an empty stop", "stop", stop=""),
+    bad("too many stops", "stop", stop=["a", "b", "c", "d", "e"]),
+    bad("a stop that is no text", "stop", stop=[3]),
+    bad("a bias of a token that is none", "logit_bias.x", logit_bias={"x": 1}),
+    bad("a bias too large", "logit_bias.5", logit_bias={"5": 1000}),
+    bad("a bias of no token of the model", "logit_bias", logit_bias={"99999999": 1}),
+    bad("options of no stream", "stream_options", stream_options={"include_usage": True}),
+    bad("a response format that is none", "response_format", response_format={"type": "poem"}),
+    bad(
+        "a schema that is none",
+        "response_format",
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"type": 3}},
+        },
+    ),
+    bad("tools that are none", "tools", tools=[{"type": "hammer"}]),
+    bad("a choice of no tool", "tool_choice", tool_choice="required"),
+    # Lengths
+    bad(
+        "a prompt longer than the context",
+        "messages",
+        messages=[{"role": "user", "content": "long " * 3000}],
+    ),
+    bad("more tokens than the context", "max_completion_tokens", max_completion_tokens=100_000),
+    # Names
+    bad("an unknown model", "model", 404, model="gpt-9"),
+    bad("an unknown voice", "audio.voice", modalities=["text", "audio"], audio={"voice": "nobody"}),
+    bad(
+        "an unknown format",
+        "audio.format",
+        modalities=["text", "audio"],
+        audio={"voice": "ethan", "format": "vinyl"},
+    ),
+    bad("an unknown modality", "modalities", modalities=["smell"]),
+    bad("speech alone", "modalities", modalities=["audio"]),
+    bad("an unknown stage", "stage_params.singer", stage_params={"singer": {}}, **AUDIO),
+    bad(
+        "an unknown parameter of a stage",
+        "stage_params.talker.warmth",
+        stage_params={"talker": {"warmth": 3}},
+        **AUDIO,
+    ),
+    bad(
+        "a stage without parameters",
+        "stage_params.code2wav",
+        stage_params={"code2wav": {"temperature": 1}},
+        **AUDIO,
+    ),
+    bad(
+        "parameters that are no object", "stage_params.talker", stage_params={"talker": 3}, **AUDIO
+    ),
+    bad(
+        "an unknown audio history",
+        "messages[1].audio.id",
+        messages=[
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "audio": {"id": "audio_0"}},
+            {"role": "user", "content": "b"},
+        ],
+    ),
+    # Bodies
+    raw("not JSON", "{"),
+    raw("no body", ""),
+    raw("a list", "[]"),
+    raw("invalid UTF-8", b'{"model": "' + b"\xff\xfe" + b'", "messages": []}'),
+    raw("a lone surrogate", json.dumps(fields(messages=[{"role": "user", "content": "\ud800"}]))),
+    raw("10,000 nested brackets", "[" * DEEP + "]" * DEEP),
+    raw("10,000 nested objects", '{"messages": ' + '{"a": ' * DEEP + "1" + "}" * DEEP + "}"),
+    raw(
+        "deep inside a message",
+        '{"messages": [{"role": "user", "content": "x", "tool_calls": '
+        + "[" * DEEP
+        + "]" * DEEP
+        + "}]}",
+    ),
+    Bad("33 MiB", b'{"model": "' + b"x" * (33 << 20) + b'"}', 413),
+]

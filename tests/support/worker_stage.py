@@ -1,0 +1,34 @@
+"""A stage for tests of the worker's own behaviour: what it does is named by the request."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.stages.failure import RequestError
+from omnistage.stages.stage import StagePorts
+
+
+class ScriptedStage:
+    """Hangs, refuses, fails or answers."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+
+    async def start(self) -> dict[str, Any]:
+        return {}
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        script = meta["script"]
+        if script == "hang":
+            await asyncio.Event().wait()
+        if script == "refuse":
+            raise RequestError(400, "no", param="x")
+        if script == "fail":
+            raise RuntimeError("broken")
+        self._ports.send_output(request_id, "text", {"said": script}, last=True)
+
+    async def alive(self) -> None:
+        return
+
+    async def close(self) -> None:
+        return

@@ -1,0 +1,49 @@
+"""The commands in docs/performance.md run as they stand there."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from support.fake_openai import FakeOpenAI, Script
+from typer.testing import CliRunner
+
+from omnistage.server import cli
+
+TEXT = (Path(__file__).parent.parent / "docs" / "performance.md").read_text()
+SHELL: list[str] = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+SPEECH = Script(text_s=(0.0, 0.0), packets=((0.0, 0.4), (0.0, 0.8)))
+
+
+def commands() -> list[list[str]]:
+    """The words of each command."""
+    found: list[list[str]] = []
+    for word in shlex.split("".join(SHELL).replace("\\\n", "")):
+        if word == "omnistage":
+            found.append([])
+        found[-1].append(word)
+    return found
+
+
+def test_the_documentation_has_commands() -> None:
+    assert len(commands()) == 7
+
+
+@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words[3:6]))
+def test_a_documented_command_runs(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (body,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
+    Path("body.json").write_text(body)
+    dialect = "vllm-omni" if "sampling_params_list" in " ".join(words) else "openai"
+    fake = FakeOpenAI(Script(SPEECH.text_s, SPEECH.packets, dialect=dialect))
+    with fake.running() as url:
+        arguments = [url if word.startswith("http") else word for word in words[1:]]
+        if "--rate" in words:  # the same arrivals, a hundred times as fast
+            arguments[arguments.index("--rate") + 1] = "50,200"
+        result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    assert fake.bodies
+    written = [words[words.index(option) + 1] for option in ("--json", "--plot") if option in words]
+    assert all(Path(name).stat().st_size for name in written)
