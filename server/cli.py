@@ -10,9 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from omnistage.bench.command import serve as bench_serve
+from omnistage.stages.gpus import visible_gpus
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import GraphError, load_graph
-from omnistage.stages.pick import num_gpus, pick_graph
+from omnistage.stages.pick import pick_graph
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
 bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
@@ -34,7 +35,7 @@ def resolve(target: str, model: str | None) -> StageGraph:
     if target.endswith(YAML_ENDINGS):
         graph = load_graph(Path(target), model)
     else:
-        graph = load_graph(pick_graph(target, num_gpus() > 0), model or target)
+        graph = load_graph(pick_graph(target, len(visible_gpus())), model or target)
     if not graph.model:
         raise GraphError(f"{target} names no model: give one with --model")
     return graph
@@ -42,7 +43,7 @@ def resolve(target: str, model: str | None) -> StageGraph:
 
 def missing_gpus(graph: StageGraph) -> list[str]:
     """One sentence for each stage that wants a GPU which is not there."""
-    count = num_gpus()
+    count = len(visible_gpus())
     return [
         f"stage {stage.name} wants GPU {gpu}; this machine has {count}"
         for stage in graph.stages.values()

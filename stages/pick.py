@@ -4,35 +4,22 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pynvml
-
 from omnistage.stages.graph_file import GraphError
 
 GRAPHS = Path(__file__).resolve().parent.parent / "stage_configs"
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
 
 
-def num_gpus() -> int:
-    """GPUs that the driver knows; 0 without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return 0
-    try:
-        return int(pynvml.nvmlDeviceGetCount())
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def pick_graph(model: str, has_gpu: bool) -> Path:
+def pick_graph(model: str, num_gpus: int) -> Path:
     """The graph file of a folder or a Hugging Face name; raises GraphError."""
     config = _config(model)
-    if config.get("model_type") == "qwen3_omni_moe":
-        text = config.get("thinker_config", {}).get("text_config", {})
-        is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
-        name = "qwen3_omni" if has_gpu and not is_tiny else "qwen3_omni_tiny"
-        return GRAPHS / f"{name}.yaml"
-    return GRAPHS / "vllm_text.yaml"
+    if config.get("model_type") != "qwen3_omni_moe":
+        return GRAPHS / "vllm_text.yaml"
+    text = config.get("thinker_config", {}).get("text_config", {})
+    is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
+    if is_tiny or not num_gpus:
+        return GRAPHS / "qwen3_omni_tiny.yaml"
+    return GRAPHS / ("qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml")
 
 
 def _config(model: str) -> dict[str, Any]:

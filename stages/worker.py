@@ -23,6 +23,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stages.failure import RequestError
+from omnistage.stages.gpus import gpu_environment
 from omnistage.stages.graph import Edge, StageGraph
 from omnistage.stages.kinds import KINDS
 from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
@@ -277,8 +278,9 @@ def main() -> None:
     end_with_parent()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((arguments.run_directory / "graph.json").read_bytes())
-    environment = graph.stages[arguments.stage].environment
-    os.environ.update({key: str(value) for key, value in environment.items()})
+    spec = graph.stages[arguments.stage]
+    os.environ.update(gpu_environment(spec.gpus))
+    os.environ.update({key: str(value) for key, value in spec.environment.items()})
     asyncio.run(_run(graph, arguments.stage, arguments.run_directory))
 
 

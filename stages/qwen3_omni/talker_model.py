@@ -15,26 +15,39 @@ from the hidden state that sampled it (StepTable, `last_hidden`).
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerResizeMLP,
 )
-from vllm.config import VllmConfig
+from vllm.config import CUDAGraphMode, VllmConfig
 from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.models.interfaces import SupportsMRoPE
-from vllm.model_executor.models.qwen3_moe import Qwen3MoeModel
 from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
+from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
+from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.step import Started
 from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.transfer import to_device
 
 NUM_SUPPRESSED = 1024  # the reference suppresses the top ids of the vocabulary but codec_eos
 PROJECTION_CHUNK = 8192
+
+
+def graph_sizes(vllm_config: VllmConfig) -> list[int]:
+    """Batch sizes that get a graph of the code predictor: as vLLM's, up to all rows at once."""
+    compilation = vllm_config.compilation_config
+    if compilation.cudagraph_mode == CUDAGraphMode.NONE:
+        return []
+    num_rows = vllm_config.scheduler_config.max_num_seqs
+    sizes = compilation.cudagraph_capture_sizes or []
+    return [*(size for size in sizes if size < num_rows), num_rows]
 
 
 def talker_config(config: Any) -> Any:
@@ -63,7 +76,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         device = torch.get_default_device()
         dtype = vllm_config.model_config.dtype
         self.config = config
-        self.model = Qwen3MoeModel(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
+        self.model = TalkerBackbone(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
         self.codec_head = ParallelLMHead(
             text.vocab_size, text.hidden_size, prefix=maybe_prefix(prefix, "codec_head")
         )
@@ -83,6 +96,9 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
 
         self.table = table = StepTable(vllm_config, device)
         table.on_start, table.on_hidden = self._start_requests, self._take_hidden
+        sizes = graph_sizes(vllm_config) if device.type == "cuda" else []
+        self._predictor_graphs = CodePredictorGraphs(self.code_predictor, sizes)
+        table.on_ready = self._record_graphs
         num_rows, num_tokens = table.num_rows + 1, table.max_tokens + 1
         zeros = torch.zeros
         self.last_hidden = zeros(num_rows, text.hidden_size, dtype=dtype)
@@ -97,24 +113,22 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
 
     # The step's data, before the forward
 
+    @torch.inference_mode()
+    def _record_graphs(self) -> None:
+        none = torch.zeros_like(self.seed)
+        self._predictor_graphs.record(self._predictor_arguments(none, none, none))
+
     def _start_requests(self, started: list[Started]) -> None:
-        rows, settings = [], []
+        whole, real = [], []
         for request in started:
             sampling: Any = request.options.get("sampling") or {}
-            rows.append(request.row)
-            settings.append(
-                (
-                    sampling.get("temperature", 0.0),
-                    sampling.get("top_k", 50),
-                    sampling.get("top_p", 0.8),
-                    sampling.get("seed", 0),
-                )
-            )
-        index = torch.tensor(rows, device=self.seed.device)
-        columns = zip(*settings, strict=True)
-        tensors = (self.temperature, self.top_k, self.top_p, self.seed)
-        for tensor, values in zip(tensors, columns, strict=True):
-            tensor[index] = torch.tensor(values, dtype=tensor.dtype, device=tensor.device)
+            whole.append((request.row, sampling.get("top_k", 50), sampling.get("seed", 0)))
+            real.append((sampling.get("temperature", 0.0), sampling.get("top_p", 0.8)))
+        device = self.seed.device
+        rows, top_k, seed = to_device(np.array(whole, np.int64).T, device)
+        temperature, top_p = to_device(np.array(real, np.float32).T, device)
+        self.top_k[rows], self.seed[rows] = top_k, seed
+        self.temperature[rows], self.top_p[rows] = temperature, top_p
 
     def _take_hidden(self, raw: torch.Tensor) -> None:
         hidden = raw.view(self.text_table.dtype)
@@ -148,12 +162,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         self._add_frames(inputs, input_ids, columns, lines)
         self.inputs_buffer[:num_tokens] = inputs
         self.positions_buffer[:, :num_tokens] = columns[:, step.POS_T : step.POS_W + 1].T
-        hidden = self.model(
-            None,
-            self.positions_buffer[:, :num_tokens],
-            intermediate_tensors,
-            self.inputs_buffer[:num_tokens],
-        )
+        hidden = self.model(self.positions_buffer[:, :num_tokens], self.inputs_buffer[:num_tokens])
         rows = torch.where(columns[:, step.LAST] > 0, columns[:, step.ROW], 0)
         self.last_hidden[rows.long()] = hidden
         return hidden
@@ -174,36 +183,45 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
     ) -> None:
         """Add the previous frame to decode tokens' inputs and store its codes.
 
-        A batch no larger than the rows runs whole (one shape, fit for a graph); in a larger one
-        only as many tokens as decode, found by sorting: no shape depends on data.
+        While vLLM records a graph, whose batches only decode, the whole batch runs, in kernels
+        that become part of it. Otherwise only as many tokens as decode, found by sorting: no shape
+        depends on data.
         """
-        num_tokens = inputs.shape[0]
-        which = None
-        if num_tokens > self.table.num_rows:
-            if self.table.num_decodes == 0:
-                return
+        num_tokens, num_decodes = inputs.shape[0], self.table.num_decodes
+        which, predict = None, self._predictor_graphs
+        if inputs.is_cuda and torch.cuda.is_current_stream_capturing():
+            predict = self.code_predictor
+        elif num_decodes == 0:
+            return
+        elif num_decodes < num_tokens:
             order = torch.argsort(columns[:, step.FRAME], descending=True, stable=True)
-            which = order[: self.table.num_decodes]
+            which = order[:num_decodes]
             columns, lines, input_ids = columns[which], lines[which], input_ids[which]
         is_decode = columns[:, step.FRAME] >= 0
         rows = columns[:, step.ROW].clamp_min(0)
         code0 = torch.where(is_decode, input_ids, 0).long().clamp(0, self.suppressed.shape[0] - 1)
-        codes, frames = self.code_predictor(
-            self.last_hidden[rows],
-            code0,
-            self.model.embed_input_ids(code0),
-            temperature=self.temperature[rows],
-            top_k=self.top_k[rows],
-            top_p=self.top_p[rows],
-            seed=self.seed[rows],
-            frame=columns[:, step.FRAME].long(),
-        )
+        frame = columns[:, step.FRAME].long()
+        codes, frames = predict(**self._predictor_arguments(rows, code0, frame))
         self.table.export["codes"][lines] = codes.int()
         frames = torch.where(is_decode[:, None], frames, 0)
         if which is None:
             inputs += frames
         else:
             inputs.index_add_(0, which, frames)
+
+    def _predictor_arguments(
+        self, rows: torch.Tensor, code0: torch.Tensor, frame: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        return {
+            "last_hidden": self.last_hidden[rows],
+            "code0": code0,
+            "code0_embedding": self.model.embed_input_ids(code0),
+            "temperature": self.temperature[rows],
+            "top_k": self.top_k[rows],
+            "top_p": self.top_p[rows],
+            "seed": self.seed[rows],
+            "frame": frame,
+        }
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """Logits of code 0, -inf for ids that are no code."""

@@ -34,6 +34,7 @@ class StepTable:
         self.numbers = torch.arange(1, self.max_tokens + 1, device=device)
         self.num_decodes = 0
         self.export: dict[str, torch.Tensor] = {}  # [max_tokens + 1, …], filled by the model
+        self.on_ready: Callable[[], None] | None = None  # once, when the engine has its memory
         self.on_start: Callable[[list[step.Started]], None] | None = None
         self.on_hidden: Callable[[torch.Tensor], None] | None = None
         config = vllm_config.kv_transfer_config

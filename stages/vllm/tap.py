@@ -27,9 +27,13 @@ class Tap:
         self.rows = torch.zeros(max_tokens, hidden_size, dtype=dtype, device=device)
 
     def attach(self, layer: nn.Module) -> None:
-        """Watch a layer that vLLM calls as (positions, hidden_states, residual)."""
+        """Watch a layer that vLLM calls as (positions, hidden_states, residual).
 
-        def before(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
-            torch.ops.vllm.omnistage_tap(self.rows, args[1], args[2])
+        The rows are a buffer of the layer: compiled code takes those as it takes weights.
+        """
+        layer.register_buffer("omnistage_rows", self.rows, persistent=False)
+        layer.register_forward_pre_hook(_before)
 
-        layer.register_forward_pre_hook(before)
+
+def _before(module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+    torch.ops.vllm.omnistage_tap(module.omnistage_rows, args[1], args[2])

@@ -1,8 +1,6 @@
 """The connector's half beside the model: writes a step's data before the forward, takes results.
 
-Host memory for both directions is pinned on CUDA and comes from torch's caching host allocator,
-which does not hand a block out again before the copies that use it are done; so no step waits
-for the device.
+Copies in both directions go through pinned memory (transfer.py): no step waits for the device.
 """
 
 import numpy as np
@@ -12,6 +10,7 @@ from omnistage.stages.vllm import step
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.transfer import to_device
 
 
 class WorkerHalf:
@@ -22,12 +21,8 @@ class WorkerHalf:
         self._exporter = exporter
         self._is_cuda = table.device.type == "cuda"
         table.tok_of_slot = torch.zeros(num_slots, dtype=torch.int64, device=table.device)
-
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        host = torch.from_numpy(array)
-        if not self._is_cuda:
-            return host
-        return host.pin_memory().to(self._table.device, non_blocking=True)
+        if table.on_ready is not None:
+            table.on_ready()
 
     def before_forward(self, meta: StepMeta) -> None:
         """Put the step into the table."""
@@ -38,12 +33,12 @@ class WorkerHalf:
             return
         assert table.tok_of_slot is not None
         num_tokens = len(meta.columns)
-        columns = self._to_device(meta.columns)
+        columns = to_device(meta.columns, table.device)
         table.columns[1 : num_tokens + 1] = columns
         table.tok_of_slot[columns[:, step.SLOT].long()] = table.numbers[:num_tokens]
         table.num_decodes = meta.num_decodes
         if meta.hidden is not None and table.on_hidden is not None:
-            table.on_hidden(self._to_device(meta.hidden))
+            table.on_hidden(to_device(meta.hidden, table.device))
 
     def after_forward(self, meta: StepMeta) -> None:
         """Start the way out of this step's results."""
@@ -54,6 +49,7 @@ class WorkerHalf:
             self._exporter.put(exported)
 
     def _exported(self, meta: StepMeta) -> Exported | None:
+        table = self._table
         empty = np.zeros(0, np.int32)
         if meta.columns is None or (meta.export is None and meta.num_decodes == 0):
             if not meta.started and not meta.finished:
@@ -62,17 +58,17 @@ class WorkerHalf:
         if meta.export is not None:
             index, positions = meta.export, meta.export_positions
             assert positions is not None
-            source = self._table.export["hidden"]
+            source = table.export["hidden"]
         else:
             index = np.flatnonzero(meta.columns[:, step.FRAME] >= 0)
             positions = meta.columns[index, step.FRAME]
-            source = self._table.export["codes"]
-        values = source[self._to_device(index + 1)]
+            source = table.export["codes"]
+        values = source[to_device(index + 1, table.device)]
         ready = None
         if self._is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
             host.copy_(values, non_blocking=True)
-            ready = torch.cuda.Event()
+            ready = torch.cuda.Event(blocking=True)
             ready.record()
             values = host
         rows = meta.columns[index, step.ROW]

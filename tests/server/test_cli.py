@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.stages.graph import StageGraph
+from omnistage.stages.graph_file import load_graph
 from omnistage.stages.pick import GRAPHS
 
 runner = CliRunner()
@@ -54,7 +55,7 @@ def test_check_names_the_mistake(tmp_path: Path) -> None:
 def test_a_gpu_that_is_not_there_is_said_and_never_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "num_gpus", lambda: 1)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     path = tmp_path / "graph.yaml"
     path.write_text(
         "model: m\nstages:\n  text: {kind: vllm.text, gpus: [0, 3]}\noutputs: {text: text}\n"
@@ -80,7 +81,13 @@ def test_a_folder_without_a_model_is_not_served(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("hidden_size", "num_gpus", "graph"),
-    [(64, 0, "tiny"), (64, 2, "tiny"), (2048, 2, "real"), (2048, 0, "tiny")],
+    [
+        (64, 0, "qwen3_omni_tiny"),
+        (64, 2, "qwen3_omni_tiny"),
+        (2048, 0, "qwen3_omni_tiny"),
+        (2048, 1, "qwen3_omni_1gpu"),
+        (2048, 2, "qwen3_omni"),
+    ],
 )
 def test_a_folder_picks_its_graph(
     tmp_path: Path,
@@ -89,13 +96,13 @@ def test_a_folder_picks_its_graph(
     num_gpus: int,
     graph: str,
 ) -> None:
-    monkeypatch.setattr(cli, "num_gpus", lambda: num_gpus)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_gpus))))
     text = {"hidden_size": hidden_size}
     config = {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": text}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     resolved = cli.resolve(str(tmp_path), None)
     assert resolved.model == str(tmp_path)
-    assert resolved.stages["thinker"].gpus == ((0,) if graph == "real" else ())
+    assert resolved == load_graph(GRAPHS / f"{graph}.yaml", str(tmp_path))
 
 
 def test_a_text_model_is_a_graph_of_one_stage(tmp_path: Path) -> None:

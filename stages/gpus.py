@@ -1,0 +1,31 @@
+"""The GPUs that this server may use, and those of one stage."""
+
+import os
+from collections.abc import Sequence
+
+import pynvml
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def visible_gpus() -> list[str]:
+    """CUDA's names of the GPUs: those the environment allows, else all that the driver knows."""
+    allowed = os.environ.get(VISIBLE)
+    if allowed is not None:
+        return [name.strip() for name in allowed.split(",") if name.strip()]
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        return [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def gpu_environment(gpus: Sequence[int]) -> dict[str, str]:
+    """What makes a process see these of the visible GPUs, in this order, and no others."""
+    if not gpus:
+        return {}
+    visible = visible_gpus()
+    return {VISIBLE: ",".join(visible[gpu] for gpu in gpus)}
