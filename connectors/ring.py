@@ -147,6 +147,8 @@ class RingSender:
     def credit(self, request_id: str) -> int:
         """Chunks that may go now without queueing."""
         with self._lock:
+            if self._is_closed:
+                return 0
             self._follow()
             request = self._requests.get(request_id)
             if self._window == 0:
