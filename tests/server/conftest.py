@@ -29,7 +29,7 @@ def openai(gateway: RunningGateway) -> Iterator[OpenAI]:
         api_key="none",
         max_retries=0,
         timeout=10,
-        http_client=httpx.Client(limits=ONE_SHOT),
+        default_headers={"Connection": "close"},
         _strict_response_validation=True,
     ) as connected:
         yield connected
