@@ -100,7 +100,6 @@ class Thinker:
         """Load, and answer one request."""
         ports = self._ports
         bridge = None
-        overrides = None
         if ports.downstream is not None:
             bridge = BridgeConfig(
                 export="hidden",
@@ -108,8 +107,7 @@ class Thinker:
                 chunk_sizes=ports.hidden_chunk_sizes,
                 ledger=ports.ledger,
             )
-            overrides = thinker_config
-        self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, overrides)
+        self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, thinker_config)
         self._engine.rendered = {}
         self._chat = Chat(self._engine, ports.model, ports.options)
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
