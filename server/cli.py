@@ -28,7 +28,7 @@ def resolve(target: str, model: str | None) -> StageGraph:
     else:
         graph = load_graph(pick_graph(target, num_gpus() > 0), model or target)
     if not graph.model:
-        raise GraphError(f"{target} names no model: give one with --model")
+        raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
     return graph
 
 
