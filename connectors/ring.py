@@ -314,6 +314,7 @@ class RingReceiver:
                 self._owes_wake_up = False
                 self._has_room.set()
             self._has_chunk.clear()
+            self._follow()  # what was just cleared may have told of a renewal
             if self._words[HEAD] == self._words[TAIL]:
                 return None
         tail = self._words[TAIL]

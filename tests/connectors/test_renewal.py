@@ -10,6 +10,7 @@ import pytest
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector, NoChannel, Receiver, Sender
+from omnistage.connectors.ring import RingReceiver
 
 WINDOW = 2
 
@@ -114,6 +115,25 @@ def test_a_renewal_wakes_both_ends(
     sender.flush()
     assert received(receiver) == []
     assert not is_readable(receiver)
+
+
+def test_a_renewal_while_a_receiver_clears_its_wake_up_is_seen(
+    connector: Connector, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(receiver, RingReceiver)
+    clear = receiver._has_chunk.clear
+    senders: list[Sender] = []
+
+    def renew_and_clear() -> None:
+        if not senders:
+            connector.renew("c")
+            senders.append(connector.sender("c"))
+            senders[0].send(chunk("new"))
+        clear()
+
+    monkeypatch.setattr(receiver._has_chunk, "clear", renew_and_clear)
+    assert received(receiver) == [("new", 0)]
+    senders[0].close()
 
 
 def test_many_renewals_between_two_uses_are_one(
