@@ -153,6 +153,18 @@ def test_closing_an_end_that_has_not_gone_over_is_fine(connector: Connector) -> 
     receiver.close()
 
 
+def test_a_channel_that_is_gone_after_its_renewal_is_named_at_every_use(
+    connector: Connector, sender: Sender, receiver: Receiver
+) -> None:
+    connector.renew("c")
+    connector.destroy("c")
+    for _ in range(2):
+        with pytest.raises(NoChannel, match="'c'"):
+            sender.send(chunk("a"))
+        with pytest.raises(NoChannel, match="'c'"):
+            receiver.receive()
+
+
 def test_renewing_what_is_not_there_is_an_error(connector: Connector) -> None:
     with pytest.raises(NoChannel, match="nowhere"):
         connector.renew("nowhere")
