@@ -13,14 +13,25 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
 
-def encode(chunk: Chunk) -> tuple[bytes, Sequence[Any]]:
-    """The header, and the tensors' buffers that follow it."""
+class Record(msgspec.Struct, frozen=True):
+    """A chunk ready to be written: the header, and the tensors' buffers that follow it."""
+
+    header: bytes
+    buffers: Sequence[Any]
+    num_bytes: int
+    is_last: bool
+
+
+def encode(chunk: Chunk) -> Record:
+    """Describe the chunk; the tensors' memory is shared."""
     tensors = [
         (name, tensor.dtype, tensor.shape, tensor.num_bytes)
         for name, tensor in chunk.tensors.items()
     ]
-    header = (chunk.request_id, chunk.kind, chunk.index, chunk.last, chunk.meta, tensors)
-    return _encoder.encode(header), [tensor.data for tensor in chunk.tensors.values()]
+    described = (chunk.request_id, chunk.kind, chunk.index, chunk.last, chunk.meta, tensors)
+    header = _encoder.encode(described)
+    buffers = [tensor.data for tensor in chunk.tensors.values()]
+    return Record(header, buffers, len(header) + chunk.num_bytes, chunk.last)
 
 
 def decode(header: Any, body: Any) -> Chunk:

@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
-from omnistage.connectors.ring import RING_START, RingReceiver, RingSender, mark_renewed
+from omnistage.connectors.receiver import RingReceiver
+from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.sender import RingSender
 
 
 class MemoryEvent:
@@ -87,7 +89,7 @@ class InProcessConnector:
         channel = self._find(address)
         old = memoryview(channel.buffer)
         channel.buffer = bytearray(self._size)
-        mark_renewed(old)
+        Ring(old).mark_renewed()
         for file in channel.events:
             os.eventfd_write(file, 1)
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full, NoChannel
-from omnistage.connectors.ring import MAX_BACKLOG_CHUNKS, RingReceiver, RingSender
+from omnistage.connectors.receiver import RingReceiver
+from omnistage.connectors.sender import MAX_BACKLOG_CHUNKS, RingSender
 from omnistage.connectors.sweep import make_run_directory
 
 NAMES = ("shm", "inprocess")

@@ -10,7 +10,7 @@ import pytest
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector, NoChannel, Receiver, Sender
-from omnistage.connectors.ring import RingReceiver
+from omnistage.connectors.receiver import RingReceiver
 
 WINDOW = 2
 
