@@ -31,7 +31,10 @@ class NoChannel(ConnectorError):
 
 
 class Sender(Protocol):
-    """The end that sends; safe to call from several threads of one process."""
+    """The end that sends; safe to call from several threads of one process.
+
+    Once closed, it has nothing to flush, no credit and no requests.
+    """
 
     def send(self, chunk: Chunk) -> None:
         """Send now or put into the request's backlog; raises Full, Closed or ChunkTooLarge."""
@@ -57,13 +60,16 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The end that receives, from one thread; `grant` and `forget` from any."""
+    """The end that receives, from one thread; `grant` and `forget` from any.
+
+    Once closed, it holds no credit.
+    """
 
     def receive(self) -> Chunk | None:
-        """The next chunk, in memory of its own, or None."""
+        """The next chunk, in memory of its own, or None; raises Closed."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until a chunk may be there; False after the timeout."""
+        """Sleep until a chunk may be there; False after the timeout; raises Closed."""
 
     def fileno(self) -> int:
         """Readable when a chunk may be there: then call `receive` until None."""

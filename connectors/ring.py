@@ -89,10 +89,11 @@ class RingSender:
     def _follow(self) -> None:
         """Go over to the new ring; what its receiver never saw the start of is not sent on."""
         while self._words[RENEWED]:
+            buffer = self._reopen()
             self._lost.update(self._requests)
             self._words.release()
             self._ring.release()
-            self._attach(self._reopen())
+            self._attach(buffer)
 
     def send(self, chunk: Chunk) -> None:
         """Send now or put into the request's backlog."""
@@ -160,6 +161,8 @@ class RingSender:
     def forget(self, request_id: str) -> None:
         """Drop the backlog."""
         with self._lock:
+            if self._is_closed:
+                return
             self._lost.discard(request_id)
             request = self._requests.get(request_id)
             if request is not None:
@@ -170,6 +173,8 @@ class RingSender:
     def num_requests(self) -> int:
         """Requests that hold a slot or a backlog."""
         with self._lock:
+            if self._is_closed:
+                return 0
             self._reap()
             return len(self._requests) + len(self._ending)
 
@@ -299,10 +304,11 @@ class RingReceiver:
     def _follow(self) -> None:
         """Go over to the new ring; what the old one held is never delivered."""
         while self._words[RENEWED]:
+            buffer = self._reopen()
             with self._lock:
                 self._words.release()
                 self._ring.release()
-                self._attach(self._reopen())
+                self._attach(buffer)
 
     def receive(self) -> Chunk | None:
         """The next chunk, copied out once."""
@@ -314,6 +320,7 @@ class RingReceiver:
                 self._owes_wake_up = False
                 self._has_room.set()
             self._has_chunk.clear()
+            self._follow()  # what was just cleared may have told of a renewal
             if self._words[HEAD] == self._words[TAIL]:
                 return None
         tail = self._words[TAIL]
@@ -346,6 +353,8 @@ class RingReceiver:
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a chunk may be there."""
+        if self._is_closed:
+            raise Closed("this receiver is closed")
         self._follow()
         if self._words[HEAD] != self._words[TAIL]:
             return True
@@ -386,7 +395,8 @@ class RingReceiver:
     @property
     def num_requests(self) -> int:
         """Requests that hold credit."""
-        return len(self._by_id)
+        with self._lock:
+            return 0 if self._is_closed else len(self._by_id)
 
     def close(self) -> None:
         """Close this end."""
