@@ -211,7 +211,8 @@ class Orchestrator:
         try:
             self._links[self.graph.entry].requests.send(request.to_chunk())
         except ChunkTooLarge as error:
-            raise ApiError(413, f"The request is too large: {error}") from error
+            message = f"The request is too large: {error}"
+            raise ApiError(413, message, code="request_too_large") from error
         except (OverflowError, UnicodeError) as error:  # JSON allows what the wire does not
             raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
 

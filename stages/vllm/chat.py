@@ -71,18 +71,22 @@ class Chat:
             raise request_error(error) from error
         if not hasattr(result, "__aiter__"):
             raise failed(int(result.error.code), result.error.message, result.error.param)
+        is_whole = False
         try:
             async for line in result:
                 text = line.removeprefix("data: ").strip()
                 if text == "[DONE]":
-                    return
+                    break
                 chunk = json.loads(text)
                 if "error" in chunk:
                     told = chunk["error"]
                     raise failed(int(told.get("code") or 500), told["message"], told.get("param"))
+                is_whole = not chunk["choices"]  # the usage chunk comes last
                 yield chunk
         finally:
             await result.aclose()
+        if not is_whole:
+            raise RequestError(500, "The engine ended the answer before its usage.")
 
 
 def blamed(place: Sequence[str | int]) -> str | None:

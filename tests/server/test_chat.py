@@ -285,7 +285,6 @@ def test_the_entry_stage_gets_vllm_s_fields_and_its_own_parameters(
         "top_k": 3,
         "max_completion_tokens": 4,
         "stop": ["x"],
-        "metadata": {"a": "b"},
         "stream": True,
         "stream_options": {"include_usage": True},
     }
