@@ -1,9 +1,11 @@
 """A ring of records in a shared buffer, with a table of credits: what a channel's two ends share.
 
-Layout: head and tail (bytes ever written and read), a mark and a granted-counter for each of
-NUM_SLOTS requests, then the records. Head and the slots' meaning belong to the sender, tail and the
-counters to the receiver; each is one aligned 8-byte store, made after what it announces. A record
-never wraps: where it does not fit before the end, a mark sends the reader to the start.
+Layout: head, tail (bytes ever written and read) and a mark, each in a cache line of its own, a
+granted-counter for each of NUM_SLOTS requests, then the records. Head and the slots' meaning belong
+to the sender, tail and the counters to the receiver; each is one aligned 8-byte store, made after
+what it announces. A record is a prefix with the header, then the body; both start and end at
+multiples of ALIGNMENT. It never wraps: where it does not fit before the end, a mark sends the
+reader to the start.
 
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
 the end that lives goes over at its next use and forgets all that belonged to the old ring.
@@ -13,10 +15,10 @@ import struct
 from typing import Protocol
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.codec import Record, decode
+from omnistage.connectors.codec import ALIGNMENT, Record, aligned, decode, empty
 
 NUM_SLOTS = 1024
-HEAD, TAIL, RENEWED, FIRST_SLOT = 0, 1, 2, 3  # in 8-byte words
+HEAD, TAIL, RENEWED, FIRST_SLOT = 0, 8, 16, 24  # in 8-byte words
 RING_START = 8 * (FIRST_SLOT + NUM_SLOTS)
 PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
 SKIP = (1 << 64) - 1
@@ -45,12 +47,12 @@ class Ring:
     def __init__(self, buffer: memoryview) -> None:
         self._words = buffer[:RING_START].cast("Q")
         self._records = buffer[RING_START:]
-        self.num_bytes = len(self._records) & ~7
+        self.num_bytes = len(self._records) // ALIGNMENT * ALIGNMENT
 
     @property
     def max_record_bytes(self) -> int:
         """A larger record might never fit, neither before the end nor after the start."""
-        return self.num_bytes // 2
+        return self.num_bytes // 2 // ALIGNMENT * ALIGNMENT
 
     @property
     def num_used(self) -> int:
@@ -77,7 +79,7 @@ class Ring:
     def write(self, slot: int, record: Record) -> bool:
         """Append a record; False if there is no room."""
         head, tail = self._words[HEAD], self._words[TAIL]
-        num_bytes = (PREFIX.size + record.num_bytes + 7) & ~7
+        num_bytes = record_bytes(record)
         position = head % self.num_bytes
         to_end = self.num_bytes - position
         skipped = to_end if to_end < num_bytes else 0
@@ -86,15 +88,16 @@ class Ring:
         if self.num_bytes - (head - tail) < num_bytes + skipped:
             return False
         if skipped:
-            if skipped >= PREFIX.size:
-                PREFIX.pack_into(self._records, position, SKIP, 0, 0)
+            PREFIX.pack_into(self._records, position, SKIP, 0, 0)
             position = 0
         PREFIX.pack_into(self._records, position, num_bytes, len(record.header), slot)
         start = position + PREFIX.size
-        for part in (record.header, *record.buffers):
-            end = start + memoryview(part).nbytes
-            self._records[start:end] = part
-            start = end
+        self._records[start : start + len(record.header)] = record.header
+        start = position + aligned(PREFIX.size + len(record.header))
+        for buffer in record.buffers:
+            size = memoryview(buffer).nbytes
+            self._records[start : start + size] = buffer
+            start += aligned(size)
         self._words[HEAD] = head + skipped + num_bytes
         return True
 
@@ -102,9 +105,8 @@ class Ring:
         """Go to the start if the next record is there; there is a next one."""
         tail = self._words[TAIL]
         position = tail % self.num_bytes
-        to_end = self.num_bytes - position
-        if to_end < PREFIX.size or PREFIX.unpack_from(self._records, position)[0] == SKIP:
-            self._words[TAIL] = tail + to_end
+        if PREFIX.unpack_from(self._records, position)[0] == SKIP:
+            self._words[TAIL] = tail + self.num_bytes - position
 
     def read(self) -> tuple[int, Chunk]:
         """Take the next record, no mark: its slot, and its chunk in memory of its own."""
@@ -112,11 +114,21 @@ class Ring:
         position = tail % self.num_bytes
         num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
         start = position + PREFIX.size
-        record = memoryview(bytes(self._records[start : position + num_bytes]))
+        header = self._records[start : start + header_bytes]
+        start = position + aligned(PREFIX.size + header_bytes)
+        end = position + num_bytes
+        body = empty(end - start)
+        body[:] = self._records[start:end]
+        chunk = decode(header, body)
         self._words[TAIL] = tail + num_bytes
-        return slot, decode(record[:header_bytes], record[header_bytes:])
+        return slot, chunk
 
     def release(self) -> None:
         """Let go of the buffer."""
         self._words.release()
         self._records.release()
+
+
+def record_bytes(record: Record) -> int:
+    """What a record takes in a ring."""
+    return aligned(PREFIX.size + len(record.header)) + record.body_bytes

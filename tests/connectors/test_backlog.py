@@ -51,8 +51,8 @@ def test_a_chunk_queued_behind_a_last_one_is_not_lost(ends: tuple[Sender, Receiv
 
 def test_the_bytes_of_meta_count_too(ends: tuple[Sender, Receiver]) -> None:
     sender, _ = ends
-    text = Chunk("a", "k", 0, {}, {"text": "x" * HALF})
-    num_sent = 2 + MAX_BACKLOG_BYTES // HALF  # two in the ring
+    text = Chunk("a", "k", 0, {}, {"text": "x" * 500_000})
+    num_sent = 2 + MAX_BACKLOG_BYTES // 500_000  # two in the ring
     for _ in range(num_sent):
         sender.send(text)
     with pytest.raises(Full):

@@ -69,6 +69,22 @@ def test_a_chunk_arrives_as_it_was_sent(open_ends: Callable[..., Ends]) -> None:
     assert receiver.receive() is None
 
 
+def test_every_received_tensor_starts_at_a_multiple_of_64_bytes(
+    open_ends: Callable[..., Ends],
+) -> None:
+    sender, receiver = open_ends(credit=0)
+    for size in range(1, 200, 7):
+        arrays = [np.full(size + index, index, np.uint8) for index in range(3)]
+        tensors = {f"v{index}": Tensor.from_numpy(array) for index, array in enumerate(arrays)}
+        sender.send(Chunk("a", "k" * size, 0, tensors))
+        got = receiver.receive()
+        assert got is not None
+        for array, tensor in zip(arrays, got.tensors.values(), strict=True):
+            received = tensor.numpy()
+            assert received.ctypes.data % 64 == 0
+            assert received.tolist() == array.tolist()
+
+
 def test_a_received_chunk_owns_its_memory(open_ends: Callable[..., Ends]) -> None:
     sender, receiver = open_ends(credit=0)
     sender.send(chunk(index=1, size=1000))
