@@ -1,9 +1,11 @@
-"""Chunks as bytes: a msgpack header, and a body of each tensor's bytes.
+"""Chunks as records of bytes: a prefix, a msgpack header, and a body of the tensors' bytes.
 
-In a body each tensor starts at a multiple of ALIGNMENT, and so does the body in memory: what reads
-it may use any vector instruction.
+The body and each tensor in it start at a multiple of ALIGNMENT, in a record as in the memory that
+a body is received in: what reads a tensor may use any vector instruction.
 """
 
+import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,17 +17,18 @@ from omnistage.connectors.chunk import Chunk, Tensor
 Header = tuple[str, str, int, bool, dict[str, Any], list[tuple[str, str, list[int], int]]]
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A chunk ready to be written: the header, the tensors' buffers, and what these take."""
+    """A chunk ready to be written: its header, and its tensors' (start, size, buffer)."""
 
     header: bytes
-    buffers: Sequence[Any]
-    body_bytes: int
+    parts: Sequence[tuple[int, int, Any]]
+    num_bytes: int
     is_last: bool
 
 
@@ -38,22 +41,26 @@ def empty(num_bytes: int) -> memoryview:
     """Memory that starts at a multiple of ALIGNMENT, with whatever is in it."""
     if num_bytes == 0:
         return memoryview(bytearray())
-    array = np.empty(num_bytes + ALIGNMENT, np.uint8)
-    start = -array.__array_interface__["data"][0] % ALIGNMENT
-    return array.data[start : start + num_bytes]
+    memory = np.empty(num_bytes + ALIGNMENT, np.uint8).data
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNMENT
+    return memory[start : start + num_bytes]
 
 
 def encode(chunk: Chunk) -> Record:
     """Describe the chunk; the tensors' memory is shared."""
+    sizes = [tensor.num_bytes for tensor in chunk.tensors.values()]
     tensors = [
-        (name, tensor.dtype, tensor.shape, tensor.num_bytes)
-        for name, tensor in chunk.tensors.items()
+        (name, tensor.dtype, tensor.shape, size)
+        for (name, tensor), size in zip(chunk.tensors.items(), sizes, strict=True)
     ]
-    body_bytes = sum(aligned(num_bytes) for *_, num_bytes in tensors)
     described = (chunk.request_id, chunk.kind, chunk.index, chunk.last, chunk.meta, tensors)
     header = _encoder.encode(described)
-    buffers = [tensor.data for tensor in chunk.tensors.values()]
-    return Record(header, buffers, body_bytes, chunk.last)
+    start = aligned(PREFIX.size + len(header))
+    parts = []
+    for tensor, size in zip(chunk.tensors.values(), sizes, strict=True):
+        parts.append((start, size, tensor.data))
+        start += aligned(size)
+    return Record(header, parts, start, chunk.last)
 
 
 def decode(header: Any, body: Any) -> Chunk:

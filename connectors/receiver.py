@@ -62,12 +62,10 @@ class RingReceiver:
             self._follow()  # what was just cleared may have told of a renewal
             if self._ring.num_used == 0:
                 return None
-        self._ring.pass_mark()
-        is_half_full = self._ring.num_used >= self._ring.num_bytes // 2
         slot, chunk = self._ring.read()
         self._owes_wake_up = True
-        if is_half_full:
-            self._has_room.set()
+        if self._ring.num_used >= self._ring.num_bytes // 4:
+            self._has_room.set()  # a sender need not wait until all is read
         if slot != NO_SLOT:
             self._hold(chunk.request_id, slot)
         return chunk

@@ -3,24 +3,21 @@
 Layout: head, tail (bytes ever written and read) and a mark, each in a cache line of its own, a
 granted-counter for each of NUM_SLOTS requests, then the records. Head and the slots' meaning belong
 to the sender, tail and the counters to the receiver; each is one aligned 8-byte store, made after
-what it announces. A record is a prefix with the header, then the body; both start and end at
-multiples of ALIGNMENT. It never wraps: where it does not fit before the end, a mark sends the
-reader to the start.
+what it announces. A record starts at a multiple of ALIGNMENT and never wraps: where it does not fit
+before the end, a mark in its prefix's place sends the reader to the start.
 
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
 the end that lives goes over at its next use and forgets all that belonged to the old ring.
 """
 
-import struct
 from typing import Protocol
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.codec import ALIGNMENT, Record, aligned, decode, empty
+from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, decode, empty
 
 NUM_SLOTS = 1024
 HEAD, TAIL, RENEWED, FIRST_SLOT = 0, 8, 16, 24  # in 8-byte words
 RING_START = 8 * (FIRST_SLOT + NUM_SLOTS)
-PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
 SKIP = (1 << 64) - 1
 NO_SLOT = NUM_SLOTS
 
@@ -79,7 +76,7 @@ class Ring:
     def write(self, slot: int, record: Record) -> bool:
         """Append a record; False if there is no room."""
         head, tail = self._words[HEAD], self._words[TAIL]
-        num_bytes = record_bytes(record)
+        num_bytes = record.num_bytes
         position = head % self.num_bytes
         to_end = self.num_bytes - position
         skipped = to_end if to_end < num_bytes else 0
@@ -93,30 +90,22 @@ class Ring:
         PREFIX.pack_into(self._records, position, num_bytes, len(record.header), slot)
         start = position + PREFIX.size
         self._records[start : start + len(record.header)] = record.header
-        start = position + aligned(PREFIX.size + len(record.header))
-        for buffer in record.buffers:
-            size = memoryview(buffer).nbytes
-            self._records[start : start + size] = buffer
-            start += aligned(size)
+        for start, size, buffer in record.parts:
+            self._records[position + start : position + start + size] = buffer
         self._words[HEAD] = head + skipped + num_bytes
         return True
 
-    def pass_mark(self) -> None:
-        """Go to the start if the next record is there; there is a next one."""
-        tail = self._words[TAIL]
-        position = tail % self.num_bytes
-        if PREFIX.unpack_from(self._records, position)[0] == SKIP:
-            self._words[TAIL] = tail + self.num_bytes - position
-
     def read(self) -> tuple[int, Chunk]:
-        """Take the next record, no mark: its slot, and its chunk in memory of its own."""
+        """Take the next record, which is there: its slot, and its chunk in memory of its own."""
         tail = self._words[TAIL]
         position = tail % self.num_bytes
         num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
-        start = position + PREFIX.size
+        if num_bytes == SKIP:
+            tail, position = tail + self.num_bytes - position, 0
+            num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
+        start, end = position + PREFIX.size, position + num_bytes
         header = self._records[start : start + header_bytes]
         start = position + aligned(PREFIX.size + header_bytes)
-        end = position + num_bytes
         body = empty(end - start)
         body[:] = self._records[start:end]
         chunk = decode(header, body)
@@ -127,8 +116,3 @@ class Ring:
         """Let go of the buffer."""
         self._words.release()
         self._records.release()
-
-
-def record_bytes(record: Record) -> int:
-    """What a record takes in a ring."""
-    return aligned(PREFIX.size + len(record.header)) + record.body_bytes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import Record, encode
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full
-from omnistage.connectors.ring import NO_SLOT, NUM_SLOTS, Event, Ring, record_bytes
+from omnistage.connectors.ring import NO_SLOT, NUM_SLOTS, Event, Ring
 
 MAX_BACKLOG_CHUNKS = 1024
 MAX_BACKLOG_BYTES = 64 << 20
@@ -70,7 +70,7 @@ class RingSender:
                     self._lost.remove(chunk.request_id)
                 return
             record = encode(chunk)
-            self._check_size(chunk, record_bytes(record))
+            self._check_size(chunk, record.num_bytes)
             request = self._requests.get(chunk.request_id)
             if request is None:
                 request = self._requests[chunk.request_id] = _Request()
@@ -87,7 +87,7 @@ class RingSender:
             )
 
     def _queue(self, request_id: str, request: _Request, record: Record) -> None:
-        num_bytes = request.num_bytes + record_bytes(record)
+        num_bytes = request.num_bytes + record.num_bytes
         is_full = len(request.backlog) >= MAX_BACKLOG_CHUNKS or num_bytes > MAX_BACKLOG_BYTES
         if request.backlog and is_full:
             raise Full(
@@ -168,7 +168,7 @@ class RingSender:
         if not self._try_write(request, record):
             return False
         request.backlog.popleft()
-        request.num_bytes -= record_bytes(record)
+        request.num_bytes -= record.num_bytes
         if record.is_last:
             self._end(request_id, request)
         return True
