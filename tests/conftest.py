@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import sys
 import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -48,7 +49,7 @@ def open_descriptors() -> set[tuple[str, str]]:
 
 def is_kept(target: str) -> bool:
     """Whether a library keeps such a file for the life of the process."""
-    return target.startswith(("/dev/", "/usr/", "/opt/")) and "omnistage" not in target
+    return target.startswith(("/dev/", "/usr/", sys.prefix)) and "omnistage" not in target
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ async def expected(server: TinyServer) -> Reply:
         ("talker", "engine", KILL),
         ("code2wav", "worker", KILL),
         ("talker", "worker", KILL),
-        ("thinker", "helper", KILL),
+        ("thinker", "tracker", KILL),
         ("thinker", "engine", STOP),
         ("code2wav", "worker", STOP),
         ("thinker", "worker", KILL),
