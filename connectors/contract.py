@@ -23,7 +23,7 @@ class Closed(ConnectorError):
 
 
 class ChunkTooLarge(ConnectorError):
-    """A chunk can never fit the channel."""
+    """A chunk, with all that describes it, takes more than half of the channel's arena."""
 
 
 class NoChannel(ConnectorError):
@@ -37,7 +37,10 @@ class Sender(Protocol):
     """
 
     def send(self, chunk: Chunk) -> None:
-        """Send now or put into the request's backlog; raises Full, Closed or ChunkTooLarge."""
+        """Send now or put into the request's backlog; raises Full, Closed or ChunkTooLarge.
+
+        The tensors' memory is shared until the chunk has gone: do not write to it.
+        """
 
     def flush(self) -> int:
         """Send what can go from the backlogs, one chunk a request in turn; returns what is left."""
@@ -92,7 +95,7 @@ class Connector(Protocol):
     """A way to make channels."""
 
     def create(self, address: str) -> None:
-        """Make a channel, before either end opens it."""
+        """Make a channel, before either end opens it; a chunk may take half of its arena."""
 
     def sender(self, address: str) -> Sender:
         """Open the sending end; raises NoChannel."""

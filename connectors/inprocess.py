@@ -72,7 +72,9 @@ class InProcessConnector:
         channel = self._find(address)
         chunk, room = (MemoryEvent(file) for file in channel.events)
         buffer = memoryview(channel.buffer)
-        return RingSender(buffer, self._window, chunk, room, partial(self._buffer, address))
+        return RingSender(
+            address, buffer, self._window, chunk, room, partial(self._buffer, address)
+        )
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""

@@ -32,12 +32,14 @@ class RingSender:
 
     def __init__(
         self,
+        address: str,
         buffer: memoryview,
         window: int,
         has_chunk: Event,
         has_room: Event,
         reopen: Callable[[], memoryview],
     ) -> None:
+        self._address = address
         self._window = window
         self._has_chunk, self._has_room, self._reopen = has_chunk, has_room, reopen
         self._lock = threading.Lock()
@@ -82,8 +84,8 @@ class RingSender:
     def _check_size(self, chunk: Chunk, num_bytes: int) -> None:
         if num_bytes > self._ring.max_record_bytes:
             raise ChunkTooLarge(
-                f"a {chunk.kind} chunk of {num_bytes} bytes; this channel takes at most "
-                f"{self._ring.max_record_bytes}: raise its arena_mb"
+                f"a {chunk.kind} chunk of {num_bytes} bytes; channel {self._address} takes at "
+                f"most {self._ring.max_record_bytes}, half of its arena_mb"
             )
 
     def _queue(self, request_id: str, request: _Request, record: Record) -> None:

@@ -69,7 +69,7 @@ class ShmConnector:
         """Open the sending end."""
         buffer = self._map(address)
         reopen = partial(self._map, address)
-        return RingSender(buffer, self._window, *self._events(address), reopen)
+        return RingSender(address, buffer, self._window, *self._events(address), reopen)
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""

@@ -129,9 +129,24 @@ def test_a_backlog_is_bounded(open_ends: Callable[..., Ends]) -> None:
 
 def test_a_chunk_that_never_fits_is_refused(open_ends: Callable[..., Ends]) -> None:
     sender, receiver = open_ends()
-    with pytest.raises(ChunkTooLarge, match="arena_mb"):
-        sender.send(chunk(size=1 << 20))
+    for size in (1 << 19, 1 << 20):
+        with pytest.raises(ChunkTooLarge, match=r"k chunk of \d+ bytes; channel c0 .* 524288,"):
+            sender.send(chunk(size=size))
     assert receiver.receive() is None
+    assert sender.num_requests == 0
+
+
+@pytest.mark.parametrize("before", range(1, 1 << 19, 50_001))
+def test_a_chunk_of_half_the_arena_always_fits(before: int, open_ends: Callable[..., Ends]) -> None:
+    sender, receiver = open_ends(credit=0)
+    sender.send(chunk("small", size=before))
+    sender.send(chunk("large", size=(1 << 19) - 128))
+    sender.send(chunk("other", size=(1 << 19) - 128))
+    names = []
+    while (got := receiver.receive()) is not None:
+        names.append(got.request_id)
+        sender.flush()
+    assert names == ["small", "large", "other"]
 
 
 @pytest.mark.parametrize("side", ["sender", "receiver", "both"])
