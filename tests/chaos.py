@@ -30,7 +30,11 @@ async def rounds(server: TinyServer, count: int, console: Console) -> list[Outco
                 if not found:
                     continue  # a resource tracker that was killed comes back only when it is needed
                 outcomes.append(await strike(server, found[0], blow, expected))
-                console.print(f"round {number + 1}: {outcomes[-1].victim} {blow.name}")
+                last = outcomes[-1]
+                console.print(
+                    f"round {number + 1}: {last.victim} {blow.name}: "
+                    f"error {last.error_s:.2f} s, service {last.service_s:.1f} s"
+                )
     return outcomes
 
 
