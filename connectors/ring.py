@@ -1,10 +1,12 @@
 """A ring of records in a shared buffer, with a table of credits: what a channel's two ends share.
 
-Layout: head, tail (bytes ever written and read) and a mark, each in a cache line of its own, a
-granted-counter for each of NUM_SLOTS requests, then the records. Head and the slots' meaning belong
-to the sender, tail and the counters to the receiver; each is one aligned 8-byte store, made after
-what it announces. A record starts at a multiple of ALIGNMENT and never wraps: where it does not fit
-before the end, a mark in its prefix's place sends the reader to the start.
+Layout: head, tail (bytes ever written and read), a mark and the last restart, each in a cache line
+of its own, a granted-counter for each of NUM_SLOTS requests, then the records. Head, restart and
+the slots' meaning belong to the sender, tail and the counters to the receiver; each is one aligned
+8-byte store, made after what it announces. A record starts at a multiple of ALIGNMENT and never wraps: where it does not fit
+before the end, a mark in its prefix's place sends the reader to the start. An empty ring starts
+anew, so that only as many pages are used as are needed: the reader jumps where it stands at
+`RESTART`, and what is jumped over takes no room.
 
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
 the end that lives goes over at its next use and forgets all that belonged to the old ring.
@@ -16,7 +18,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, decode, empty
 
 NUM_SLOTS = 1024
-HEAD, TAIL, RENEWED, FIRST_SLOT = 0, 8, 16, 24  # in 8-byte words
+HEAD, TAIL, RENEWED, RESTART, FIRST_SLOT = 0, 8, 16, 24, 32  # in 8-byte words
 RING_START = 8 * (FIRST_SLOT + NUM_SLOTS)
 SKIP = (1 << 64) - 1
 NO_SLOT = NUM_SLOTS
@@ -45,6 +47,7 @@ class Ring:
         self._words = buffer[:RING_START].cast("Q")
         self._records = buffer[RING_START:]
         self.num_bytes = len(self._records) // ALIGNMENT * ALIGNMENT
+        self._first = 0  # no byte before it is in use, wherever the tail still is; the sender's
 
     @property
     def max_record_bytes(self) -> int:
@@ -75,13 +78,16 @@ class Ring:
 
     def write(self, slot: int, record: Record) -> bool:
         """Append a record; False if there is no room."""
-        head, tail = self._words[HEAD], self._words[TAIL]
+        head = self._words[HEAD]
+        tail = max(self._words[TAIL], self._first)
         num_bytes = record.num_bytes
         position = head % self.num_bytes
+        if head == tail and num_bytes <= position:
+            self._words[RESTART] = head
+            head = tail = self._first = head + self.num_bytes - position
+            position = 0
         to_end = self.num_bytes - position
         skipped = to_end if to_end < num_bytes else 0
-        if head == tail and num_bytes <= position:
-            skipped = to_end  # empty: start anew, so that only as many pages are used as are needed
         if self.num_bytes - (head - tail) < num_bytes + skipped:
             return False
         if skipped:
@@ -99,6 +105,8 @@ class Ring:
         """Take the next record, which is there: its slot, and its chunk in memory of its own."""
         tail = self._words[TAIL]
         position = tail % self.num_bytes
+        if position and tail == self._words[RESTART]:
+            tail, position = tail + self.num_bytes - position, 0
         num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
         if num_bytes == SKIP:
             tail, position = tail + self.num_bytes - position, 0
