@@ -9,11 +9,13 @@ from pydantic import ValidationError
 
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import field_path, invalid
-from omnistage.server.fields import DONE, check_refused
+from omnistage.server.fields import DONE, check_refused, check_template_kwargs
+from omnistage.server.grammar import check_response_format, check_structured_outputs
 from omnistage.server.messages import checked_messages
 from omnistage.server.models import model_not_found
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
+from omnistage.server.tools import check_tools
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.kinds import KINDS
 
@@ -72,6 +74,12 @@ class Admission:
         if max_tokens is not None and (chat.min_tokens or 0) > max_tokens:
             raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
         check_refused(chat.model_extra or {})
+        check_template_kwargs(chat.chat_template_kwargs)
+        check_tools(chat.tools, chat.tool_choice)
+        if chat.response_format is not None:
+            check_response_format(chat.response_format)
+        if chat.structured_outputs is not None:
+            check_structured_outputs(chat.structured_outputs)
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)

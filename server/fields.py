@@ -72,6 +72,27 @@ REFUSED = frozenset(
     }
 )
 
+# Of chat_template_kwargs: these are not the template's but those of the call that renders it.
+RENDERING = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+
 NESTED = {"audio": AudioOptions, "stream_options": StreamOptions}
 
 
@@ -82,6 +103,14 @@ def check_refused(extra: Mapping[str, Any]) -> None:
             raise ApiError(
                 400, f"{name} is not supported.", param=name, code="unsupported_parameter"
             )
+
+
+def check_template_kwargs(given: Mapping[str, Any] | None) -> None:
+    """Raise ApiError for what is no variable of a chat template."""
+    for name in sorted(RENDERING & (given or {}).keys()):
+        param = f"chat_template_kwargs.{name}"
+        message = f"{param} is not supported."
+        raise ApiError(400, message, param=param, code="unsupported_parameter")
 
 
 def unknown_fields(chat: ChatRequest) -> list[str]:
