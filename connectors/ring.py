@@ -3,10 +3,10 @@
 Layout: head, tail (bytes ever written and read), a mark and the last restart, each in a cache line
 of its own, a granted-counter for each of NUM_SLOTS requests, then the records. Head, restart and
 the slots' meaning belong to the sender, tail and the counters to the receiver; each is one aligned
-8-byte store, made after what it announces. A record starts at a multiple of ALIGNMENT and never wraps: where it does not fit
-before the end, a mark in its prefix's place sends the reader to the start. An empty ring starts
-anew, so that only as many pages are used as are needed: the reader jumps where it stands at
-`RESTART`, and what is jumped over takes no room.
+8-byte store, made after what it announces. A record starts at a multiple of ALIGNMENT and never
+wraps: where it does not fit before the end, a mark in its prefix's place sends the reader to the
+start. An empty ring starts anew, so that only as many pages are used as are needed: the reader
+jumps where it stands at `RESTART`, and what is jumped over takes no room.
 
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
 the end that lives goes over at its next use and forgets all that belonged to the old ring.
