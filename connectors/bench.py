@@ -1,8 +1,10 @@
-"""Figures of the shm connector: bandwidth over memcpy, latency between two processes."""
+"""Figures of the shm connector: time one way between two processes, bandwidth over memcpy."""
 
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,81 +14,109 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.sweep import make_run_directory
 
-SIZES_MIB = (1, 8)
-NUM_COPIES = 60
-NUM_CHUNKS = 2000
+SIZES = {"64 B": 64, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "8 MiB": 8 << 20}
+ARENA_MB = 64
+NUM_WARM_UP = 20
+BUDGET_BYTES = 1 << 30  # copied by each loop, where that is less than MAX_CHUNKS
+MIN_CHUNKS, MAX_CHUNKS = 100, 2000
 ADDRESSES = ("there", "back")
 
 
-def run_bench() -> dict[str, float]:
-    """Names and values; memcpy is a copy out and a copy in, as a channel does."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One size of tensor.
+
+    One way is between two processes. Bandwidth is a send and a receive in one process, and
+    `memcpy_ratio` the time of two plain memcpys over that of these.
+    """
+
+    size: str
+    one_way_p50_us: float
+    one_way_p99_us: float
+    gb_per_s: float
+    memcpy_ratio: float
+
+
+def run_bench(sizes: Mapping[str, int] = SIZES) -> list[Figures]:
+    """Measure tensors of these names and bytes."""
     run = make_run_directory()
     try:
-        return {**_bandwidth(run.path), **_latency(run.path)}
+        return [_measure(run.path, name, size) for name, size in sizes.items()]
     finally:
         run.remove()
 
 
-def _bandwidth(directory: Path) -> dict[str, float]:
-    connector = ShmConnector(directory, arena_mb=64)
+def _measure(directory: Path, name: str, size: int) -> Figures:
+    source = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
+    count = min(MAX_CHUNKS, max(MIN_CHUNKS, BUDGET_BYTES // (4 * size)))
+    channel, plain = _copy_times(directory, source, count)
+    one_way = _latencies(directory, source, count)
+    return Figures(
+        name,
+        float(np.percentile(one_way, 50)) * 1e6,
+        float(np.percentile(one_way, 99)) * 1e6,
+        size / channel / 1e9,
+        plain / channel,
+    )
+
+
+def _copy_times(
+    directory: Path, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", count: int
+) -> tuple[float, float]:
+    """Medians in seconds, taken in turn: through a channel, and a copy out and a copy in."""
+    connector = ShmConnector(directory, arena_mb=ARENA_MB)
     connector.create("bulk")
     sender, receiver = connector.sender("bulk"), connector.receiver("bulk")
-    figures = {}
-    for size in SIZES_MIB:
-        source = np.random.default_rng(0).integers(0, 255, size << 20, dtype=np.uint8)
-        for _ in range(96 // size):  # touch every page of the ring first
-            _send(sender, receiver, source)
-        started = time.perf_counter()
-        for _ in range(NUM_COPIES):
-            _send(sender, receiver, source)
-        taken = (time.perf_counter() - started) / NUM_COPIES
-        between = np.empty_like(source)
-        started = time.perf_counter()
-        for _ in range(NUM_COPIES):
-            between[:] = source
-            bytes(between.data)
-        plain = (time.perf_counter() - started) / NUM_COPIES
-        figures[f"shm GB/s, {size} MiB tensor"] = source.nbytes / taken / 1e9
-        figures[f"two memcpy GB/s, {size} MiB"] = source.nbytes / plain / 1e9
-        figures[f"shm over memcpy, {size} MiB"] = plain / taken
+    chunk = Chunk("a", "bytes", 0, {"bytes": Tensor.from_numpy(source)})
+    between = np.empty_like(source)
+
+    def send() -> None:
+        sender.send(chunk)
+        assert receiver.receive() is not None
+        receiver.grant("a")
+
+    def copy() -> None:
+        between[:] = source
+        bytes(between.data)
+
+    times = [(_timed(send), _timed(copy)) for _ in range(count)]
     sender.close()
     receiver.close()
     connector.destroy("bulk")
-    return figures
+    channel, plain = np.median(times[NUM_WARM_UP:], axis=0)
+    return float(channel), float(plain)
 
 
-def _send(
-    sender: Sender, receiver: Receiver, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]"
-) -> None:
-    sender.send(Chunk("a", "bytes", 0, {"bytes": Tensor.from_numpy(source)}))
-    assert receiver.receive() is not None
-    receiver.grant("a")
+def _timed(do: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    do()
+    return time.perf_counter() - started
 
 
-def _latency(directory: Path) -> dict[str, float]:
-    """Half of a round trip of a 64-byte chunk through two channels and another process."""
-    connector = ShmConnector(directory, arena_mb=1)
+def _latencies(
+    directory: Path, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", count: int
+) -> list[float]:
+    """Halves of round trips, in seconds, through two channels and another process."""
+    connector = ShmConnector(directory, arena_mb=ARENA_MB)
     for address in ADDRESSES:
         connector.create(address)
     sender, receiver = connector.sender("there"), connector.receiver("back")
     command = [sys.executable, "-m", "omnistage.connectors.bench", str(directory)]
+    ping = Chunk("a", "ping", 0, {"bytes": Tensor.from_numpy(source)})
+
+    def go_and_return() -> None:
+        sender.send(ping)
+        _next(receiver)
+
     with subprocess.Popen(command) as echo:
-        times = []
-        payload = {"bytes": Tensor.from_numpy(np.zeros(64, np.uint8))}
-        for _ in range(NUM_CHUNKS + 100):
-            started = time.perf_counter()
-            sender.send(Chunk("a", "ping", 0, payload))
-            _next(receiver)
-            times.append((time.perf_counter() - started) / 2 * 1e6)
+        times = [_timed(go_and_return) / 2 for _ in range(count)]
         sender.send(Chunk("a", "end"))
         echo.wait(10)
     sender.close()
     receiver.close()
-    half = times[100:]
-    return {
-        "one way p50 us, 64 bytes": float(np.percentile(half, 50)),
-        "one way p99 us, 64 bytes": float(np.percentile(half, 99)),
-    }
+    for address in ADDRESSES:
+        connector.destroy(address)
+    return times[NUM_WARM_UP:]
 
 
 def _next(receiver: Receiver) -> Chunk:
@@ -97,12 +127,11 @@ def _next(receiver: Receiver) -> Chunk:
     return chunk
 
 
-def _echo(directory: Path) -> None:
-    connector = ShmConnector(directory, arena_mb=1)
-    receiver, sender = connector.receiver("there"), connector.sender("back")
+def _echo(receiver: Receiver, sender: Sender) -> None:
     while (chunk := _next(receiver)).kind != "end":
         sender.send(chunk)
 
 
 if __name__ == "__main__":
-    _echo(Path(sys.argv[1]))
+    opened = ShmConnector(Path(sys.argv[1]), arena_mb=ARENA_MB)
+    _echo(opened.receiver("there"), opened.sender("back"))

@@ -1,26 +1,66 @@
-"""Chunks as bytes: a msgpack header, then each tensor's bytes."""
+"""Chunks as records of bytes: a prefix, a msgpack header, and a body of the tensors' bytes.
 
+The body and each tensor in it start at a multiple of ALIGNMENT, in a record as in the memory that
+a body is received in: what reads a tensor may use any vector instruction.
+"""
+
+import ctypes
+import struct
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 
 Header = tuple[str, str, int, bool, dict[str, Any], list[tuple[str, str, list[int], int]]]
 
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Header)
 
 
-def encode(chunk: Chunk) -> tuple[bytes, Sequence[Any]]:
-    """The header, and the tensors' buffers that follow it."""
+class Record(msgspec.Struct, frozen=True):
+    """A chunk ready to be written: its header, and its tensors' (start, size, buffer)."""
+
+    header: bytes
+    parts: Sequence[tuple[int, int, Any]]
+    num_bytes: int
+    is_last: bool
+
+
+def aligned(num_bytes: int) -> int:
+    """The next multiple of ALIGNMENT."""
+    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def empty(num_bytes: int) -> memoryview:
+    """Memory that starts at a multiple of ALIGNMENT, with whatever is in it."""
+    if num_bytes == 0:
+        return memoryview(bytearray())
+    memory = np.empty(num_bytes + ALIGNMENT, np.uint8).data
+    start = -ctypes.addressof(ctypes.c_char.from_buffer(memory)) % ALIGNMENT
+    return memory[start : start + num_bytes]
+
+
+def encode(chunk: Chunk) -> Record:
+    """Describe the chunk; the tensors' memory is shared."""
+    sizes = [tensor.num_bytes for tensor in chunk.tensors.values()]
     tensors = [
-        (name, tensor.dtype, tensor.shape, tensor.num_bytes)
-        for name, tensor in chunk.tensors.items()
+        (name, tensor.dtype, tensor.shape, size)
+        for (name, tensor), size in zip(chunk.tensors.items(), sizes, strict=True)
     ]
-    header = (chunk.request_id, chunk.kind, chunk.index, chunk.last, chunk.meta, tensors)
-    return _encoder.encode(header), [tensor.data for tensor in chunk.tensors.values()]
+    described = (chunk.request_id, chunk.kind, chunk.index, chunk.last, chunk.meta, tensors)
+    header = _encoder.encode(described)
+    start = aligned(PREFIX.size + len(header))
+    parts = []
+    for tensor, size in zip(chunk.tensors.values(), sizes, strict=True):
+        parts.append((start, size, tensor.data))
+        start += aligned(size)
+    return Record(header, parts, start, chunk.last)
 
 
 def decode(header: Any, body: Any) -> Chunk:
@@ -30,5 +70,5 @@ def decode(header: Any, body: Any) -> Chunk:
     start = 0
     for name, dtype, shape, num_bytes in described:
         tensors[name] = Tensor(dtype, tuple(shape), body[start : start + num_bytes])
-        start += num_bytes
+        start += aligned(num_bytes)
     return Chunk(request_id, kind, index, tensors, meta, last)

@@ -23,7 +23,7 @@ class Closed(ConnectorError):
 
 
 class ChunkTooLarge(ConnectorError):
-    """A chunk can never fit the channel."""
+    """A chunk, with all that describes it, takes more than half of the channel's arena."""
 
 
 class NoChannel(ConnectorError):
@@ -31,10 +31,16 @@ class NoChannel(ConnectorError):
 
 
 class Sender(Protocol):
-    """The end that sends; safe to call from several threads of one process."""
+    """The end that sends; safe to call from several threads of one process.
+
+    Once closed, it has nothing to flush, no credit and no requests.
+    """
 
     def send(self, chunk: Chunk) -> None:
-        """Send now or put into the request's backlog; raises Full, Closed or ChunkTooLarge."""
+        """Send now or put into the request's backlog; raises Full, Closed or ChunkTooLarge.
+
+        The tensors' memory is shared until the chunk has gone: do not write to it.
+        """
 
     def flush(self) -> int:
         """Send what can go from the backlogs, one chunk a request in turn; returns what is left."""
@@ -57,13 +63,16 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """The end that receives, from one thread; `grant` and `forget` from any."""
+    """The end that receives, from one thread; `grant` and `forget` from any.
+
+    Once closed, it holds no credit.
+    """
 
     def receive(self) -> Chunk | None:
-        """The next chunk, in memory of its own, or None."""
+        """The next chunk, in memory of its own, or None; raises Closed."""
 
     def wait(self, timeout_s: float) -> bool:
-        """Sleep until a chunk may be there; False after the timeout."""
+        """Sleep until a chunk may be there; False after the timeout; raises Closed."""
 
     def fileno(self) -> int:
         """Readable when a chunk may be there: then call `receive` until None."""
@@ -86,7 +95,7 @@ class Connector(Protocol):
     """A way to make channels."""
 
     def create(self, address: str) -> None:
-        """Make a channel, before either end opens it."""
+        """Make a channel, before either end opens it; a chunk may take half of its arena."""
 
     def sender(self, address: str) -> Sender:
         """Open the sending end; raises NoChannel."""

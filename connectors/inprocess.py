@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
-from omnistage.connectors.ring import RING_START, RingReceiver, RingSender, mark_renewed
+from omnistage.connectors.receiver import RingReceiver
+from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.sender import RingSender
 
 
 class MemoryEvent:
@@ -70,7 +72,9 @@ class InProcessConnector:
         channel = self._find(address)
         chunk, room = (MemoryEvent(file) for file in channel.events)
         buffer = memoryview(channel.buffer)
-        return RingSender(buffer, self._window, chunk, room, partial(self._buffer, address))
+        return RingSender(
+            address, buffer, self._window, chunk, room, partial(self._buffer, address)
+        )
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
@@ -87,7 +91,7 @@ class InProcessConnector:
         channel = self._find(address)
         old = memoryview(channel.buffer)
         channel.buffer = bytearray(self._size)
-        mark_renewed(old)
+        Ring(old).mark_renewed()
         for file in channel.events:
             os.eventfd_write(file, 1)
 

@@ -6,7 +6,9 @@ from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
-from omnistage.connectors.ring import RING_START, RingReceiver, RingSender, mark_renewed
+from omnistage.connectors.receiver import RingReceiver
+from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.sender import RingSender
 
 HAS_CHUNK, HAS_ROOM, FRESH = ".chunk", ".room", ".fresh"
 
@@ -67,7 +69,7 @@ class ShmConnector:
         """Open the sending end."""
         buffer = self._map(address)
         reopen = partial(self._map, address)
-        return RingSender(buffer, self._window, *self._events(address), reopen)
+        return RingSender(address, buffer, self._window, *self._events(address), reopen)
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
@@ -82,7 +84,7 @@ class ShmConnector:
         with fresh.open("wb") as file:
             file.truncate(self._size)
         fresh.rename(path)
-        mark_renewed(old)
+        Ring(old).mark_renewed()
         for event in self._events(address):
             event.set()
             event.close()

@@ -54,10 +54,18 @@ def sweep(root: Path = DEFAULT_ROOT) -> list[Path]:
 
 
 def remove_run(path: Path) -> None:
-    """Remove a run's folder in memory and the one on disk that it names."""
+    """Remove a run's folder in memory and the one on disk that it names.
+
+    The lock goes last: if we are killed meanwhile, a sweep finds the rest.
+    """
     scratch = (path / SCRATCH).resolve()
     if scratch.name.startswith(PREFIX) and scratch != path:
         shutil.rmtree(scratch, ignore_errors=True)
+    for entry in path.glob("*"):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        elif entry.name != LOCK:
+            entry.unlink(missing_ok=True)
     shutil.rmtree(path, ignore_errors=True)
 
 

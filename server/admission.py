@@ -9,16 +9,19 @@ from pydantic import ValidationError
 
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import field_path, invalid
+from omnistage.server.fields import DONE, check_refused, check_template_kwargs
+from omnistage.server.grammar import check_response_format, check_structured_outputs
 from omnistage.server.messages import checked_messages
 from omnistage.server.models import model_not_found
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
+from omnistage.server.tools import check_tools
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.kinds import KINDS
 
 FORMATS = ("wav", "pcm16")
 MODALITIES = ({"text"}, {"text", "audio"})
-# Ours, not the entry stage's.
+# Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset(
     {
         "model",
@@ -27,19 +30,9 @@ OWN_FIELDS = frozenset(
         "stage_params",
         "return_codes",
         "return_token_ids",
-        "request_id",
         "stream",
         "stream_options",
     }
-)
-# vLLM's, but they reach into the engine, or a stream cannot carry them.
-REFUSED_FIELDS = (
-    "chat_template",
-    "ec_transfer_params",
-    "kv_transfer_params",
-    "prompt_logprobs",
-    "use_beam_search",
-    "vllm_xargs",
 )
 
 
@@ -55,13 +48,16 @@ class Admission:
         """The request as the stages get it; raises ApiError."""
         self._check_fields(chat)
         outputs = self._outputs(chat)
-        stage_params = self._stage_params(chat.stage_params or {})
+        speaker = self._speaker(chat)
+        stage_params = self._stage_params(chat.stage_params or {}, self.graph.path(set(outputs)))
         has_audio = "audio" in outputs
+        if chat.return_codes and not has_audio:
+            raise invalid("return_codes", "needs audio among the modalities")
         return Request(
             id=f"chatcmpl-{uuid4().hex}",
             outputs=outputs,
             body=self._body(chat, stage_params.get(self.graph.entry, {})),
-            speaker=self._speaker(chat) if has_audio else None,
+            speaker=speaker if has_audio else None,
             stage_params=stage_params,
             seed=chat.seed,
             return_codes=bool(chat.return_codes) and has_audio,
@@ -74,24 +70,31 @@ class Admission:
             raise invalid("stream_options", "is only allowed when stream is true")
         if chat.top_logprobs and not chat.logprobs:
             raise invalid("top_logprobs", "needs logprobs to be true")
-        for name in REFUSED_FIELDS:
-            if (chat.model_extra or {}).get(name):
-                raise invalid(name, "is not supported")
+        max_tokens = chat.max_completion_tokens or chat.max_tokens
+        if max_tokens is not None and (chat.min_tokens or 0) > max_tokens:
+            raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
+        check_refused(chat.model_extra or {})
+        check_template_kwargs(chat.chat_template_kwargs)
+        check_tools(chat.tools, chat.tool_choice)
+        if chat.response_format is not None:
+            check_response_format(chat.response_format)
+        if chat.structured_outputs is not None:
+            check_structured_outputs(chat.structured_outputs)
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
-        wanted = set(chat.modalities or ["text"])
+        wanted = {"text"} if chat.modalities is None else set(chat.modalities)
         if wanted not in MODALITIES:
             raise invalid("modalities", 'must be ["text"] or ["text", "audio"]')
         for name in sorted(wanted):
             if name not in self.graph.outputs:
                 makes = ", ".join(sorted(self.graph.outputs))
                 raise invalid("modalities", f"asks for {name}; this model makes {makes}")
+        if chat.audio is not None and chat.audio.format not in FORMATS:
+            raise invalid("audio.format", f"must be one of {', '.join(FORMATS)}")
         if "audio" not in wanted:
             return ("text",)
         if (chat.n or 1) > 1:
             raise invalid("n", "must be 1 with audio")
-        if chat.audio is not None and chat.audio.format not in FORMATS:
-            raise invalid("audio.format", f"must be one of {', '.join(FORMATS)}")
         return ("text", "audio")
 
     def _speaker(self, chat: ChatRequest) -> str | None:
@@ -104,7 +107,7 @@ class Admission:
         raise invalid("audio.voice", f"{voice!r} is unknown; allowed: {', '.join(self.speakers)}")
 
     def _stage_params(
-        self, given: Mapping[str, Mapping[str, Any]]
+        self, given: Mapping[str, Mapping[str, Any]], path_of_request: Collection[str]
     ) -> dict[str, dict[str, StageParameter]]:
         checked = {}
         for stage, parameters in given.items():
@@ -112,6 +115,8 @@ class Admission:
             _check_known(path, stage, self.graph.stages)
             if not KINDS[self.graph.stages[stage].kind].samples:
                 raise invalid(path, "is refused: this stage samples nothing")
+            if stage not in path_of_request:
+                raise invalid(path, "has no effect: the modalities do not need this stage")
             for key in parameters:
                 _check_known(f"{path}.{key}", key, StageParameters.model_fields)
             checked[stage] = _stage_parameters(path, parameters)
@@ -120,7 +125,7 @@ class Admission:
     def _body(self, chat: ChatRequest, own: Mapping[str, StageParameter]) -> dict[str, Any]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
         given = chat.model_dump(exclude_none=True)
-        body = {name: value for name, value in given.items() if name not in OWN_FIELDS}
+        body = {name: given[name] for name in given.keys() & (DONE - OWN_FIELDS)}
         body["messages"] = checked_messages(chat.messages, self.history)
         body |= {name: value for name, value in own.items() if name != "max_tokens"}
         max_tokens = own.get("max_tokens", body.pop("max_tokens", None))

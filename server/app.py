@@ -1,11 +1,12 @@
 """The gateway's HTTP application."""
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 
 from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.errors import install_error_handlers
 from omnistage.server.health import health_routes
+from omnistage.server.json_body import JsonRoute
 from omnistage.server.models import model_routes
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request_id import RequestId
@@ -25,5 +26,7 @@ def build_app(
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
     chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
-    app.post("/v1/chat/completions", response_model=None)(chat.create)
+    json_routes = APIRouter(route_class=JsonRoute)
+    json_routes.post("/v1/chat/completions", response_model=None)(chat.create)
+    app.include_router(json_routes)
     return app

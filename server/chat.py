@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -15,6 +15,7 @@ from omnistage.server.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
 from omnistage.server.completion import Completion
 from omnistage.server.disconnect import ClientGone, unless_gone
+from omnistage.server.fields import unknown_fields
 from omnistage.server.media_check import check_media, has_media
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
@@ -25,6 +26,8 @@ from omnistage.server.wav import wav_header
 logger = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499
+MAX_WARNED = 8
+MAX_NAME = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +60,19 @@ class ChatCompletions:
         messages = answer.request.body["messages"]
         if has_media(messages):
             await asyncio.to_thread(check_media, messages)
+        headers = warning_headers(unknown_fields(chat))
         if chat.stream:
-            return EventStream(self._events(answer), self._keep_alive_s, self._max_unsent_bytes)
+            events = self._events(answer)
+            stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
+            stream.headers.update(headers)
+            return stream
         try:
             completion = await unless_gone(http.receive, self._collect(answer))
         except ClientGone:
             logger.info("%s: the client hung up (499)", answer.request.id)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(msgspec.json.encode(completion), media_type="application/json")
+        data = msgspec.json.encode(completion)
+        return Response(data, headers=headers, media_type="application/json")
 
     def _answer(self, chat: ChatRequest) -> Answer:
         graph = self._orchestrator.graph
@@ -111,6 +119,16 @@ class ChatCompletions:
                 if not has_header:
                     has_header = _add_wav_header(chunk)
                 yield {**chunk, "usage": None} if answer.has_usage else chunk
+
+
+def warning_headers(unknown: Sequence[str]) -> dict[str, str]:
+    """A header that names the fields without effect."""
+    if not unknown:
+        return {}
+    names = [name.encode("ascii", "replace").decode()[:MAX_NAME] for name in unknown[:MAX_WARNED]]
+    shown = ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in names)
+    more = f" and {len(unknown) - MAX_WARNED} more" if len(unknown) > MAX_WARNED else ""
+    return {"x-omnistage-warning": f"unknown fields without effect: {shown}{more}"}
 
 
 def _add_wav_header(chunk: ChatChunk) -> bool:

@@ -37,7 +37,7 @@ def resolve(target: str, model: str | None) -> StageGraph:
     else:
         graph = load_graph(pick_graph(target, len(visible_gpus())), model or target)
     if not graph.model:
-        raise GraphError(f"{target} names no model: give one with --model")
+        raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
     return graph
 
 
@@ -141,9 +141,16 @@ def connectors() -> None:
     """The shm connector against memcpy, and its latency between two processes."""
     from omnistage.connectors.bench import run_bench
 
-    table = Table("figure", "value", title="connectors")
-    for name, value in run_bench().items():
-        table.add_row(name, f"{value:.2f}")
+    columns = ("tensor", "one way p50 µs", "p99 µs", "GB/s", "of two memcpys")
+    table = Table(*columns, title="shm connector")
+    for figures in run_bench():
+        table.add_row(
+            figures.size,
+            f"{figures.one_way_p50_us:.0f}",
+            f"{figures.one_way_p99_us:.0f}",
+            f"{figures.gb_per_s:.2f}",
+            f"{figures.memcpy_ratio:.2f}",
+        )
     Console().print(table)
 
 

@@ -37,7 +37,10 @@ class ApiError(Exception):
     @classmethod
     def from_stage(cls, meta: Mapping[str, Any]) -> "ApiError":
         """What an `error` output of a stage says."""
-        return cls(meta["status"], meta["message"], param=meta.get("param"), code=meta.get("code"))
+        status, message = meta["status"], meta["message"]
+        if status >= 500 and meta["stage"] not in message:
+            message = f"Stage {meta['stage']} failed: {message}"
+        return cls(status, message, param=meta.get("param"), code=meta.get("code"))
 
     @property
     def type(self) -> str:
@@ -100,8 +103,6 @@ async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return ApiError(400, f"The body is not valid JSON: {first['ctx']['error']}").to_response()
     place, *location = first["loc"]
     param = field_path(location if place == "body" else first["loc"])
     message = f"{param}: {first['msg']}" if param else "The body must be a JSON object."

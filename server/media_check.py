@@ -7,6 +7,7 @@ The rest is left to the stage that wants it. What is sniffed counts, not what th
 import base64
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import av
@@ -18,6 +19,9 @@ MAX_PIXELS = 64_000_000
 MAX_FRAME_PIXELS = 16_777_216
 MAX_DURATION_S = 3600
 BOMB = Image.DecompressionBombError
+# Read by Pillow itself: others start programs (EPS) or are no pictures (PDF).
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")
+MIN_FRAMES = 2
 
 Message = Mapping[str, Any]
 
@@ -59,7 +63,7 @@ def _media(messages: Sequence[Message]) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_image(data: bytes, place: str) -> None:
-    with Image.open(io.BytesIO(data)) as image:
+    with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise invalid(place, f"is {width} x {height}; at most {MAX_PIXELS} pixels")
@@ -79,8 +83,12 @@ def _check_stream(data: bytes, place: str, wanted: str) -> None:
                 raise invalid(
                     place, f"is {video.width} x {video.height}; at most {MAX_FRAME_PIXELS} pixels"
                 )
-        if next(container.decode(streams[0]), None) is None:
+        wanted_frames = MIN_FRAMES if wanted == "video" else 1
+        num_frames = sum(1 for _ in islice(container.decode(streams[0]), wanted_frames))
+        if num_frames == 0:
             raise invalid(place, f"has no {wanted} in it")
+        if num_frames < wanted_frames:
+            raise invalid(place, f"has {num_frames} frame; at least {wanted_frames}")
 
 
 def _reason(error: Exception) -> str:

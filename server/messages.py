@@ -8,6 +8,9 @@ from omnistage.server.errors import ApiError, invalid
 from omnistage.server.media import checked_part
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+SENT_ON = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning")
+# What our own answers have beside these, as clients send it back.
+WITHOUT_EFFECT = ("audio", "refusal", "annotations", "function_call", "reasoning_content")
 
 Message = Mapping[str, Any]
 
@@ -15,6 +18,16 @@ Message = Mapping[str, Any]
 def checked_messages(messages: Sequence[Message], history: AudioHistory) -> list[dict[str, Any]]:
     """The messages with every part checked and every audio id replaced by what was said."""
     return [_message(message, f"messages[{i}]", history) for i, message in enumerate(messages)]
+
+
+def unknown_keys(messages: Sequence[Message]) -> list[str]:
+    """Keys of messages that nobody here knows, and that so have no effect."""
+    known = {*SENT_ON, *WITHOUT_EFFECT}
+    return [
+        f"messages[{i}].{key}"
+        for i, message in enumerate(messages)
+        for key in sorted(message.keys() - known)
+    ]
 
 
 def _message(message: Message, path: str, history: AudioHistory) -> dict[str, Any]:
@@ -25,8 +38,10 @@ def _message(message: Message, path: str, history: AudioHistory) -> dict[str, An
         raise invalid(f"{path}.tool_call_id", "must be a string")
     if "name" in message and not isinstance(message["name"], str):
         raise invalid(f"{path}.name", "must be a string")
-    checked = {name: value for name, value in message.items() if value is not None}
-    audio = checked.pop("audio", None)
+    if not isinstance(message.get("reasoning", ""), str | None):
+        raise invalid(f"{path}.reasoning", "must be a string")
+    checked = {name: message[name] for name in SENT_ON if message.get(name) is not None}
+    audio = message.get("audio")
     if "content" in checked:
         checked["content"] = _content(checked["content"], f"{path}.content")
     if "tool_calls" in checked:

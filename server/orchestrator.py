@@ -47,6 +47,12 @@ class InFlight:
     due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
     queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
 
+    def fail(self, error: ApiError) -> None:
+        """End the request with an error, ahead of what has not been taken yet."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.queue.put_nowait(error)
+
 
 class Orchestrator:
     """Owns the stages of one graph and the requests in them; an async context."""
@@ -114,7 +120,7 @@ class Orchestrator:
             self._settled.set()
         for flight in self._in_flight.values():
             if link in flight.path:
-                flight.queue.put_nowait(_dead(link))
+                flight.fail(_dead(link))
 
     async def _close(self) -> None:
         for task in self._keeping:
@@ -211,7 +217,8 @@ class Orchestrator:
         try:
             self._links[self.graph.entry].requests.send(request.to_chunk())
         except ChunkTooLarge as error:
-            raise ApiError(413, f"The request is too large: {error}") from error
+            message = f"The request is too large: {error}"
+            raise ApiError(413, message, code="request_too_large") from error
         except (OverflowError, UnicodeError) as error:  # JSON allows what the wire does not
             raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
 

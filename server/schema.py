@@ -1,4 +1,4 @@
-"""What a chat completion request may say; fields of vLLM's that are not here pass through."""
+"""The fields of a chat completion request that have an effect; fields.py lists the others."""
 
 from typing import Annotated, Any
 
@@ -22,7 +22,9 @@ Bias = Annotated[Number, Field(ge=-100, le=100)]
 Seed = Annotated[Count, Field(ge=MIN_SEED, le=MAX_SEED)]
 NumTokens = Annotated[Count, Field(ge=1, le=1 << 31)]
 MinTokens = Annotated[Count, Field(ge=0, le=1 << 31)]
-TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+TokenId = Annotated[Count, Field(ge=0, lt=1 << 31)]
+TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=1024)]
 
 
 def _voice_name(voice: Any) -> Any:
@@ -33,14 +35,19 @@ def _voice_name(voice: Any) -> Any:
 class AudioOptions(BaseModel):
     """How an answer is spoken and encoded."""
 
+    model_config = ConfigDict(extra="allow")
+
     voice: Annotated[str, BeforeValidator(_voice_name)] | None = None
     format: str = "wav"
 
 
 class StreamOptions(BaseModel):
-    """What a stream contains beside its deltas."""
+    """What a stream contains beside its deltas; `include_obfuscation` is known and ignored."""
+
+    model_config = ConfigDict(extra="allow")
 
     include_usage: Flag = False
+    include_obfuscation: Flag = False
 
 
 class StageParameters(BaseModel):
@@ -83,7 +90,7 @@ class ChatRequest(BaseModel):
     repetition_penalty: RepetitionPenalty | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: dict[TokenId, Bias] | None = None
+    logit_bias: dict[TokenIdKey, Bias] | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
     max_tokens: NumTokens | None = None
@@ -94,6 +101,23 @@ class ChatRequest(BaseModel):
     stage_params: dict[str, dict[str, Any]] | None = None
     return_codes: Flag | None = None
     return_token_ids: Flag | None = None
+    # The entry stage's chat class reads these itself, and refuses what it cannot use.
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: Flag | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    bad_words: Texts | None = None
+    ignore_eos: Flag | None = None
+    include_stop_str_in_output: Flag | None = None
+    skip_special_tokens: Flag | None = None
+    spaces_between_special_tokens: Flag | None = None
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
     @field_validator("stop", mode="plain")
     @classmethod

@@ -1,25 +1,41 @@
 """A validated graph of stages: what a YAML file declares, checked before anything loads."""
 
 import difflib
+import math
 import re
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    NonNegativeInt,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
-from omnistage.connectors import check_connector
+from omnistage.connectors import CONNECTORS, check_connector
 from omnistage.stages.kinds import KINDS
 
 Option = int | float | str | bool
+Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
+Gpu = Annotated[int, Field(strict=True, ge=0, le=1023)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+# Arguments of engines that count something; the engines themselves only say so after loading.
+ENGINE_SIZES = frozenset(
+    {
+        "block_size",
+        "kv_cache_memory_bytes",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "num_slots",
+        "pipeline_parallel_size",
+        "tensor_parallel_size",
+    }
+)
 
 # vLLM's own argument; one stage's default of it is no promise, so only what is written counts.
 MEMORY_SHARE = "gpu_memory_utilization"
@@ -34,7 +50,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"allowed: {', '.join(names)}"
+    return f"allowed: {', '.join(names) or 'none'}"
 
 
 def problem(message: str, *place: str | int) -> PydanticCustomError:
@@ -68,23 +84,24 @@ class ConnectorSpec(Model):
 
     @model_validator(mode="after")
     def _is_known(self) -> "ConnectorSpec":
+        if self.name not in CONNECTORS:
+            message = f"unknown connector {self.name!r}; {nearest(self.name, CONNECTORS)}"
+            raise problem(message, "name")
         check_connector(self.name, self.options)
+        for option, value in self.options.items():
+            least = 0 if option == "credit" else 1
+            if type(value) is not int or value < least:
+                message = f"{value!r} is no size: an integer of at least {least}"
+                raise problem(message, "options", option)
         return self
 
 
 class Chunking(Model):
     """Sizes of an edge's chunks: the first, a ramp, then always `steady`."""
 
-    first: int = Field(default=1, ge=1)
-    ramp: tuple[int, ...] = ()
-    steady: int = Field(default=1, ge=1)
-
-    @field_validator("ramp")
-    @classmethod
-    def _positive(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        if any(size < 1 for size in value):
-            raise ValueError("a chunk has at least 1 element")
-        return value
+    first: Size = 1
+    ramp: tuple[Size, ...] = ()
+    steady: Size = 1
 
     @property
     def size_list(self) -> list[int]:
@@ -97,7 +114,7 @@ class StageSpec(Model):
 
     name: str
     kind: str
-    gpus: tuple[NonNegativeInt, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
     environment: dict[str, Option] = {}
@@ -114,6 +131,30 @@ class StageSpec(Model):
     def _known(cls, value: str) -> str:
         if value not in KINDS:
             raise ValueError(f"unknown kind {value!r}; {nearest(value, KINDS)}")
+        return value
+
+    @field_validator("gpus")
+    @classmethod
+    def _differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        for number, gpu in enumerate(value):
+            if gpu in value[:number]:
+                raise problem(f"GPU {gpu} is there twice", number)
+        return value
+
+    @field_validator("engine")
+    @classmethod
+    def _sizes_and_share(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for name in ENGINE_SIZES & value.keys():
+            size = value[name]
+            if size is not None and (type(size) is not int or size < 1):
+                raise problem(f"{size!r} is no size: an integer of at least 1", name)
+        length = value.get("max_model_len")
+        if isinstance(length, int) and length < 1 and length != -1:  # vLLM's word for "what fits"
+            raise problem(f"{length} is no length: at least 1, or -1", "max_model_len")
+        share = value.get(MEMORY_SHARE, 1)
+        if type(share) not in (int, float) or not (math.isfinite(share) and 0 < share <= 1):
+            message = f"{share!r} is no share of a GPU's memory: more than 0, at most 1"
+            raise problem(message, MEMORY_SHARE)
         return value
 
 
@@ -141,11 +182,11 @@ class Deadlines(Model):
     stop.
     """
 
-    start_s: float = Field(default=1800.0, gt=0)
-    hang_s: float = Field(default=20.0, gt=1)
-    first_chunk_s: float = Field(default=120.0, gt=0)
-    next_chunk_s: float = Field(default=30.0, gt=0)
-    drain_s: float = Field(default=2.0, ge=0)
+    start_s: Seconds = 1800.0
+    hang_s: float = Field(default=20.0, gt=1, allow_inf_nan=False)
+    first_chunk_s: Seconds = 120.0
+    next_chunk_s: Seconds = 30.0
+    drain_s: float = Field(default=2.0, ge=0, allow_inf_nan=False)
 
 
 class StageGraph(Model):
@@ -162,8 +203,11 @@ class StageGraph(Model):
     def _names(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
+        for name, spec in value.items():
+            if isinstance(spec, dict) and spec.get("name", name) != name:
+                raise problem("a stage's name is its key", name, "name")
         return {
-            name: {"name": name, **spec} if isinstance(spec, dict) else spec
+            name: {**spec, "name": name} if isinstance(spec, dict) else spec
             for name, spec in value.items()
         }
 
@@ -215,9 +259,6 @@ class StageGraph(Model):
         shares: dict[int, float] = {}
         for stage in self.stages.values():
             share = stage.engine.get(MEMORY_SHARE, 0.0)
-            if not isinstance(share, int | float):
-                place = ("stages", stage.name, "engine", MEMORY_SHARE)
-                raise problem(f"{share!r} is no share of a GPU's memory", *place)
             for gpu in stage.gpus:
                 shares[gpu] = shares.get(gpu, 0.0) + share
                 # Shares are written in hundredths: a sum may pass 1 by rounding only.

@@ -1,20 +1,36 @@
 """Reading a graph from YAML: every error names file, line and key."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from omnistage.stages.graph import (
     Chunking,
     ConnectorSpec,
+    Deadlines,
     Edge,
     StageGraph,
     StageSpec,
     nearest,
 )
+from omnistage.stages.yaml_document import Document, Place, YamlProblem, dotted, parse
 
-Location = tuple[str | int, ...]
+KINDS_OF_VALUES = {
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
 
 
 class GraphError(ValueError):
@@ -24,76 +40,85 @@ class GraphError(ValueError):
 def load_graph(path: Path, model: str | None = None) -> StageGraph:
     """The graph in a file; `model` replaces the file's own. Raises GraphError."""
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise GraphError(f"{path}: {error}") from error
-    try:
-        value = yaml.safe_load(text)
-        lines = _lines(yaml.compose(text, yaml.SafeLoader))
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise GraphError(f"{path}:{line}: {error.problem}") from error
-    except yaml.YAMLError as error:
-        raise GraphError(f"{path}:1: {error}") from error
+        document = parse(_text(path))
+    except YamlProblem as error:
+        key = f"{error.key}: " if error.key else ""
+        raise GraphError(f"{path}:{error.line}: {key}{error}") from error
+    value = document.value
     if not isinstance(value, dict):
-        raise GraphError(f"{path}:1: a graph is a mapping with stages, edges and outputs")
+        line, _ = document.locate(())
+        raise GraphError(f"{path}:{line}: a graph is a mapping with stages, edges and outputs")
     if model is not None:
         value["model"] = model
     try:
         return StageGraph.model_validate(value)
     except ValidationError as error:
-        raise GraphError(_describe(path, error, lines)) from error
+        raise GraphError(f"{path}:{_describe(error, document)}") from error
 
 
-def _lines(node: yaml.Node | None, at: Location = ()) -> dict[Location, int]:
-    """The line of every key and item, by its place in the document."""
-    if node is None:
-        return {}
-    found = {at: node.start_mark.line + 1}
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            place = (*at, key.value)
-            if place in found:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key.value}: the key is there twice", problem_mark=key.start_mark
-                )
-            found |= _lines(value, place)
-            found[place] = key.start_mark.line + 1
-    elif isinstance(node, yaml.SequenceNode):
-        for number, item in enumerate(node.value):
-            found |= _lines(item, (*at, number))
-    return found
+def _text(path: Path) -> str:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise GraphError(f"{path}: {error.strerror}") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise YamlProblem(line, "", "the file is no text in UTF-8") from error
 
 
-def _describe(path: Path, error: ValidationError, lines: dict[Location, int]) -> str:
-    """The first problem, with the nearest line that the file has for it."""
+def _describe(error: ValidationError, document: Document) -> str:
+    """Line, key and message of the first problem."""
     problems = error.errors()
     # A misspelt key is also a missing one: its own error says more.
     problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
-    place = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
-    line, written = 1, list[str | int]()
-    for part in place:
-        # Where a value has several forms, the place also names the form: no part of the file.
-        if (*written, part) in lines:
-            written.append(part)
-            line = lines[tuple(written)]
-    message = problem["msg"].removeprefix("Value error, ")
+    place = _place(problem)
+    line, written = document.locate(place)
     if problem["type"] == "extra_forbidden":
         message = f"unknown key; {nearest(str(place[-1]), _keys_at(place))}"
     elif problem["type"] == "missing":
-        written.append(place[-1])
+        written = (*written, place[-1])
         message = "the key is missing"
-    key = ".".join(str(part) for part in written) or "the graph"
-    return f"{path}:{line}: {key}: {message}"
+    else:
+        # A value that may have several forms has one problem for each.
+        same = [one for one in problems if document.locate(_place(one)) == (line, written)]
+        message = _message(problem, [_expected(one) for one in same])
+    return f"{line}: {dotted(written) or 'the graph'}: {message}"
 
 
-def _keys_at(place: Location) -> list[str]:
+def _place(problem: Mapping[str, Any]) -> Place:
+    place: Place = (*problem["loc"], *problem.get("ctx", {}).get("place", ()))
+    return place
+
+
+def _expected(problem: Mapping[str, Any]) -> str | None:
+    """What would have been right; None if the problem's own message is all there is."""
+    known = KINDS_OF_VALUES.get(problem["type"])
+    if known is not None:
+        return known
+    message = str(problem["msg"])
+    start = "Input should be "
+    return message.removeprefix(start) if message.startswith(start) else None
+
+
+def _message(problem: Mapping[str, Any], expected: list[str | None]) -> str:
+    if expected[0] is None:
+        return str(problem["msg"]).removeprefix("Value error, ")
+    wanted = " or ".join(dict.fromkeys(one for one in expected if one is not None))
+    given = problem["input"]
+    kinds = {dict: "a mapping", list: "a list", type(None): "nothing"}
+    return f"must be {wanted}, not {kinds.get(type(given)) or repr(given)}"
+
+
+def _keys_at(place: Place) -> list[str]:
     """The keys that the innermost model around a place has."""
     models: dict[str | int, type[BaseModel]] = {
         "stages": StageSpec,
         "edges": Edge,
         "connector": ConnectorSpec,
         "chunk": Chunking,
+        "deadlines": Deadlines,
     }
     model: type[BaseModel] = StageGraph
     for part in place[:-1]:

@@ -135,6 +135,7 @@ class StageWorker:
         for end in [*ends, *self._senders]:
             loop.remove_reader(end.fileno())
             end.close()
+        self._ledger.close()
 
     async def _report(self) -> None:
         """Send the counters when they change, at most as fast as the gateway takes them."""

@@ -28,9 +28,13 @@ async def rounds(server: TinyServer, count: int, console: Console) -> list[Outco
             for blow in BLOWS:
                 found = [v for v in victims(server) if (v.stage, v.role) == name]
                 if not found:
-                    continue  # a helper that was killed comes back only when it is needed
+                    continue  # a resource tracker that was killed comes back only when it is needed
                 outcomes.append(await strike(server, found[0], blow, expected))
-                console.print(f"round {number + 1}: {outcomes[-1].victim} {blow.name}")
+                last = outcomes[-1]
+                console.print(
+                    f"round {number + 1}: {last.victim} {blow.name}: "
+                    f"error {last.error_s:.2f} s, service {last.service_s:.1f} s"
+                )
     return outcomes
 
 

@@ -1,6 +1,10 @@
 """What all tests share: no model hub, and tiny checkpoints written once a run."""
 
+import contextlib
+import gc
 import os
+import sys
+import time
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -17,6 +21,35 @@ from omnistage.stages.pick import GRAPHS
 
 if TYPE_CHECKING:
     from support.reference import Reference
+
+
+@pytest.fixture(autouse=True)
+def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test without an engine closes all that it opens: sockets, pipes, channels, files."""
+    if request.node.get_closest_marker("engine") is not None:
+        yield  # what a library opens once stays open; end-to-end tests look at the server's
+        return
+    before = open_descriptors()
+    yield
+    deadline = time.monotonic() + 2.0
+    while left := {item for item in open_descriptors() - before if not is_kept(item[1])}:
+        assert time.monotonic() < deadline, left
+        gc.collect()
+        time.sleep(0.01)  # a server in a thread closes its ends when it comes to it
+
+
+def open_descriptors() -> set[tuple[str, str]]:
+    """This process's descriptors, and what each is."""
+    found = set()
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one that lists the folder
+            found.add((link.name, os.readlink(link)))
+    return {(name, target) for name, target in found if not target.startswith("/proc/")}
+
+
+def is_kept(target: str) -> bool:
+    """Whether a library keeps such a file for the life of the process."""
+    return target.startswith(("/dev/", "/usr/", sys.prefix)) and "omnistage" not in target
 
 
 @pytest.fixture(scope="session")

@@ -108,7 +108,7 @@ class Soak:
 def memory_kb(server: TinyServer) -> dict[str, int]:
     """Resident KiB of every process of the server, and of its shared memory."""
     pids = {"server": server.process.pid}
-    pids |= {str(v): v.pid for v in victims(server) if v.role != "helper" and is_there(v.pid)}
+    pids |= {str(v): v.pid for v in victims(server) if v.role != "tracker" and is_there(v.pid)}
     kb = {
         name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_KB
         for name, pid in pids.items()

@@ -110,7 +110,9 @@ class Talker:
         speaker = request.get("speaker") or self._default_speaker
         if speaker.lower() not in self._ids.speakers:
             allowed = ", ".join(sorted(self._ids.speakers))
-            raise RequestError(400, f"unknown voice {speaker!r}; allowed: {allowed}", param="voice")
+            raise RequestError(
+                400, f"unknown voice {speaker!r}; allowed: {allowed}", param="audio.voice"
+            )
         downstream = self._ports.downstream
         assert downstream is not None
         downstream.open.send(Chunk(request_id, "open", 0, {}, {"request": request}, last=True))

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from omnistage.stages.qwen3_omni.media_markers import check_markers
 from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
@@ -100,7 +101,6 @@ class Thinker:
         """Load, and answer one request."""
         ports = self._ports
         bridge = None
-        overrides = None
         if ports.downstream is not None:
             bridge = BridgeConfig(
                 export="hidden",
@@ -108,18 +108,20 @@ class Thinker:
                 chunk_sizes=ports.hidden_chunk_sizes,
                 ledger=ports.ledger,
             )
-            overrides = thinker_config
-        self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, overrides)
+        self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, thinker_config)
         self._engine.rendered = {}
         self._chat = Chat(self._engine, ports.model, ports.options)
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
         async for _ in self._chat.stream("warm-up", body):
             pass
         await self._engine.reset_prefix_cache()
+        tokenizer = self._engine.renderer.tokenizer
+        self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
         return {"max_model_len": self._engine.model_config.max_model_len}
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Stream one answer; with audio, feed the talker."""
+        check_markers(meta["body"], self._markers)
         spoken = None
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
             spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)

@@ -1,5 +1,6 @@
 """vLLM's own Qwen3-Omni thinker with a tap: the hidden states that enter one layer.
 
+Without a bridge there is no tap. M-RoPE positions are the talker's, on every version of vLLM.
 `hidden_states[k]` of transformers is the input of layer k; in vLLM a layer's input is the sum of
 `hidden_states` and `residual`. The two agree only above the layers that deepstack adds to.
 """
@@ -16,6 +17,7 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from omnistage.stages.qwen3_omni.rope import Grid, rope_positions
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.tap import Tap
 
@@ -34,8 +36,14 @@ def thinker_config(config: Any) -> Any:
 class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
     """The in-tree class; its results are what the step table exports."""
 
+    table: StepTable | None = None
+
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
+        if vllm_config.kv_transfer_config is not None:
+            self._add_tap(vllm_config)
+
+    def _add_tap(self, vllm_config: VllmConfig) -> None:
         config = vllm_config.model_config.hf_config
         layer = config.talker_config.accept_hidden_layer
         num_deepstack = len(config.thinker_config.vision_config.deepstack_visual_indexes)
@@ -54,9 +62,29 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
             self.table.max_tokens + 1, text.hidden_size, dtype=dtype
         )
 
+    def get_mrope_input_positions(
+        self, input_tokens: list[int], mm_features: list[Any]
+    ) -> tuple[torch.Tensor, int]:
+        """Positions int64 [3, n] of a prompt, and what a later token's index lacks to its own.
+
+        The in-tree method of vLLM 0.26 and 0.28 puts an image's and a video's positions one token
+        too late, 0.32's does not. Sound inside a video is left to it.
+        """
+        grids = []
+        for offset, modality, data in self.iter_mm_features(mm_features):
+            if data.get("use_audio_in_video"):
+                return super().get_mrope_input_positions(input_tokens, mm_features)
+            if modality in ("image", "video"):
+                size = (data["grid_t"], data["grid_h"], data["grid_w"])
+                grids.append(Grid(offset, size, data["t_factor"]))
+        positions = rope_positions(len(input_tokens), grids)
+        return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
+
     def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
         """As the in-tree class; the tapped rows go to the table's lines."""
         result = super().forward(input_ids, *args, **kwargs)
-        num_tokens = result.shape[0]
-        self.table.export["hidden"][self.table.lines(num_tokens)] = self.tap.rows[:num_tokens]
+        if self.table is not None:
+            num_tokens = result.shape[0]
+            lines = self.table.lines(num_tokens)
+            self.table.export["hidden"][lines] = self.tap.rows[:num_tokens]
         return result

@@ -1,6 +1,7 @@
 """vLLM's own chat serving class, used as a library: templates, tools, reasoning, logprobs."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -66,23 +67,30 @@ class Chat:
             result = await self._chat.create_chat_completion(ChatCompletionRequest(**fields))
         except ValidationError as error:
             first = error.errors()[0]
-            raise RequestError(400, first["msg"], param=blamed(first["loc"][:1])) from error
+            param = blamed(first["loc"][:1])
+            raise RequestError(400, first["msg"], param=param, code="invalid_value") from error
         except CLIENT_ERRORS as error:
-            raise request_error(error) from error
+            raise request_error(error, body) from error
         if not hasattr(result, "__aiter__"):
-            raise failed(int(result.error.code), result.error.message, result.error.param)
+            told = result.error
+            raise failed(int(told.code), told.message, told.param, body)
+        is_whole = False
         try:
             async for line in result:
                 text = line.removeprefix("data: ").strip()
                 if text == "[DONE]":
-                    return
+                    break
                 chunk = json.loads(text)
                 if "error" in chunk:
                     told = chunk["error"]
-                    raise failed(int(told.get("code") or 500), told["message"], told.get("param"))
+                    code = int(told.get("code") or 500)
+                    raise failed(code, told["message"], told.get("param"), body)
+                is_whole = not chunk["choices"]  # the usage chunk comes last
                 yield chunk
         finally:
             await result.aclose()
+        if not is_whole:
+            raise RequestError(500, "The engine ended the answer before its usage.")
 
 
 def blamed(place: Sequence[str | int]) -> str | None:
@@ -93,26 +101,34 @@ def blamed(place: Sequence[str | int]) -> str | None:
     return name if name in ChatCompletionRequest.model_fields else "messages"
 
 
-def request_error(error: Exception) -> RequestError:
+def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     """A refusal of vLLM's as ours."""
     message = str(error)
     cause = error.__cause__
     if cause is not None and str(cause) not in message:
         message = f"{message}: {cause}" if message else str(cause)
-    parameter = getattr(error, "parameter", None)
+    parameter = getattr(error, "parameter", None) or _named(message)
     param = blamed([parameter] if parameter else [])
+    if "tool-call-parser" in message:
+        param = "tools"  # this stage has none
     if message.startswith(("Failed to apply", "Failed to load")):
         param = "messages"  # a medium that its processor refuses
     if message.startswith("Grammar error"):
-        param = "response_format"
+        param = "structured_outputs" if "structured_outputs" in body else "response_format"
     if "maximum context length" in message or "max_model_len" in message:
         code = "context_length_exceeded"
         return RequestError(400, message, param=param or "messages", code=code)
-    return RequestError(400, message, param=param)
+    return RequestError(400, message, param=param, code="invalid_value")
 
 
-def failed(code: int, message: str, param: str | None) -> RequestError:
+def _named(message: str) -> str | None:
+    """The field that a message of vLLM's ends with: an error in a stream has only its message."""
+    found = re.search(r"\(parameter=(\w+)", message)
+    return found[1] if found else None
+
+
+def failed(code: int, message: str, param: str | None, body: Mapping[str, Any]) -> RequestError:
     """vLLM's error response as ours."""
     if code == 400:
-        return request_error(ValueError(message))
+        return request_error(ValueError(message), body)
     return RequestError(code, message, param=param)

@@ -14,17 +14,14 @@ from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
 
-# What vLLM raises for a request that it refuses; VLLMClientError is new in 0.32.
+# What vLLM raises for a request that it refuses; VLLMClientError came between 0.26 and 0.28 as the
+# base of the others, which then were no ValueError any more.
 CLIENT_ERRORS: tuple[type[Exception], ...] = (
     ValueError,
     TypeError,
     NotImplementedError,
     OverflowError,
-    *(
-        getattr(vllm.exceptions, name)
-        for name in ("VLLMClientError",)
-        if hasattr(vllm.exceptions, name)
-    ),
+    getattr(vllm.exceptions, "VLLMClientError", vllm.exceptions.VLLMNotFoundError),
 )
 
 __all__ = [

@@ -43,7 +43,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self._engine_id = transfer.engine_id
         self._block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
-        self._ledger = None if self._config.ledger is None else Ledger(Path(self._config.ledger))
+        self._ledger = Ledger(Path(self._config.ledger)) if self._config.ledger else None
         self._worker: WorkerHalf | None = None
         self._bound: StepMeta | None = None  # the step whose results are still to be taken
         self._scheduler: SchedulerHalf | None = None

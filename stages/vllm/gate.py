@@ -5,6 +5,7 @@ Selected by the engine argument `scheduler_cls`. While `schedule` runs, held req
 is admitted in their place.
 """
 
+from itertools import chain
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -17,6 +18,8 @@ from omnistage.stages.vllm.step import OVERDUE
 
 IDLE_WAIT_S = 0.002
 LIMITS = ("max_num_running_reqs", "max_num_active_reqs")  # the second since vLLM 0.32
+# Before vLLM 0.32 a request that was not ready when it was first looked at waits in the second.
+QUEUES = ("waiting", "skipped_waiting")
 
 
 class _Gate:
@@ -35,9 +38,10 @@ class _Gate:
         gate.collect()
         running = scheduler.running
         held = [request for request in running if not gate.can_run(request)]
-        if not held and (running or not scheduler.waiting):
+        waiting = [queue for name in QUEUES if (queue := getattr(scheduler, name, None))]
+        if not held and (running or not waiting):
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
-        if len(held) == len(running) and not gate.is_any_ready(scheduler.waiting):
+        if len(held) == len(running) and not gate.is_any_ready(chain.from_iterable(waiting)):
             in_flight = any(request.num_output_placeholders for request in held)
             if not in_flight and not scheduler.finished_req_ids:
                 gate.wait(IDLE_WAIT_S)

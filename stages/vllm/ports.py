@@ -36,7 +36,8 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
     `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later. `export`: what
     the worker half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last
-    repeats; empty: whole). `ledger`: the file that counts what the engine holds.
+    repeats; empty: whole). `ledger`: the file that counts what the engine holds (empty:
+    none).
     """
 
     late_inputs: bool = False
@@ -46,7 +47,7 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     export: str | None = None
     sink: Port | None = None
     chunk_sizes: list[int] = []
-    ledger: str | None = None
+    ledger: str = ""
 
     def to_config(self) -> dict[str, Any]:
         """Plain values for vLLM's configuration."""

@@ -30,6 +30,7 @@ class WorkerHalf:
         if meta.started and table.on_start is not None:
             table.on_start(meta.started)
         if meta.columns is None:
+            self._export(meta)  # before vLLM 0.32 a step without tokens has no wait_for_save
             return
         assert table.tok_of_slot is not None
         num_tokens = len(meta.columns)
@@ -42,6 +43,10 @@ class WorkerHalf:
 
     def after_forward(self, meta: StepMeta) -> None:
         """Start the way out of this step's results."""
+        if meta.columns is not None:
+            self._export(meta)
+
+    def _export(self, meta: StepMeta) -> None:
         if self._exporter is None:
             return
         exported = self._exported(meta)

@@ -9,7 +9,7 @@ import pytest
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Full, Receiver, Sender
 from omnistage.connectors.inprocess import InProcessConnector
-from omnistage.connectors.ring import MAX_BACKLOG_BYTES
+from omnistage.connectors.sender import MAX_BACKLOG_BYTES
 
 HALF = (1 << 20) // 2 - 4096
 
@@ -51,8 +51,8 @@ def test_a_chunk_queued_behind_a_last_one_is_not_lost(ends: tuple[Sender, Receiv
 
 def test_the_bytes_of_meta_count_too(ends: tuple[Sender, Receiver]) -> None:
     sender, _ = ends
-    text = Chunk("a", "k", 0, {}, {"text": "x" * HALF})
-    num_sent = 2 + MAX_BACKLOG_BYTES // HALF  # two in the ring
+    text = Chunk("a", "k", 0, {}, {"text": "x" * 500_000})
+    num_sent = 2 + MAX_BACKLOG_BYTES // 500_000  # two in the ring
     for _ in range(num_sent):
         sender.send(text)
     with pytest.raises(Full):
@@ -63,7 +63,7 @@ def test_the_bytes_of_meta_count_too(ends: tuple[Sender, Receiver]) -> None:
 def test_an_empty_backlog_is_never_full(
     ends: tuple[Sender, Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.connectors.ring.MAX_BACKLOG_BYTES", 1000)
+    monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_BYTES", 1000)
     sender, receiver = ends
     for _ in range(2):
         sender.send(chunk("big", "filler", HALF))

@@ -26,3 +26,20 @@ def test_a_ring_whose_reader_keeps_up_stays_small(size: int, run_directory: Path
     sender.close()
     receiver.close()
     connector.destroy("small")
+
+
+def test_a_ring_that_started_anew_has_its_whole_room(run_directory: Path) -> None:
+    connector = ShmConnector(run_directory, arena_mb=1, credit=0)
+    connector.create("anew")
+    sender, receiver = connector.sender("anew"), connector.receiver("anew")
+    data = Tensor.from_numpy(np.arange(9000, dtype=np.uint8))
+    for _ in range(3):
+        sender.send(Chunk("a", "k", 0, {"v": data}))
+        assert receiver.receive() is not None
+        for index in range(100):  # nobody flushes: they fit or stay behind
+            sender.send(Chunk("a", "k", index, {"v": data}))
+        got = [receiver.receive() for _ in range(100)]
+        assert [chunk.index for chunk in got if chunk is not None] == list(range(100))
+    sender.close()
+    receiver.close()
+    connector.destroy("anew")

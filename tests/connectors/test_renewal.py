@@ -10,6 +10,7 @@ import pytest
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector, NoChannel, Receiver, Sender
+from omnistage.connectors.receiver import RingReceiver
 
 WINDOW = 2
 
@@ -116,6 +117,25 @@ def test_a_renewal_wakes_both_ends(
     assert not is_readable(receiver)
 
 
+def test_a_renewal_while_a_receiver_clears_its_wake_up_is_seen(
+    connector: Connector, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(receiver, RingReceiver)
+    clear = receiver._has_chunk.clear
+    senders: list[Sender] = []
+
+    def renew_and_clear() -> None:
+        if not senders:
+            connector.renew("c")
+            senders.append(connector.sender("c"))
+            senders[0].send(chunk("new"))
+        clear()
+
+    monkeypatch.setattr(receiver._has_chunk, "clear", renew_and_clear)
+    assert received(receiver) == [("new", 0)]
+    senders[0].close()
+
+
 def test_many_renewals_between_two_uses_are_one(
     connector: Connector, sender: Sender, receiver: Receiver
 ) -> None:
@@ -131,6 +151,18 @@ def test_closing_an_end_that_has_not_gone_over_is_fine(connector: Connector) -> 
     receiver.grant("a")
     sender.close()
     receiver.close()
+
+
+def test_a_channel_that_is_gone_after_its_renewal_is_named_at_every_use(
+    connector: Connector, sender: Sender, receiver: Receiver
+) -> None:
+    connector.renew("c")
+    connector.destroy("c")
+    for _ in range(2):
+        with pytest.raises(NoChannel, match="'c'"):
+            sender.send(chunk("a"))
+        with pytest.raises(NoChannel, match="'c'"):
+            receiver.receive()
 
 
 def test_renewing_what_is_not_there_is_an_error(connector: Connector) -> None:

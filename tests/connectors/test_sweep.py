@@ -1,5 +1,6 @@
 """What a server run leaves, and who removes it."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -16,6 +17,31 @@ DIE_AFTER_MAKING = (
     "(run.scratch / 'socket').touch()\n"
     "print(run.path, flush=True); os._exit(0)"
 )
+
+DIE_WHILE_REMOVING = """
+import os, sys
+from pathlib import Path
+from support.victim import die_after
+from omnistage.connectors.sweep import make_run_directory, sweep
+
+memory, disk = map(Path, sys.argv[1:])
+code, num_instructions = -9, 1
+while code == -9:
+    if os.fork() == 0:
+        run = make_run_directory(memory, disk)
+        (run.scratch / "socket").touch()
+        for name in ("a", "b", "c"):
+            (run.path / name).write_bytes(b"channel")
+        die_after(num_instructions, "connectors", "shutil", "pathlib")
+        run.remove()
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    sweep(memory)
+    assert not [list(path.iterdir()) for path in memory.iterdir() if list(path.iterdir())]
+    assert not list(disk.iterdir())
+    num_instructions += 23
+sys.exit(code or num_instructions < 500)
+"""
 
 
 @pytest.fixture
@@ -36,6 +62,15 @@ def test_a_sweep_takes_only_what_dead_servers_left(roots: tuple[Path, Path]) -> 
     ours.remove()
     assert not list(roots[0].iterdir())
     assert not list(roots[1].iterdir())
+
+
+def test_a_sweep_finishes_what_a_server_killed_while_it_cleaned_up_began(
+    roots: tuple[Path, Path],
+) -> None:
+    command = [sys.executable, "-c", DIE_WHILE_REMOVING, *map(str, roots)]
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True)
 
 
 def test_a_sweep_removes_nothing_that_a_link_of_another_name_points_to(

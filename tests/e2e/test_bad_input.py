@@ -67,7 +67,8 @@ async def test_good_answers_go_on_beside_bad_requests(server: TinyServer) -> Non
     alone = await server.ask(messages)
     async with httpx.AsyncClient(base_url=server.url, timeout=20) as client:
         url = "/v1/chat/completions"
-        refused = [client.post(url, content=bad.body) for bad in BAD[::7]]
+        headers = {"content-type": "application/json"}
+        refused = [client.post(url, content=bad.body, headers=headers) for bad in BAD[::7]]
         answering = asyncio.create_task(server.ask(messages))
         await asyncio.gather(*refused)
         again = await answering

@@ -7,6 +7,8 @@ import pytest
 from openai import OpenAI
 from support.gateway import OMNI, RunningGateway, running_gateway
 
+ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
+
 
 @pytest.fixture(scope="session")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
@@ -16,7 +18,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
 
 @pytest.fixture(scope="session")
 def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=gateway.url, timeout=10) as connected:
+    with httpx.Client(base_url=gateway.url, timeout=10, limits=ONE_SHOT) as connected:
         yield connected
 
 
@@ -27,6 +29,7 @@ def openai(gateway: RunningGateway) -> Iterator[OpenAI]:
         api_key="none",
         max_retries=0,
         timeout=10,
+        default_headers={"Connection": "close"},
         _strict_response_validation=True,
     ) as connected:
         yield connected

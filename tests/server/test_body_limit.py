@@ -38,5 +38,6 @@ def test_a_body_without_a_length_is_read_to_the_limit_only(connection: socket.so
 
 
 def test_a_body_of_just_the_limit_is_read(client: httpx.Client) -> None:
-    response = client.post(URL, content=b" " * (32 << 20))
+    headers = {"content-type": "application/json"}
+    response = client.post(URL, content=b" " * (32 << 20), headers=headers)
     assert response.status_code == 400

@@ -242,6 +242,7 @@ def test_a_failure_of_a_whole_answer(openai: OpenAI) -> None:
     with pytest.raises(InternalServerError) as failure:
         openai.chat.completions.create(**asked("fail later"))
     assert failure.value.type == "server_error"
+    assert "Stage thinker failed: broken" in failure.value.message
 
 
 def test_a_failure_within_a_stream_is_an_event(openai: OpenAI, client: httpx.Client) -> None:
@@ -252,6 +253,7 @@ def test_a_failure_within_a_stream_is_an_event(openai: OpenAI, client: httpx.Cli
         list(stream)
     events = events_of(client, asked("fail later"))
     assert set(events[-1]["error"]) == {"message", "type", "param", "code"}
+    assert "thinker" in events[-1]["error"]["message"]
 
 
 # What the stages get
@@ -285,7 +287,6 @@ def test_the_entry_stage_gets_vllm_s_fields_and_its_own_parameters(
         "top_k": 3,
         "max_completion_tokens": 4,
         "stop": ["x"],
-        "metadata": {"a": "b"},
         "stream": True,
         "stream_options": {"include_usage": True},
     }

@@ -70,3 +70,13 @@ def test_a_sound_that_lasts_too_long() -> None:
 def test_a_picture_is_neither_video_nor_sound(kind: str) -> None:
     text = str(refusal(url_part(kind, "video/mp4", good_png())))
     assert kind in text
+
+
+def test_a_picture_that_another_program_would_read_is_refused() -> None:
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 64 64\n"
+    assert "no image" in str(refusal(url_part("image_url", "image/png", eps)))
+
+
+def test_a_video_of_one_frame_is_refused() -> None:
+    one = url_part("video_url", "video/mp4", video_bytes(num_frames=1, size=32))
+    assert "has 1 frame; at least 2" in str(refusal(one))

@@ -1,6 +1,7 @@
 """Cancels, back-pressure, deaths of stages: what happens to requests when something else does."""
 
 import asyncio
+import itertools
 import json
 import socket
 import threading
@@ -21,6 +22,7 @@ from omnistage.server.request import Request, TextOutput
 from omnistage.stages.graph import StageGraph
 
 URL = "/v1/chat/completions"
+NUMBERS = itertools.count()
 
 
 def spoken(script: str, **more: Any) -> dict[str, Any]:
@@ -229,7 +231,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Orchestrator, FakeGraph
 
 def request_of(script: str, *outputs: str) -> Request:
     body = {"messages": [{"role": "user", "content": script}]}
-    return Request(id=f"{script}-{id(outputs)}", outputs=outputs, body=body)
+    return Request(id=f"{script}-{next(NUMBERS)}", outputs=outputs, body=body)
 
 
 async def test_outputs_end_when_each_kind_has_ended(

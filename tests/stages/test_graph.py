@@ -115,7 +115,12 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
         ("utilization: 0.3", "utilization: 0.4", 7, "the stages on GPU 0 want 1.10 of its memory"),
         ("utilization: 0.3", "utilization: much", 7, "'much' is no share of a GPU's memory"),
         ("gpus: [0]\n", "gpus: [-1]\n", 5, "stages.thinker.gpus.0"),
-        ("ramp: [4, 8]", "ramp: [0, 8]", 14, "a chunk has at least 1 element"),
+        (
+            "ramp: [4, 8]",
+            "ramp: [0, 8]",
+            14,
+            "edges.1.chunk.ramp.0: must be greater than or equal to 1",
+        ),
         ("  talker: {", "  gateway: {", 7, "and not 'gateway'"),
         ("  talker: {", "  thinker: {", 7, "thinker: the key is there twice"),
         ("model: some/model", "model: [", 3, "expected"),

@@ -157,6 +157,29 @@ BAD = [
         "messages[0].content[0].video_url",
     ),
     part(
+        "a video of one frame",
+        url_part("video_url", "video/mp4", video_bytes(1, 32)),
+        "messages[0].content[0].video_url",
+    ),
+    *(
+        bad(
+            f"{marker} beside media",
+            "messages[0].content[3].text",
+            messages=[
+                {
+                    "role": "user",
+                    "content": [
+                        url_part("image_url", "image/png", good_png()),
+                        audio_part(good_wav()),
+                        url_part("video_url", "video/mp4", video_bytes(4, 32)),
+                        {"type": "text", "text": f"Say {marker} now."},
+                    ],
+                }
+            ],
+        )
+        for marker in ("<|image_pad|>", "<|audio_pad|>", "<|video_pad|>")
+    ),
+    part(
         "a sound as a video",
         url_part("video_url", "video/mp4", good_wav()),
         "messages[0].content[0].video_url",
@@ -193,7 +216,7 @@ BAD = [
     bad("a bias too large", "logit_bias.5", logit_bias={"5": 1000}),
     bad("a bias of no token of the model", "logit_bias", logit_bias={"99999999": 1}),
     bad("options of no stream", "stream_options", stream_options={"include_usage": True}),
-    bad("a response format that is none", "response_format", response_format={"type": "poem"}),
+    bad("a response format that is none", "response_format.type", response_format={"type": "poem"}),
     bad(
         "a schema that is none",
         "response_format",
@@ -202,7 +225,34 @@ BAD = [
             "json_schema": {"name": "x", "schema": {"type": 3}},
         },
     ),
-    bad("tools that are none", "tools", tools=[{"type": "hammer"}]),
+    bad(
+        "a schema that counts to a billion",
+        "response_format.json_schema.schema.minItems",
+        response_format={
+            "type": "json_schema",
+            "json_schema": {"name": "x", "schema": {"type": "array", "minItems": 10**9}},
+        },
+    ),
+    bad(
+        "a schema that is only itself",
+        "structured_outputs.json",
+        structured_outputs={"json": {"allOf": [{"$ref": "#"}]}},
+    ),
+    bad("a raw grammar", "structured_outputs.grammar", structured_outputs={"grammar": "root ::="}),
+    bad(
+        "a tool without a name that is chosen",
+        "tools[0].function.name",
+        tools=[{"type": "function", "function": {}}],
+        tool_choice={"type": "function", "function": {"name": "f"}},
+    ),
+    bad(
+        "an argument of the rendering call",
+        "chat_template_kwargs.messages",
+        chat_template_kwargs={"messages": []},
+    ),
+    bad("a stop token that is none", "stop_token_ids", stop_token_ids=[1 << 30]),
+    bad("a bad word of no token", "bad_words", bad_words=["  "]),
+    bad("tools that are none", "tools[0].type", tools=[{"type": "hammer"}]),
     bad("a choice of no tool", "tool_choice", tool_choice="required"),
     # Lengths
     bad(
@@ -249,6 +299,11 @@ BAD = [
     ),
     # Bodies
     raw("not JSON", "{"),
+    raw("a key twice", '{"model": "a", "model": "b", "messages": []}'),
+    raw("another encoding", json.dumps(fields()).encode("utf-16")),
+    bad("NUL", "messages[0].content", messages=[{"role": "user", "content": "a\0b"}]),
+    bad("a surrogate as a stage", "stage_params", stage_params={"\ud800": {}}),
+    bad("a field of another server", "kv_transfer_params", kv_transfer_params={"a": 1}),
     raw("no body", ""),
     raw("a list", "[]"),
     raw("invalid UTF-8", b'{"model": "' + b"\xff\xfe" + b'", "messages": []}'),

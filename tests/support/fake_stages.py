@@ -19,7 +19,7 @@ ALIVE_INTERVAL_S = 0.2
 
 def text_of(body: Mapping[str, Any]) -> str:
     """The last message's text: it names the script."""
-    content = body["messages"][-1]["content"]
+    content = body["messages"][-1].get("content", "")
     return content if isinstance(content, str) else content[-1].get("text", "")
 
 

@@ -1,0 +1,134 @@
+"""The receiving end of a ring: chunks out, credit back."""
+
+import select
+import threading
+from collections.abc import Callable
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Closed
+from omnistage.connectors.ring import NO_SLOT, Event, Ring
+
+ALL = 1 << 30
+
+
+class _Held:
+    """Chunks of one request, in one slot, that were received and not yet granted back."""
+
+    __slots__ = ("num_chunks", "slot")
+
+    def __init__(self, slot: int) -> None:
+        self.slot = slot
+        self.num_chunks = 0
+
+
+class RingReceiver:
+    """The receiving end."""
+
+    def __init__(
+        self,
+        buffer: memoryview,
+        has_chunk: Event,
+        has_room: Event,
+        reopen: Callable[[], memoryview],
+    ) -> None:
+        self._has_chunk, self._has_room, self._reopen = has_chunk, has_room, reopen
+        self._lock = threading.Lock()
+        self._attach(Ring(buffer))
+        self._is_closed = False
+
+    def _attach(self, ring: Ring) -> None:
+        self._ring = ring
+        self._held: dict[str, list[_Held]] = {}
+        self._owes_wake_up = False
+
+    def _follow(self) -> None:
+        """Go over to the new ring; what the old one held is never delivered."""
+        if self._is_closed:
+            raise Closed("this receiver is closed")
+        while self._ring.is_renewed:
+            ring = Ring(self._reopen())
+            with self._lock:
+                self._ring.release()
+                self._attach(ring)
+
+    def receive(self) -> Chunk | None:
+        """The next chunk, copied out once."""
+        self._follow()
+        if self._ring.num_used == 0:
+            if self._owes_wake_up:
+                self._owes_wake_up = False
+                self._has_room.set()
+            self._has_chunk.clear()
+            self._follow()  # what was just cleared may have told of a renewal
+            if self._ring.num_used == 0:
+                return None
+        slot, chunk = self._ring.read()
+        self._owes_wake_up = True
+        if self._ring.num_used >= self._ring.num_bytes // 4:
+            self._has_room.set()  # a sender need not wait until all is read
+        if slot != NO_SLOT:
+            self._hold(chunk.request_id, slot)
+        return chunk
+
+    def _hold(self, request_id: str, slot: int) -> None:
+        with self._lock:
+            entries = self._held.setdefault(request_id, [])
+            held = next((held for held in entries if held.slot == slot), None)
+            if held is None:
+                held = _Held(slot)
+                entries.append(held)
+            held.num_chunks += 1
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep until a chunk may be there."""
+        self._follow()
+        if self._ring.num_used:
+            return True
+        poller = select.poll()
+        poller.register(self._has_chunk.fileno(), select.POLLIN)
+        return bool(poller.poll(timeout_s * 1000))
+
+    def fileno(self) -> int:
+        """Readable when a chunk may be there."""
+        return self._has_chunk.fileno()
+
+    def grant(self, request_id: str, num_chunks: int = 1) -> None:
+        """Give credit back; no more than the request's chunks hold."""
+        self._give_back(request_id, num_chunks)
+
+    def forget(self, request_id: str) -> None:
+        """Give everything back."""
+        self._give_back(request_id, ALL)
+
+    def _give_back(self, request_id: str, num_chunks: int) -> None:
+        with self._lock:
+            if self._is_closed or self._ring.is_renewed or request_id not in self._held:
+                return
+            entries = self._held[request_id]
+            while entries and num_chunks > 0:
+                held = entries[0]
+                given = min(num_chunks, held.num_chunks)
+                held.num_chunks -= given
+                num_chunks -= given
+                self._ring.grant(held.slot, given)
+                if held.num_chunks == 0:
+                    entries.pop(0)
+            if not entries:
+                del self._held[request_id]
+            self._has_room.set()
+
+    @property
+    def num_requests(self) -> int:
+        """Requests that hold credit."""
+        with self._lock:
+            return 0 if self._is_closed else len(self._held)
+
+    def close(self) -> None:
+        """Close this end."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._ring.release()
+        self._has_chunk.close()
+        self._has_room.close()

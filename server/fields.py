@@ -1,0 +1,123 @@
+"""Every top-level field of a chat completion request, and what the server does with it.
+
+docs/api.md lists the same; a test compares the two.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.server.errors import ApiError
+from omnistage.server.messages import unknown_keys
+from omnistage.server.schema import AudioOptions, ChatRequest, StreamOptions
+
+DONE = frozenset(ChatRequest.model_fields)
+
+# OpenAI's, meant for its own service: accepted so that clients which always send them work.
+IGNORED = frozenset(
+    {
+        "metadata",
+        "moderation",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+        "verbosity",
+        "web_search_options",
+    }
+)
+
+# Known, and what they ask for is not done. false, null and what is empty ask for nothing.
+REFUSED = frozenset(
+    {
+        # OpenAI's, replaced by tools and tool_choice
+        "function_call",
+        "functions",
+        # vLLM's: they reach into the engine or the media loaders, break the shape of a spoken
+        # turn, or a stream cannot carry their result
+        "add_generation_prompt",
+        "add_special_tokens",
+        "best_of",
+        "chat_template",
+        "continue_final_message",
+        "documents",
+        "ec_transfer_params",
+        "echo",
+        "kv_transfer_params",
+        "length_penalty",
+        "logprob_token_ids",
+        "media_io_kwargs",
+        "mm_payload",
+        "mm_processor_kwargs",
+        "priority",
+        "prompt_logprobs",
+        "repetition_detection",
+        "return_mm_kwargs",
+        "return_prompt_text",
+        "return_token_offsets",
+        "return_tokens_as_token_ids",
+        "routed_experts_prompt_start",
+        "session_id",
+        "stream_interval",
+        "thinking_token_budget",
+        "truncate_prompt_tokens",
+        "truncation_side",
+        "use_beam_search",
+        "vllm_xargs",
+        "watermarking",
+    }
+)
+
+# Of chat_template_kwargs: these are not the template's but those of the call that renders it.
+RENDERING = frozenset(
+    {
+        "add_generation_prompt",
+        "chat_template",
+        "continue_final_message",
+        "conversation",
+        "documents",
+        "max_length",
+        "messages",
+        "padding",
+        "return_assistant_tokens_mask",
+        "return_dict",
+        "return_tensors",
+        "tokenize",
+        "tokenizer_kwargs",
+        "tools",
+        "truncation",
+    }
+)
+
+NESTED = {"audio": AudioOptions, "stream_options": StreamOptions}
+
+
+def check_refused(extra: Mapping[str, Any]) -> None:
+    """Raise ApiError for the first known field that asks for what is not done."""
+    for name in sorted(REFUSED & extra.keys()):
+        if extra[name]:
+            raise ApiError(
+                400, f"{name} is not supported.", param=name, code="unsupported_parameter"
+            )
+
+
+def check_template_kwargs(given: Mapping[str, Any] | None) -> None:
+    """Raise ApiError for what is no variable of a chat template."""
+    for name in sorted(RENDERING & (given or {}).keys()):
+        param = f"chat_template_kwargs.{name}"
+        message = f"{param} is not supported."
+        raise ApiError(400, message, param=param, code="unsupported_parameter")
+
+
+def unknown_fields(chat: ChatRequest) -> list[str]:
+    """What nobody here knows, and so has no effect."""
+    unknown = sorted((chat.model_extra or {}).keys() - IGNORED - REFUSED)
+    for name in NESTED:
+        options = getattr(chat, name)
+        if options is not None:
+            unknown += [f"{name}.{key}" for key in sorted(options.model_extra or {})]
+    return unknown + unknown_keys(chat.messages)

@@ -1,0 +1,168 @@
+"""Reads a request's JSON body, and refuses what would mean one thing to us and another to others.
+
+JSON here is RFC 8259's without its freedoms: UTF-8, each key once, finite numbers, no lone
+surrogates, no NUL, a bounded depth.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Coroutine
+from email.message import Message
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from omnistage.server.errors import ApiError, field_path
+
+MAX_DEPTH = 64
+MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
+MAX_LOOP_BYTES = 64 << 10  # longer bodies are parsed beside the event loop
+CHARSETS = ("utf-8", "us-ascii", "ascii", "utf8")
+
+# A place in a body: what is around it, and its own key or index.
+Link = tuple["Link", str | int] | None
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class JsonRoute(APIRoute):
+    """A route whose JSON body is read here, before FastAPI looks for it."""
+
+    def get_route_handler(self) -> Handler:
+        """FastAPI's handler, given a request whose body is already parsed."""
+        handle = super().get_route_handler()
+
+        async def handle_json(request: Request) -> Response:
+            parsed = JsonRequest(request.scope, request.receive)
+            await parsed.json()
+            return await handle(parsed)
+
+        return handle_json
+
+
+class JsonRequest(Request):
+    """A request whose body must be JSON; ApiError if it is not."""
+
+    async def json(self) -> Any:
+        """The body, parsed once."""
+        if not hasattr(self, "_json"):
+            self._check_headers()
+            data = await self.body()
+            if len(data) > MAX_LOOP_BYTES:
+                self._json = await asyncio.to_thread(parse_json, data)
+            else:
+                self._json = parse_json(data)
+        return self._json
+
+    def _check_headers(self) -> None:
+        header = Message()
+        header["content-type"] = self.headers.get("content-type", "nothing")
+        subtype = header.get_content_subtype()
+        is_json = header.get_content_maintype() == "application" and (
+            subtype == "json" or subtype.endswith("+json")
+        )
+        if not is_json or header.get_content_charset("utf-8") not in CHARSETS:
+            raise _wrong_type("The Content-Type must be application/json, in UTF-8.")
+        if self.headers.get("content-encoding", "identity") != "identity":
+            raise _wrong_type("The body must not be compressed.")
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """The object in a body; raises ApiError with the field to blame where there is one."""
+    if not data:
+        raise _invalid("The body is empty; it must be a JSON object.")
+    try:
+        value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        raise _invalid(f"The body is not UTF-8: byte {error.start} is wrong.") from error
+    except json.JSONDecodeError as error:
+        message = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise _invalid(f"The body is not valid JSON: {message}.") from error
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:  # more digits than Python reads
+        raise _invalid("The body has a number with too many digits.") from error
+    if not isinstance(value, dict):
+        raise _invalid("The body must be a JSON object.")
+    _check(value)
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        name = _printable(_first_twice(pairs))
+        raise _invalid(f"The key {name!r} is there twice in one object.", param=name)
+    return value
+
+
+def _first_twice(pairs: list[tuple[str, Any]]) -> str:
+    seen: set[str] = set()
+    for key, _ in pairs:
+        if key in seen:
+            return key
+        seen.add(key)
+    raise AssertionError("no key is there twice")
+
+
+def _check(body: Any) -> None:
+    """Look at every key and value once."""
+    waiting: list[tuple[Any, Link, int]] = [(body, None, 1)]
+    while waiting:
+        value, link, depth = waiting.pop()
+        if isinstance(value, str):
+            _check_text(value, link)
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise _bad(link, "must be a finite number")
+        elif isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
+            raise _bad(link, "is an integer of more than 64 bits")
+        elif isinstance(value, dict | list):
+            if depth > MAX_DEPTH:
+                raise _too_deep()
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, item in items:
+                if isinstance(key, str):
+                    _check_text(key, link)
+                waiting.append((item, (link, key), depth + 1))
+
+
+def _check_text(text: str, link: Link) -> None:
+    if "\0" in text:
+        raise _bad(link, "has a NUL character in it")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise _bad(link, "has half a surrogate pair in it") from error
+
+
+def _path(link: Link) -> str:
+    parts: list[str | int] = []
+    while link is not None:
+        link, part = link
+        parts.append(part)
+    return field_path(parts[::-1])
+
+
+def _printable(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()[:80]
+
+
+def _bad(link: Link, problem: str) -> ApiError:
+    param = _path(link)
+    return ApiError(
+        400, f"{param or 'The body'} {problem}.", param=param or None, code="invalid_value"
+    )
+
+
+def _invalid(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, message, param=param, code="invalid_json")
+
+
+def _too_deep() -> ApiError:
+    return _invalid(f"The body is nested more than {MAX_DEPTH} deep.")
+
+
+def _wrong_type(message: str) -> ApiError:
+    return ApiError(415, message, code="unsupported_media_type")

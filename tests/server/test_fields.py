@@ -1,0 +1,148 @@
+"""What becomes of fields that are not done: warned of, ignored, refused; and where it is told."""
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from support.gateway import MODEL, RunningGateway
+
+from omnistage.server.fields import DONE, IGNORED, REFUSED
+
+ROOT = Path(__file__).parents[2]
+URL = "/v1/chat/completions"
+WARNING = "x-omnistage-warning"
+
+
+def body_of(**more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "words"}], **more}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_unknown_field_is_answered_with_a_warning(stream: bool, client: httpx.Client) -> None:
+    response = client.post(URL, json=body_of(stream=stream, zork=3))
+    assert response.status_code == 200
+    assert response.headers[WARNING] == "unknown fields without effect: zork"
+
+
+def test_unknown_keys_below_are_named_by_their_place(client: httpx.Client) -> None:
+    body = body_of(
+        stream=True,
+        stream_options={"include_usage": True, "often": True},
+        audio={"voice": "ethan", "format": "wav", "speed": 2},
+        messages=[{"role": "user", "content": "words", "mood": "glad"}],
+    )
+    warning = client.post(URL, json=body).headers[WARNING]
+    for place in ("stream_options.often", "audio.speed", "messages[0].mood"):
+        assert place in warning
+
+
+def test_a_warning_stays_one_short_ascii_line(client: httpx.Client) -> None:
+    unknown = {f"{n:02}\r\nset-cookie: é" + "x" * 500: n for n in range(30)}
+    response = client.post(URL, json=body_of(**unknown))
+    assert response.status_code == 200
+    assert "set-cookie" not in response.headers
+    assert response.headers[WARNING].isascii()
+    assert len(response.headers[WARNING]) < 1000
+    assert "and 22 more" in response.headers[WARNING]
+
+
+def test_an_unknown_field_does_not_reach_a_stage(
+    client: httpx.Client, gateway: RunningGateway
+) -> None:
+    messages = [{"role": "user", "content": "words", "mood": "glad"}]
+    client.post(URL, json=body_of(zork=3, store=True, messages=messages))
+    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]
+    assert seen["messages"] == [{"role": "user", "content": "words"}]
+    assert seen.keys() <= DONE
+
+
+@pytest.mark.parametrize("name", sorted(IGNORED))
+def test_an_ignored_field_is_accepted_in_silence(name: str, client: httpx.Client) -> None:
+    response = client.post(URL, json=body_of(**{name: "x"}))
+    assert response.status_code == 200
+    assert WARNING not in response.headers
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_a_refused_field_is_refused_by_name(name: str, client: httpx.Client) -> None:
+    response = client.post(URL, json=body_of(**{name: "x"}))
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (name, "unsupported_parameter")
+    assert client.post(URL, json=body_of(**{name: None})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"stage_params": {"talker": {"seed": 1}}}, "stage_params.talker"),
+        ({"stage_params": {"code2wav": {}}}, "stage_params.code2wav"),
+        ({"return_codes": True}, "return_codes"),
+        ({"audio": {"voice": "ethan", "format": "vinyl"}}, "audio.format"),
+        ({"audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
+        ({"modalities": []}, "modalities"),
+        ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(
+    fields: dict[str, Any], param: str, client: httpx.Client
+) -> None:
+    response = client.post(URL, json=body_of(**fields))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+def test_every_field_of_openai_is_known() -> None:
+    fields = CompletionCreateParamsBase.__annotations__.keys() | {"stream"}
+    assert fields <= DONE | IGNORED | REFUSED
+    assert len(DONE | IGNORED | REFUSED) == len(DONE) + len(IGNORED) + len(REFUSED)
+
+
+# docs/api.md
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table below a heading, without its head."""
+    text = (ROOT / "docs" / "api.md").read_text()
+    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def names(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_documentation_lists_every_field() -> None:
+    listed: dict[str, list[str]] = {"done": [], "accepted without effect": [], "refused": []}
+    for fields, state, _ in rows("Fields"):
+        listed[state] += names(fields)
+    assert sorted(listed["done"]) == sorted(DONE)
+    assert sorted(listed["accepted without effect"]) == sorted(IGNORED)
+    assert sorted(listed["refused"]) == sorted(REFUSED)
+
+
+def codes_in(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        pairs: list[tuple[str | None, ast.expr]] = []
+        if isinstance(node, ast.Call):
+            pairs = [(keyword.arg, keyword.value) for keyword in node.keywords]
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            pairs = [(node.targets[0].id, node.value)]
+        found |= {
+            value.value
+            for name, value in pairs
+            if name == "code" and isinstance(value, ast.Constant) and isinstance(value.value, str)
+        }
+    return found
+
+
+def test_the_documentation_lists_every_error_code() -> None:
+    files = [path for folder in ("server", "stages") for path in (ROOT / folder).rglob("*.py")]
+    listed = [name for code, *_ in rows("Errors") for name in names(code)]
+    assert sorted(listed) == sorted(set().union(*map(codes_in, files)))

@@ -1,0 +1,62 @@
+"""What the worker half does in each of vLLM's two calls of a step."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from omnistage.stages.vllm import step
+from omnistage.stages.vllm.exporter import Exported
+from omnistage.stages.vllm.step import Finished, StepMeta
+from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.worker_half import WorkerHalf
+
+NUM_CODES = 3
+
+
+class Steps:
+    """An exporter that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.exported: list[Exported] = []
+
+    def put(self, exported: Exported) -> None:
+        self.exported.append(exported)
+
+
+@pytest.fixture
+def table() -> StepTable:
+    scheduler = SimpleNamespace(max_num_batched_tokens=4, max_num_seqs=2)
+    config: Any = SimpleNamespace(scheduler_config=scheduler, kv_transfer_config=None)
+    table = StepTable(config, torch.device("cpu"))
+    table.export["codes"] = torch.zeros(5, NUM_CODES, dtype=torch.int32)
+    return table
+
+
+def test_a_step_without_tokens_is_exported_before_the_forward(table: StepTable) -> None:
+    steps: Any = Steps()
+    worker = WorkerHalf(table, 8, steps)
+    meta = StepMeta(finished=[Finished(1, "a")])
+    worker.before_forward(meta)
+    assert [list(exported.finished) for exported in steps.exported] == [meta.finished]
+    worker.after_forward(meta)
+    assert len(steps.exported) == 1
+
+
+def test_a_step_with_tokens_is_exported_after_the_forward(table: StepTable) -> None:
+    steps: Any = Steps()
+    worker = WorkerHalf(table, 8, steps)
+    columns = np.zeros((2, step.NUM_COLUMNS), np.int32)
+    columns[:, step.SLOT], columns[:, step.ROW], columns[:, step.FRAME] = [5, 6], [1, 2], [-1, 7]
+    meta = StepMeta(columns=columns, num_decodes=1, finished=[Finished(2, "b")])
+    worker.before_forward(meta)
+    assert not steps.exported
+    table.export["codes"][2] = torch.tensor([4, 5, 6])
+    worker.after_forward(meta)
+    (exported,) = steps.exported
+    assert exported.rows.tolist() == [2]
+    assert exported.positions.tolist() == [7]
+    assert exported.values.tolist() == [[4, 5, 6]]
+    assert list(exported.finished) == meta.finished
