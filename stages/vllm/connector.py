@@ -45,7 +45,6 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self._num_slots = kv_cache_config.num_blocks * self._block_size
         self._ledger = Ledger(Path(self._config.ledger)) if self._config.ledger else None
         self._worker: WorkerHalf | None = None
-        self._bound: StepMeta | None = None  # the step whose results are still to be taken
         self._scheduler: SchedulerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
             late = None
@@ -112,19 +111,13 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         """Runs before the forward on both model runners."""
         super().bind_connector_metadata(connector_metadata)
         if self._worker is not None and isinstance(connector_metadata, StepMeta):
-            self._bound = connector_metadata
             self._worker.before_forward(connector_metadata)
 
     def wait_for_save(self) -> None:
         """Runs after the forward on both model runners."""
-        meta, self._bound = self._bound, None
-        if self._worker is not None and meta is not None:
+        meta = self._connector_metadata
+        if self._worker is not None and isinstance(meta, StepMeta):
             self._worker.after_forward(meta)
-
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[None, None]:
-        """Runs after `wait_for_save`; in older vLLM instead of it where no token was scheduled."""
-        self.wait_for_save()
-        return None, None
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Runs after the forward since vLLM 0.32: too late for inputs."""
