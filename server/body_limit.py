@@ -1,10 +1,18 @@
 """Refuses a body that is too large before it is read."""
 
+import asyncio
+
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
 
 MAX_BODY_BYTES = 32 << 20
+LINGER_S = 5.0
+"""For so long the rest of a refused body is read and thrown away.
+
+A connection closed with bytes unread is reset, and a reset takes the answer back that the
+client has not read yet; most clients read only after they have sent everything.
+"""
 
 
 class BodyLimit:
@@ -21,7 +29,7 @@ class BodyLimit:
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self._max_bytes:
-            await self._too_large().to_response()(scope, receive, send)
+            await self._refuse(scope, receive, send)
             return
         num_bytes = 0
         is_refused = False
@@ -41,9 +49,27 @@ class BodyLimit:
                 await send(message)
             elif not is_refused:
                 is_refused = True
-                await self._too_large().to_response()(scope, receive, send)
+                await self._refuse(scope, receive, send)
 
         await self._app(scope, counted, send_or_refuse)
+
+    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer at once, and end the connection when the client has stopped sending."""
+
+        async def send_then_linger(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            try:
+                async with asyncio.timeout(LINGER_S):
+                    while (await receive()).get("more_body", False):
+                        pass
+            except TimeoutError:
+                pass
+            await send({"type": "http.response.body", "body": b""})
+
+        await self._too_large().to_response()(scope, receive, send_then_linger)
 
     def _too_large(self) -> ApiError:
         message = f"The body is larger than {self._max_bytes >> 20} MiB."

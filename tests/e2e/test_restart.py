@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos import HELLO, chaos_graph, kill_under_load, strike, traces, victims
+from support.chaos import HELLO, chaos_graph, kill_under_load, ready_again, strike, traces, victims
 from support.server import Reply, TinyServer, launch, running_server
 
 pytestmark = pytest.mark.engine
 
 KILL, STOP = signal.SIGKILL, signal.SIGSTOP
+BUSY_S = 15.0  # how fast it is, is for `make chaos` on a quiet machine
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +24,7 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 async def expected(server: TinyServer) -> Reply:
+    await ready_again(server)
     return await server.ask(HELLO)
 
 
@@ -42,7 +44,7 @@ async def test_only_the_stage_that_was_hit_starts_again(
     stage: str, role: str, blow: signal.Signals, server: TinyServer, expected: Reply
 ) -> None:
     victim = next(v for v in victims(server) if (v.stage, v.role) == (stage, role))
-    await strike(server, victim, blow, expected)
+    await strike(server, victim, blow, expected, within_s=BUSY_S)
 
 
 async def test_a_killed_server_leaves_nothing_that_the_next_one_does_not_remove(

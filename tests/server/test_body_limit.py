@@ -20,10 +20,31 @@ def connection(gateway: RunningGateway) -> Iterator[socket.socket]:
 
 def test_the_announced_length_is_enough(connection: socket.socket) -> None:
     connection.sendall(f"{HEAD}Content-Length: {33 << 20}\r\n\r\n".encode())
-    answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    answer = b""
+    while not answer.endswith(b"}}"):
+        answer += connection.recv(65536)
     assert b" 413 " in answer.partition(b"\r\n")[0]
     assert b'"code":"request_too_large"' in answer
     assert b"32 MiB" in answer
+
+
+def test_a_client_that_reads_after_it_has_sent_everything_gets_the_answer(
+    connection: socket.socket,
+) -> None:
+    connection.sendall(f"{HEAD}Content-Length: {33 << 20}\r\n\r\n".encode())
+    for _ in range(33):
+        connection.sendall(b"x" * (1 << 20))
+    answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert b" 413 " in answer.partition(b"\r\n")[0]
+    assert answer.endswith(b"}}")
+
+
+def test_the_rest_of_a_refused_body_is_waited_for_a_while_only(
+    connection: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnistage.server.body_limit.LINGER_S", 0.1)
+    connection.sendall(f"{HEAD}Content-Length: {33 << 20}\r\n\r\n".encode())
+    assert b"".join(iter(lambda: connection.recv(65536), b"")).endswith(b"}}")
 
 
 def test_a_body_without_a_length_is_read_to_the_limit_only(connection: socket.socket) -> None:
