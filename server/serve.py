@@ -55,6 +55,9 @@ def listen(host: str, port: int) -> socket.socket:
     """Take the port before anything loads; OSError if it is not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=2048)
+    # What is accepted inherits both. An event that follows another at once must not wait until the
+    # client acknowledges the first (up to 40 ms); asyncio does not see to it for a given socket.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A connection whose peer takes nothing for so long is dropped by the kernel.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_STALL_S * 1000)
     place = listening.getsockname()

@@ -1,293 +1,32 @@
-"""The process of one stage: opens its channels, runs one task a request, tells the gateway.
+"""`python -m omnistage.stages.worker --stage NAME --run-directory DIR`: the process of one stage.
 
-Requests come from the gateway (the entry stage) or from the stage upstream, cancels from the
-gateway. Every failure of a request is one `error` output that names this stage.
+An engine's processes run this module before anything else (multiprocessing's spawn does that with
+its parent's main module). So they are tied to their parent before the imports that take seconds:
+one that was just starting must not outlive a parent that is killed.
 """
 
 import argparse
-import asyncio
-import importlib
-import logging
-import multiprocessing
 import os
-import signal
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
-from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stages.failure import RequestError
-from omnistage.stages.gpus import gpu_environment
-from omnistage.stages.graph import Edge, StageGraph
-from omnistage.stages.kinds import KINDS
 from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
-from omnistage.stages.stage import Downstream, Stage, StagePorts
-from omnistage.stages.vllm.ledger import Ledger
-from omnistage.stages.vllm.ports import Port
-
-logger = logging.getLogger("omnistage.stage")
-
-STATUS_INTERVAL_S = 1.0
-ALIVE_INTERVAL_S = 0.5
-MAX_CANCELLED = 4096
-ENGINE_DIED = 70  # our exit code
-
-
-class StageWorker:
-    """One stage's tasks and channels."""
-
-    def __init__(self, graph: StageGraph, name: str, directory: Path) -> None:
-        self._name = name
-        self._directory = directory
-        gateway = make_connector("shm", directory, {})
-        self._requests = gateway.receiver(f"gateway.{name}")
-        self._outputs = gateway.sender(f"{name}.gateway")
-        self._opens: list[Receiver] = []
-        self._feeds: list[Receiver] = []
-        self._senders: list[Sender] = [self._outputs]
-        self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._cancelled: OrderedDict[str, None] = OrderedDict()
-        self._num_requests = 0
-        self._num_chunks_in = 0
-        self._stopping = asyncio.Event()
-        self._changed = asyncio.Event()
-        self._ports = self._make_ports(graph)
-        self._ledger = Ledger(Path(self._ports.ledger))
-        self._ledger.clear()  # the generation before us may have died with full hands
-        module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
-        self._stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
-
-    # Channels
-
-    def _make_ports(self, graph: StageGraph) -> StagePorts:
-        spec = graph.stages[self._name]
-        ports = StagePorts(spec.name, graph.model, spec.engine, spec.options, self._outputs)
-        ports.deadlines = graph.deadlines
-        ports.ledger = str(self._directory / f"{self._name}.held")
-        for edge in graph.incoming(self._name):
-            prefix = f"{edge.source}.{edge.target}"
-            ports.source = edge.source
-            self._opens.append(self._port(edge, f"{prefix}.open").receiver())
-            ports.feeds += [self._port(edge, f"{prefix}.feed"), self._port(edge, f"{prefix}.rows")]
-        if not KINDS[spec.kind].engine_takes_feed:
-            self._feeds = [port.receiver() for port in ports.feeds]
-            ports.upstream = self._feeds
-        for edge in graph.outgoing(self._name):
-            prefix = f"{edge.source}.{edge.target}"
-            ports.downstream = Downstream(
-                open=self._port(edge, f"{prefix}.open").sender(),
-                feed=self._port(edge, f"{prefix}.feed").sender(),
-                rows=self._port(edge, f"{prefix}.rows"),
-                chunk_sizes=edge.chunk_sizes,
-            )
-            ports.exports_all_hidden_states = edge.hidden_states == "all"
-            self._senders += [ports.downstream.open, ports.downstream.feed]
-        return ports
-
-    def _port(self, edge: Edge, address: str) -> Port:
-        options = dict(edge.connector.options)
-        if not address.endswith(".rows"):
-            options["credit"] = 0
-        return Port(address, edge.connector.name, str(self._directory), options)
-
-    # Life
-
-    async def run(self) -> None:
-        """Load, serve until told to stop, close."""
-        started = time.monotonic()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
-        meta = await self._stage.start()
-        for receiver in (self._requests, *self._opens, *self._feeds):
-            loop.add_reader(receiver.fileno(), self._drain)
-        for sender in self._senders:
-            loop.add_reader(sender.fileno(), sender.flush)
-        self._drain()
-        ready = {"seconds": time.monotonic() - started, **meta}
-        self._outputs.send(Chunk("", "ready", 0, {}, ready))
-        logger.info("stage %s ready in %.1f s", self._name, ready["seconds"])
-        engines = multiprocessing.active_children()
-        for process in engines:
-            loop.add_reader(process.sentinel, _end_with, process)
-        telling = [asyncio.create_task(self._report()), asyncio.create_task(self._live())]
-        try:
-            await self._stopping.wait()
-        finally:
-            for process in engines:
-                loop.remove_reader(process.sentinel)
-            tasks = [*telling, *self._tasks.values()]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            await self._stage.close()
-            self._close()
-
-    def _close(self) -> None:
-        loop = asyncio.get_running_loop()
-        ends: list[Receiver | Sender] = [self._requests, *self._opens, *self._feeds]
-        for end in [*ends, *self._senders]:
-            loop.remove_reader(end.fileno())
-            end.close()
-        self._ledger.close()
-
-    async def _report(self) -> None:
-        """Send the counters when they change, at most as fast as the gateway takes them."""
-        while True:
-            if self._outputs.credit("") > 0:
-                self._changed.clear()
-                self._outputs.send(Chunk("", "status", 0, {}, self._status()))
-            try:
-                await asyncio.wait_for(self._changed.wait(), STATUS_INTERVAL_S)
-            except TimeoutError:
-                continue
-
-    async def _live(self) -> None:
-        """Say that we are alive after the engine's own loop has answered."""
-        while True:
-            await self._stage.alive()
-            if self._outputs.credit("") > 0:
-                self._outputs.send(Chunk("", "alive", 0, {}, {}))
-            await asyncio.sleep(ALIVE_INTERVAL_S)
-
-    def _status(self) -> dict[str, Any]:
-        return {
-            "running": len(self._tasks),
-            "waiting": 0,
-            "requests_total": self._num_requests,
-            "chunks_in": self._num_chunks_in,
-            "chunks_out": self._ports.num_chunks_out,
-            "held": self._held(),
-        }
-
-    def _held(self) -> dict[str, int]:
-        """What requests hold here and in the engine; all zero when there is none."""
-        ends: list[Receiver | Sender] = [*self._senders, self._requests, *self._opens, *self._feeds]
-        status = 1  # our own talk with the gateway
-        credits = sum(end.num_requests for end in ends) - status
-        held = self._ledger.read()
-        return {**held, "tasks": len(self._tasks), "credits": held["credits"] + credits}
-
-    # Chunks
-
-    def _drain(self) -> None:
-        """Take what has arrived: first what opens requests, then what feeds them."""
-        for receiver in (self._requests, *self._opens):
-            while (chunk := receiver.receive()) is not None:
-                receiver.grant(chunk.request_id)
-                self._take(chunk)
-        take = getattr(self._stage, "take", None)
-        for receiver in self._feeds:
-            while (chunk := receiver.receive()) is not None:
-                self._num_chunks_in += 1
-                if chunk.request_id not in self._tasks:
-                    self._drain_opens()
-                if chunk.request_id in self._tasks and take is not None:
-                    self._feed(take, receiver, chunk)
-                else:
-                    receiver.forget(chunk.request_id)
-
-    def _feed(
-        self, take: Callable[[Receiver, Chunk], None], receiver: Receiver, chunk: Chunk
-    ) -> None:
-        """A chunk that the stage cannot take fails its request, not the chunks after it."""
-        try:
-            take(receiver, chunk)
-        except Exception:
-            logger.exception("a chunk of request %s was refused", chunk.request_id)
-            self._send_failure(chunk.request_id)
-            self._cancel(chunk.request_id)
-
-    def _drain_opens(self) -> None:
-        for receiver in self._opens:
-            while (chunk := receiver.receive()) is not None:
-                receiver.grant(chunk.request_id)
-                self._take(chunk)
-
-    def _take(self, chunk: Chunk) -> None:
-        if chunk.kind == "stop":
-            self._stopping.set()
-        elif chunk.kind == "cancel":
-            self._cancel(chunk.request_id)
-        elif chunk.kind == "silent":
-            self._num_chunks_in += 1
-            silence = getattr(self._stage, "silence", None)
-            if silence is not None and chunk.request_id in self._tasks:
-                asyncio.get_running_loop().call_soon(silence, chunk.request_id)
-        elif chunk.request_id not in self._cancelled:
-            self._num_chunks_in += 1
-            meta: dict[str, Any] = dict(chunk.meta)
-            if "prompt" in chunk.tensors:
-                meta["prompt"] = chunk.tensors["prompt"].numpy()
-            self._num_requests += 1
-            task = asyncio.get_running_loop().create_task(self._serve(chunk.request_id, meta))
-            self._tasks[chunk.request_id] = task
-            task.add_done_callback(partial(self._clean_up, chunk.request_id))
-            self._changed.set()
-
-    def _clean_up(self, request_id: str, task: asyncio.Task[None]) -> None:
-        """Runs for every task: one that is cancelled at once never runs itself."""
-        del self._tasks[request_id]
-        if task.cancelled():
-            for sender in self._senders:
-                sender.forget(request_id)
-        for receiver in self._feeds:
-            receiver.forget(request_id)
-        self._changed.set()
-
-    def _cancel(self, request_id: str) -> None:
-        self._cancelled[request_id] = None
-        while len(self._cancelled) > MAX_CANCELLED:
-            self._cancelled.popitem(last=False)
-        task = self._tasks.get(request_id)
-        if task is not None:
-            task.cancel()
-
-    async def _serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
-        try:
-            await self._stage.serve(request_id, meta)
-        except RequestError as error:
-            self._ports.send_output(request_id, "error", error.to_meta(self._name), last=True)
-        except Exception:
-            logger.exception("request %s failed in stage %s", request_id, self._name)
-            self._send_failure(request_id)
-
-    def _send_failure(self, request_id: str) -> None:
-        told = RequestError(500, f"Stage {self._name} failed; its log says why.")
-        self._ports.send_output(request_id, "error", told.to_meta(self._name), last=True)
-
-
-def _end_with(process: BaseProcess) -> None:
-    """Our engine has died: end at once, so that the server starts us again."""
-    logger.error("process %d of the engine ended", process.pid)
-    os._exit(ENGINE_DIED)
 
 
 def main() -> None:
-    """`python -m omnistage.stages.worker --stage NAME --run-directory DIR`."""
+    """Tie this process to its parent's life, then load and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", required=True)
     parser.add_argument("--run-directory", type=Path, required=True)
     arguments = parser.parse_args()
     os.environ[STAGE_MARK] = arguments.stage
     end_with_parent()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    graph = StageGraph.model_validate_json((arguments.run_directory / "graph.json").read_bytes())
-    spec = graph.stages[arguments.stage]
-    os.environ.update(gpu_environment(spec.gpus))
-    os.environ.update({key: str(value) for key, value in spec.environment.items()})
-    asyncio.run(_run(graph, arguments.stage, arguments.run_directory))
 
+    from omnistage.stages.stage_worker import run_stage
 
-async def _run(graph: StageGraph, name: str, directory: Path) -> None:
-    await StageWorker(graph, name, directory).run()
+    run_stage(arguments.stage, arguments.run_directory)
 
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":
+    end_with_parent()

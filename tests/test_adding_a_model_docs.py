@@ -16,7 +16,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.stages.graph_file import load_graph
 from omnistage.stages.kinds import KINDS, Kind
-from omnistage.stages.worker import StageWorker
+from omnistage.stages.stage_worker import StageWorker
 
 TEXT = (Path(__file__).parent.parent / "docs" / "adding-a-model.md").read_text()
 

@@ -57,7 +57,12 @@ class Talker:
             chunk_sizes=ports.downstream.chunk_sizes,
             ledger=ports.ledger,
         )
-        options = {"skip_tokenizer_init": True, **ports.engine, "enable_prefix_caching": False}
+        options = {
+            "skip_tokenizer_init": True,
+            "generation_config": "vllm",  # the folder's own speaks of the thinker: of its EOS, too
+            **ports.engine,
+            "enable_prefix_caching": False,
+        }
         self._engine = make_engine(AsyncLLM, ports.model, options, bridge, talker_config)
         refuse_preemption(self._engine)
         self._max_model_len = self._engine.model_config.max_model_len
@@ -89,17 +94,20 @@ class Talker:
         return {"prompt_token_ids": [self._ids.codec_pad] * length}
 
     def _sampling(self, wanted: Mapping[str, Any], seed: int | None) -> SamplingParams:
-        """Parameters of code 0; n frames need n + 1 tokens: the last is never fed back."""
+        """Parameters of code 0; n frames need n + 1 tokens: the last is never fed back.
+
+        An end that is to be ignored is not sampled either: it is no sound.
+        """
+        max_tokens = wanted.get("max_tokens", self._max_model_len) + 1
         return SamplingParams(
             temperature=wanted.get("temperature", TEMPERATURE),
             top_k=wanted.get("top_k", TOP_K),
             top_p=wanted.get("top_p", TOP_P),
             repetition_penalty=wanted.get("repetition_penalty", REPETITION_PENALTY),
             seed=wanted.get("seed", seed),
-            max_tokens=wanted.get("max_tokens", self._max_model_len) + 1,
-            min_tokens=wanted.get("min_tokens", 0),
-            ignore_eos=wanted.get("ignore_eos", False),
-            stop_token_ids=[] if wanted.get("ignore_eos") else [self._ids.codec_eos],
+            max_tokens=max_tokens,
+            min_tokens=max_tokens if wanted.get("ignore_eos") else wanted.get("min_tokens", 0),
+            stop_token_ids=[self._ids.codec_eos],
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -104,7 +104,9 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         self.last_hidden = zeros(num_rows, text.hidden_size, dtype=dtype)
         self.hidden_rows = zeros(num_tokens, text.hidden_size, dtype=dtype)
         self.inputs_buffer = zeros(table.max_tokens, text.hidden_size, dtype=dtype)
-        self.positions_buffer = zeros(3, table.max_tokens, dtype=torch.int64)
+        # One column more than is ever used: a slice never is contiguous, so its strides are always
+        # the same. The backbone is compiled once, for the strides of the first call.
+        self.positions_buffer = zeros(3, table.max_tokens + 1, dtype=torch.int64)
         self.temperature = zeros(num_rows, dtype=torch.float32)
         self.top_p = torch.ones(num_rows, dtype=torch.float32)
         self.top_k = zeros(num_rows, dtype=torch.int64)

@@ -103,3 +103,13 @@ async def test_what_the_engine_refuses_is_a_400(server: TinyServer) -> None:
     error = response.json()["error"]
     assert error["type"] == "invalid_request_error"
     assert error["code"] == "context_length_exceeded"
+
+
+async def test_an_ignored_end_of_speech_is_not_spoken(server: TinyServer) -> None:
+    """A sampled end would be a code that the vocoder does not know."""
+    for seed in range(3):
+        talker = {"max_tokens": 90, "ignore_eos": True}
+        reply = await server.ask(
+            HELLO, seed=seed, max_completion_tokens=4, stage_params={"talker": talker}
+        )
+        assert len(reply.codes) == 90

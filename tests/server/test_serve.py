@@ -131,3 +131,12 @@ def test_a_killed_server_takes_its_stages_along(served: Served) -> None:
 def test_a_port_that_is_taken_is_told_before_anything_loads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_an_event_does_not_wait_for_the_acknowledgement_of_the_one_before() -> None:
+    with (
+        listen("127.0.0.1", 0) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

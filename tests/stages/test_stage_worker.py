@@ -1,0 +1,124 @@
+"""What a stage's process does with requests, cancels and failures, whatever its stage is."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.graph import StageGraph
+from omnistage.stages.kinds import KINDS, Kind
+from omnistage.stages.stage_worker import StageWorker
+
+
+class Gateway:
+    """The other ends of a worker's channels."""
+
+    def __init__(self, directory: Path) -> None:
+        connector = make_connector("shm", directory, {})
+        for address in ("gateway.one", "one.gateway"):
+            connector.create(address)
+        self.requests = connector.sender("gateway.one")
+        self.outputs = connector.receiver("one.gateway")
+        self.got: list[Chunk] = []
+
+    def send(self, request_id: str, kind: str, **meta: Any) -> None:
+        self.requests.send(Chunk(request_id, kind, 0, {}, meta, last=kind == "cancel"))
+
+    def look(self) -> None:
+        while (chunk := self.outputs.receive()) is not None:
+            self.outputs.grant(chunk.request_id)
+            self.got.append(chunk)
+
+    def of(self, request_id: str) -> list[Chunk]:
+        self.look()
+        return [chunk for chunk in self.got if chunk.request_id == request_id]
+
+    @property
+    def status(self) -> dict[str, Any]:
+        self.look()
+        return dict(next(chunk.meta for chunk in reversed(self.got) if chunk.kind == "status"))
+
+    def close(self) -> None:
+        self.requests.close()
+        self.outputs.close()
+
+
+@pytest.fixture
+async def gateway(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
+    kind = Kind("support.worker_stage:ScriptedStage", frozenset({"text"}))
+    monkeypatch.setitem(KINDS, "vllm.text", kind)
+    directory = run_directory / "worker"
+    directory.mkdir(exist_ok=True)
+    graph = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
+    gateway = Gateway(directory)
+    worker = StageWorker(StageGraph.model_validate(graph), "one", directory)
+    running = asyncio.create_task(worker.run())
+    await until(lambda: any(chunk.kind == "ready" for chunk in gateway.of("")))
+    yield gateway
+    gateway.send("", "stop")
+    await asyncio.wait_for(running, 5)
+    gateway.close()
+    for file in directory.iterdir():
+        file.unlink()
+
+
+async def until(is_true: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if is_true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+def is_idle(gateway: Gateway, requests_total: int) -> bool:
+    status = gateway.status
+    return (
+        status["requests_total"] == requests_total
+        and status["running"] == 0
+        and not any(status["held"].values())
+    )
+
+
+async def test_an_answer_leaves_nothing(gateway: Gateway) -> None:
+    gateway.send("a", "request", script="words")
+    await until(lambda: bool(gateway.of("a")))
+    assert gateway.of("a")[0].meta == {"said": "words"}
+    await until(lambda: is_idle(gateway, 1))
+
+
+async def test_a_cancel_ends_a_request(gateway: Gateway) -> None:
+    gateway.send("a", "request", script="hang")
+    await until(lambda: gateway.status["running"] == 1)
+    gateway.send("a", "cancel")
+    await until(lambda: is_idle(gateway, 1))
+
+
+async def test_a_cancel_on_the_heels_of_its_request_leaves_nothing(gateway: Gateway) -> None:
+    """The task is cancelled before it has run at all."""
+    gateway.send("a", "request", script="hang")
+    gateway.send("a", "cancel")
+    await until(lambda: is_idle(gateway, 1))
+
+
+async def test_a_cancel_before_its_request_keeps_it_from_starting(gateway: Gateway) -> None:
+    gateway.send("a", "cancel")
+    gateway.send("a", "request", script="hang")
+    gateway.send("b", "request", script="words")
+    await until(lambda: bool(gateway.of("b")))
+    await until(lambda: is_idle(gateway, 1))
+
+
+@pytest.mark.parametrize(("script", "status"), [("refuse", 400), ("fail", 500)])
+async def test_a_failure_is_told_once_and_names_the_stage(
+    script: str, status: int, gateway: Gateway
+) -> None:
+    gateway.send("a", "request", script=script)
+    await until(lambda: bool(gateway.of("a")))
+    [told] = gateway.of("a")
+    assert (told.kind, told.last) == ("error", True)
+    assert (told.meta["status"], told.meta["stage"]) == (status, "one")
+    await until(lambda: is_idle(gateway, 1))
