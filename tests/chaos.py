@@ -2,15 +2,26 @@
 
 import argparse
 import asyncio
+import math
 import random
 import signal
 import tempfile
+import time
 from collections import defaultdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from support.chaos import HELLO, Outcome, chaos_graph, kill_under_load, strike, traces, victims
+from support.chaos import (
+    HELLO,
+    Outcome,
+    allowed_s,
+    chaos_graph,
+    kill_under_load,
+    strike,
+    traces,
+    victims,
+)
 from support.server import TinyServer, launch, running_server
 
 from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
@@ -29,10 +40,10 @@ async def rounds(server: TinyServer, count: int, console: Console) -> list[Outco
                 found = [v for v in victims(server) if (v.stage, v.role) == name]
                 if not found:
                     continue  # a resource tracker that was killed comes back only when it is needed
-                outcomes.append(await strike(server, found[0], blow, expected))
+                outcomes.append(await strike(server, found[0], blow, expected, math.inf))
                 last = outcomes[-1]
                 console.print(
-                    f"round {number + 1}: {last.victim} {blow.name}: "
+                    f"{time.strftime('%H:%M:%S')} round {number + 1}: {last.victim} {blow.name}: "
                     f"error {last.error_s:.2f} s, service {last.service_s:.1f} s"
                 )
     return outcomes
@@ -78,6 +89,9 @@ def main() -> None:
         service_s = max(outcome.service_s for outcome in same)
         table.add_row(victim, blow, str(len(same)), f"{error_s:.2f}", f"{service_s:.1f}")
     console.print(table)
+    late = [outcome for outcome in outcomes if outcome.error_s >= allowed_s(outcome.blow)]
+    if late:
+        raise SystemExit(f"{len(late)} errors came late: {late}")
 
 
 if __name__ == "__main__":
