@@ -16,7 +16,6 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorConfig,
 )
 
-from omnistage.stages.qwen3_omni.code_predictor_plain import Span
 from omnistage.stages.qwen3_omni.code_sampling import frame_sampling
 
 FUSED = {
@@ -29,40 +28,29 @@ FUSED = {
 
 
 def operations(device: torch.device) -> ModuleType:
-    """The functions between the matrix products: Triton comes with torch for CUDA only."""
+    """The steps of a pass: Triton comes with torch for CUDA only."""
     name = "triton" if device.type == "cuda" else "plain"
     return importlib.import_module(f"omnistage.stages.qwen3_omni.code_predictor_{name}")
 
 
 class Attention(nn.Module):
-    """Causal attention with fused projections; keys and values go to the caller's cache."""
+    """Projections of an attention block, those of its inputs fused."""
 
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
-        self._head_dim, self._epsilon = config.head_dim, config.rms_norm_eps
         num_heads, num_key_heads = config.num_attention_heads, config.num_key_value_heads
         self.sizes = [
             heads * config.head_dim for heads in (num_heads, num_key_heads, num_key_heads)
         ]
-        has_bias, size = config.attention_bias, config.hidden_size
-        self.qkv_proj = nn.Linear(size, sum(self.sizes), bias=has_bias)
-        self.o_proj = nn.Linear(self.sizes[0], size, bias=has_bias)
+        size = config.hidden_size
+        self.qkv_proj = nn.Linear(size, sum(self.sizes), bias=False)
+        self.o_proj = nn.Linear(self.sizes[0], size, bias=False)
         self.q_norm = nn.RMSNorm(config.head_dim)
         self.k_norm = nn.RMSNorm(config.head_dim)
 
-    def forward(self, hidden: torch.Tensor, cache: torch.Tensor, span: Span) -> torch.Tensor:
-        """hidden [B, n, hidden]; cache [2, B, positions, key heads, head_dim]."""
-        run = operations(hidden.device)
-        projected = self.qkv_proj(hidden).view(*hidden.shape[:2], -1, self._head_dim)
-        queries = run.rotate_and_store(
-            projected, self.q_norm.weight, self.k_norm.weight, self._epsilon, cache, span
-        )
-        output: torch.Tensor = self.o_proj(run.attend(queries, cache, span))
-        return output
-
 
 class FeedForward(nn.Module):
-    """The gated network with its two inputs fused."""
+    """Projections of a gated network, its two inputs fused."""
 
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
@@ -70,35 +58,40 @@ class FeedForward(nn.Module):
         self.gate_up_proj = nn.Linear(config.hidden_size, sum(self.sizes), bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[B, n, hidden]."""
-        run = operations(hidden.device)
-        output: torch.Tensor = self.down_proj(run.gate(self.gate_up_proj(hidden)))
-        return output
-
 
 class Layer(nn.Module):
     """One pre-norm transformer layer."""
 
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
-        self._epsilon = config.rms_norm_eps
+        self._epsilon, self._head_dim = config.rms_norm_eps, config.head_dim
         self.self_attn = Attention(config)
         self.mlp = FeedForward(config)
         self.input_layernorm = nn.RMSNorm(config.hidden_size)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size)
 
     def forward(
-        self, hidden: torch.Tensor, branch: torch.Tensor | None, cache: torch.Tensor, span: Span
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """From and to a residual stream [B, n, hidden] and what is still to be added to it."""
-        run = operations(hidden.device)
+        self, hidden: torch.Tensor, cache: torch.Tensor, position: int, rotations: torch.Tensor
+    ) -> torch.Tensor:
+        """From and to hidden states of one token a row [B, hidden]."""
+        run, epsilon = operations(hidden.device), self._epsilon
+        attention, network = self.self_attn, self.mlp
         norm = self.input_layernorm.weight
-        hidden, normal = run.add_and_normalise(hidden, branch, norm, self._epsilon)
-        branch = self.self_attn(normal, cache, span)
+        projected = run.normal_linear(hidden, norm, epsilon, attention.qkv_proj.weight)
+        attended = run.attend(
+            projected.view(len(hidden), -1, self._head_dim),
+            attention.q_norm.weight,
+            attention.k_norm.weight,
+            epsilon,
+            cache,
+            position,
+            rotations,
+        )
+        hidden = run.linear_add(attended, attention.o_proj.weight, hidden)
         norm = self.post_attention_layernorm.weight
-        hidden, normal = run.add_and_normalise(hidden, branch, norm, self._epsilon)
-        return hidden, self.mlp(normal)
+        gated = run.normal_gated_linear(hidden, norm, epsilon, network.gate_up_proj.weight)
+        output: torch.Tensor = run.linear_add(gated, network.down_proj.weight, hidden)
+        return output
 
 
 class Backbone(nn.Module):
@@ -107,22 +100,11 @@ class Backbone(nn.Module):
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
         num_residuals = config.num_code_groups - 1
-        self._epsilon = config.rms_norm_eps
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size)
         self.codec_embedding = nn.ModuleList(
             nn.Embedding(config.vocab_size, config.hidden_size) for _ in range(num_residuals)
         )
-
-    def forward(self, hidden: torch.Tensor, caches: torch.Tensor, span: Span) -> torch.Tensor:
-        """Hidden state of the last position [B, hidden]."""
-        branch = None
-        for layer, cache in zip(self.layers, caches.unbind(0), strict=True):
-            hidden, branch = layer(hidden, branch, cache, span)
-        run = operations(hidden.device)
-        _, normal = run.add_and_normalise(hidden, branch, self.norm.weight, self._epsilon)
-        last: torch.Tensor = normal[:, -1]
-        return last
 
 
 class CodePredictor(nn.Module):
@@ -133,7 +115,7 @@ class CodePredictor(nn.Module):
     def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
         super().__init__()
         self._check(config)
-        self._vocab_size = config.vocab_size
+        self._vocab_size, self._epsilon = config.vocab_size, config.rms_norm_eps
         self._cache_shape = (config.num_code_groups, config.num_key_value_heads, config.head_dim)
         self.model = Backbone(config)
         self.lm_head = nn.ModuleList(
@@ -151,6 +133,8 @@ class CodePredictor(nn.Module):
         window = config.sliding_window
         if window is not None and window < config.num_code_groups:
             raise ValueError("the code predictor's sliding_window is shorter than a frame")
+        if config.attention_bias:
+            raise ValueError("the code predictor knows no attention_bias")
         if config.hidden_act != "silu":
             raise ValueError(f"the code predictor knows no hidden_act {config.hidden_act!r}")
 
@@ -172,7 +156,8 @@ class CodePredictor(nn.Module):
         talker's own. One value a row: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep all;
         the same `seed` and `frame` give the same codes whatever else is in the batch.
         """
-        caches = last_hidden.new_empty((len(self.model.layers), 2, len(code0), *self._cache_shape))
+        num_layers = len(self.model.layers)
+        caches = last_hidden.new_empty((num_layers, 2, len(code0), *self._cache_shape))
         sampling = frame_sampling(
             temperature=temperature,
             top_k=top_k,
@@ -182,18 +167,22 @@ class CodePredictor(nn.Module):
             num_codebooks=len(self.lm_head),
             vocab_size=self._vocab_size,
         )
-        run = operations(last_hidden.device)
-        codes, embeddings = [code0], [code0_embedding]
-        inputs = torch.stack([last_hidden, code0_embedding], dim=1)
-        position = 0
+        run, norm = operations(last_hidden.device), self.model.norm.weight
+        self._pass(last_hidden, caches, 0)
+        codes, inputs = [code0], code0_embedding
+        total = code0_embedding.to(torch.float32, copy=True)
         for codebook, head in enumerate(self.lm_head):
-            span = Span(position, position + inputs.shape[1], self.rotations)
-            logits = head(self.model(inputs, caches, span))
-            codes.append(run.pick(logits, sampling, codebook))
-            embeddings.append(self.model.codec_embedding[codebook](codes[-1]))
-            inputs = embeddings[-1][:, None]
-            position = span.end
-        return torch.stack(codes, dim=1), torch.stack(embeddings, dim=1).sum(1)
+            hidden = self._pass(inputs, caches, codebook + 1)
+            logits = run.normal_linear(hidden, norm, self._epsilon, head.weight)
+            table = self.model.codec_embedding[codebook].weight
+            code, inputs = run.pick(logits, sampling, codebook, table, total)
+            codes.append(code)
+        return torch.stack(codes, dim=1), total.to(inputs.dtype)
+
+    def _pass(self, hidden: torch.Tensor, caches: torch.Tensor, position: int) -> torch.Tensor:
+        for layer, cache in zip(self.model.layers, caches.unbind(0), strict=True):
+            hidden = layer(hidden, cache, position, self.rotations)
+        return hidden
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:
         """Take weights named as below `talker.code_predictor.`; returns the parameters filled."""

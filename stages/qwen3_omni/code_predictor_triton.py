@@ -1,177 +1,202 @@
 # mypy: disable-error-code="no-untyped-def,import-untyped"
-"""What happens between the matrix products of the code predictor, one CUDA kernel each.
+"""One pass of the code predictor over one new token a row, one CUDA kernel a step.
 
-A frame is fifteen passes over five layers of tiny tensors: its time is the number of kernels. The
-functions are those of code_predictor_plain.py.
+A frame is sixteen passes over five layers of tiny tensors: its time is the number of kernels, and
+how fast each of them gets its weights. The functions are those of code_predictor_plain.py.
 """
 
 import torch
 import triton
 import triton.language as tl
 
-from omnistage.stages.qwen3_omni.code_predictor_plain import Span
 from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
 
+MIN_ROWS = 16  # what a matrix unit multiplies at least
+MAX_ROWS = 64
+
 
 @triton.jit
-def _add_and_normalise(
-    hidden, branch, weight, total, output, EPSILON: tl.constexpr, SIZE: tl.constexpr,
-    BLOCK: tl.constexpr, HAS_BRANCH: tl.constexpr,
+def _linear(
+    inputs, weight, norm, residual, output, num_rows, EPSILON: tl.constexpr,
+    NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, HAS_NORM: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0) * SIZE
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    here = (column < NUM_OUTPUTS)[:, None]
+    result = tl.zeros([BLOCK, ROWS], tl.float32)
+    second = tl.zeros([BLOCK, ROWS], tl.float32)
+    squares = tl.zeros([ROWS], tl.float32)
+    for start in range(0, NUM_INPUTS, STEP):
+        k = start + tl.arange(0, STEP)
+        inside = k < NUM_INPUTS
+        place = column[:, None] * NUM_INPUTS + k[None, :]
+        part = tl.load(weight + place, mask=here & inside[None, :], other=0.0)
+        known = (row < num_rows)[None, :] & inside[:, None]
+        value = tl.load(inputs + row[None, :] * NUM_INPUTS + k[:, None], mask=known, other=0.0)
+        if HAS_NORM:  # the norm's scale is one factor a row: it waits until the sum is known
+            wide = value.to(tl.float32)
+            squares += tl.sum(wide * wide, 0)
+            value *= tl.load(norm + k, mask=inside, other=0.0)[:, None]
+        result = tl.dot(part, value, result, input_precision=PRECISION)
+        if IS_GATED:
+            place += NUM_OUTPUTS * NUM_INPUTS
+            part = tl.load(weight + place, mask=here & inside[None, :], other=0.0)
+            second = tl.dot(part, value, second, input_precision=PRECISION)
+    dtype = output.dtype.element_ty
+    if HAS_NORM:
+        scale = tl.rsqrt(squares / NUM_INPUTS + EPSILON)[None, :]
+        result *= scale
+        second *= scale
+    place = row[None, :] * NUM_OUTPUTS + column[:, None]
+    mask = here & (row < num_rows)[None, :]
+    value = result.to(dtype)
+    if IS_GATED:
+        wide = value.to(tl.float32)
+        value = (wide * tl.sigmoid(wide)).to(dtype) * second.to(dtype)
+    if HAS_RESIDUAL:
+        value += tl.load(residual + place, mask=mask, other=0.0)
+    tl.store(output + place, value, mask=mask)
+
+
+def _run_linear(
+    inputs: torch.Tensor,
+    weight: torch.Tensor,
+    num_outputs: int,
+    norm: torch.Tensor | None = None,
+    epsilon: float = 0.0,
+    residual: torch.Tensor | None = None,
+) -> torch.Tensor:
+    num_rows, num_inputs = inputs.shape
+    is_gated = len(weight) != num_outputs
+    output = inputs.new_empty(num_rows, num_outputs)
+    rows = min(MAX_ROWS, max(MIN_ROWS, triton.next_power_of_2(num_rows)))
+    block, step, num_stages, num_warps = _shape(num_outputs, num_inputs, is_gated, rows)
+    _linear[(triton.cdiv(num_outputs, block), triton.cdiv(num_rows, rows))](
+        inputs, weight, inputs if norm is None else norm, inputs if residual is None else residual,
+        output, num_rows, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
+        HAS_NORM=norm is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated, ROWS=rows,
+        BLOCK=block, STEP=step, PRECISION="ieee", num_stages=num_stages, num_warps=num_warps,
+    )  # fmt: skip
+    return output
+
+
+def _shape(
+    num_outputs: int, num_inputs: int, is_gated: bool, rows: int
+) -> tuple[int, int, int, int]:
+    """Outputs a program, inputs a step, steps in flight, warps."""
+    block = 32 if num_outputs > 2048 else 16
+    return block, 128, 4, 4
+
+
+def normal_linear(
+    hidden: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: torch.Tensor
+) -> torch.Tensor:
+    """The RMS norm of hidden [B, k] times weight [n, k]: [B, n]."""
+    return _run_linear(hidden, weight, len(weight), norm, epsilon)
+
+
+def normal_gated_linear(
+    hidden: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: torch.Tensor
+) -> torch.Tensor:
+    """silu(first half) * second half of the RMS norm times weight [2 n, k]: [B, n]."""
+    return _run_linear(hidden, weight, len(weight) // 2, norm, epsilon)
+
+
+def linear_add(values: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
+    """residual [B, n] + values [B, k] times weight [n, k]."""
+    return _run_linear(values, weight, len(weight), residual=residual)
+
+
+@triton.jit
+def _normal_and_rotated(
+    source, norm, rotations, ROTATION_SIZE, EPSILON: tl.constexpr, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     column = tl.arange(0, BLOCK)
     inside = column < SIZE
-    value = tl.load(hidden + row + column, mask=inside, other=0.0)
-    if HAS_BRANCH:
-        value += tl.load(branch + row + column, mask=inside, other=0.0)
-        tl.store(total + row + column, value, mask=inside)
+    value = tl.load(source + column, mask=inside, other=0.0)
     wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + EPSILON)
-    normal = (wide * scale).to(value.dtype)
-    factor = tl.load(weight + column, mask=inside, other=0.0)
-    tl.store(output + row + column, normal * factor, mask=inside)
+    partner = (column + SIZE // 2) % SIZE
+    other = tl.load(source + partner, mask=inside, other=0.0).to(tl.float32)
+    own = (wide * scale).to(value.dtype) * tl.load(norm + column, mask=inside, other=0.0)
+    other = (other * scale).to(value.dtype) * tl.load(norm + partner, mask=inside, other=0.0)
+    other = tl.where(column < SIZE // 2, -other, other)
+    cos = tl.load(rotations + column, mask=inside, other=0.0)
+    sin = tl.load(rotations + ROTATION_SIZE + column, mask=inside, other=0.0)
+    return own * cos + other * sin
 
 
-def add_and_normalise(
-    hidden: torch.Tensor, branch: torch.Tensor | None, weight: torch.Tensor, epsilon: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """hidden + branch, and its RMS norm."""
-    hidden = hidden.contiguous()
-    size = hidden.shape[-1]
-    output = torch.empty_like(hidden)
-    total = hidden if branch is None else torch.empty_like(hidden)
-    _add_and_normalise[(hidden.numel() // size,)](
-        hidden, hidden if branch is None else branch, weight, total, output, EPSILON=epsilon,
-        SIZE=size, BLOCK=triton.next_power_of_2(size), HAS_BRANCH=branch is not None,
-    )  # fmt: skip
-    return total, output
-
-
-@triton.jit
-def _rotate_and_store(
-    projected, query_weight, key_weight, rotations, queries, cache, CACHE_SIZE,
-    EPSILON: tl.constexpr, START: tl.constexpr, NUM_NEW: tl.constexpr, NUM_POSITIONS: tl.constexpr,
-    NUM_HEADS: tl.constexpr, NUM_KEY_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    token = tl.program_id(0)
-    head = tl.program_id(1)
-    row = token // NUM_NEW
-    position = START + token % NUM_NEW
-    column = tl.arange(0, BLOCK)
-    inside = column < SIZE
-    source = projected + (token * (NUM_HEADS + 2 * NUM_KEY_HEADS) + head) * SIZE
-    value = tl.load(source + column, mask=inside, other=0.0)
-    slot = cache + (row * NUM_POSITIONS + position) * NUM_KEY_HEADS * SIZE + column
-    if head >= NUM_HEADS + NUM_KEY_HEADS:
-        slot += CACHE_SIZE + (head - NUM_HEADS - NUM_KEY_HEADS) * SIZE
-        tl.store(slot, value, mask=inside)
-    else:
-        weight = key_weight
-        target = slot + (head - NUM_HEADS) * SIZE
-        if head < NUM_HEADS:
-            weight = query_weight
-            target = queries + (token * NUM_HEADS + head) * SIZE + column
-        wide = value.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + EPSILON)
-        partner = (column + SIZE // 2) % SIZE
-        other = tl.load(source + partner, mask=inside, other=0.0).to(tl.float32)
-        own = (wide * scale).to(value.dtype) * tl.load(weight + column, mask=inside, other=0.0)
-        other = (other * scale).to(value.dtype) * tl.load(weight + partner, mask=inside, other=0.0)
-        other = tl.where(column < SIZE // 2, -other, other)
-        angle = rotations + position * SIZE + column
-        cos = tl.load(angle, mask=inside, other=0.0)
-        sin = tl.load(angle + NUM_POSITIONS * SIZE, mask=inside, other=0.0)
-        tl.store(target, own * cos + other * sin, mask=inside)
-
-
-def rotate_and_store(
-    projected: torch.Tensor,
-    query_weight: torch.Tensor,
-    key_weight: torch.Tensor,
-    epsilon: float,
-    cache: torch.Tensor,
-    span: Span,
-) -> torch.Tensor:
-    """Queries [B, n, heads, head_dim] of projected [B, n, heads + 2 * key heads, head_dim].
-
-    Keys and values go to their positions in cache [2, B, positions, key heads, head_dim].
-    """
-    num_rows, num_new, num_projected, size = projected.shape
-    num_positions, num_key_heads = cache.shape[2:4]
-    num_heads = num_projected - 2 * num_key_heads
-    queries = projected.new_empty(num_rows, num_new, num_heads, size)
-    _rotate_and_store[(num_rows * num_new, num_projected)](
-        projected, query_weight, key_weight, span.rotations, queries, cache, cache[0].numel(),
-        EPSILON=epsilon, START=span.start, NUM_NEW=num_new, NUM_POSITIONS=num_positions,
-        NUM_HEADS=num_heads, NUM_KEY_HEADS=num_key_heads, SIZE=size,
-        BLOCK=triton.next_power_of_2(size), num_warps=1,
-    )  # fmt: skip
-    return queries
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["position"])
 def _attend(
-    queries, cache, output, CACHE_SIZE, SCALE: tl.constexpr, START: tl.constexpr,
-    NUM_NEW: tl.constexpr, NUM_POSITIONS: tl.constexpr, NUM_HEADS: tl.constexpr,
+    projected, query_norm, key_norm, rotations, cache, output, position, CACHE_SIZE, SCALE,
+    EPSILON: tl.constexpr, NUM_POSITIONS: tl.constexpr, NUM_HEADS: tl.constexpr,
     NUM_KEY_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr,
 ):  # fmt: skip
-    token = tl.program_id(0)
-    head = tl.program_id(1)
-    row = token // NUM_NEW
-    last = START + token % NUM_NEW
-    column = tl.arange(0, BLOCK)
-    position = tl.arange(0, BLOCK_POSITIONS)
-    own = (token * NUM_HEADS + head) * SIZE + column
-    query = tl.load(queries + own, mask=column < SIZE, other=0.0).to(tl.float32)
-    key_head = head // (NUM_HEADS // NUM_KEY_HEADS)
-    place = ((row * NUM_POSITIONS + position) * NUM_KEY_HEADS + key_head) * SIZE
-    place = place[:, None] + column[None, :]
-    seen = (position <= last)[:, None] & (column < SIZE)[None, :]
-    keys = tl.load(cache + place, mask=seen, other=0.0).to(tl.float32)
-    score = tl.sum(keys * query[None, :], 1) * SCALE
-    score = tl.where(position <= last, score, float("-inf"))
-    weight = tl.exp(score - tl.max(score, 0))
-    weight = weight / tl.sum(weight, 0)
-    values = tl.load(cache + CACHE_SIZE + place, mask=seen, other=0.0).to(tl.float32)
-    result = tl.sum(values * weight[:, None], 0)
-    tl.store(output + own, result.to(output.dtype.element_ty), mask=column < SIZE)
-
-
-def attend(queries: torch.Tensor, cache: torch.Tensor, span: Span) -> torch.Tensor:
-    """Causal attention [B, n, heads * head_dim] over the cache up to the span's end."""
-    num_rows, num_new, num_heads, size = queries.shape
-    num_positions, num_key_heads = cache.shape[2:4]
-    output = torch.empty_like(queries)
-    _attend[(num_rows * num_new, num_heads)](
-        queries, cache, output, cache[0].numel(), SCALE=size**-0.5, START=span.start,
-        NUM_NEW=num_new, NUM_POSITIONS=num_positions, NUM_HEADS=num_heads,
-        NUM_KEY_HEADS=num_key_heads, SIZE=size, BLOCK=triton.next_power_of_2(size),
-        BLOCK_POSITIONS=triton.next_power_of_2(span.end), num_warps=1,
-    )  # fmt: skip
-    return output.flatten(2)
-
-
-@triton.jit
-def _gate(gate_and_up, output, SIZE: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    key_head = tl.program_id(1)
+    column = tl.arange(0, BLOCK)
     inside = column < SIZE
-    first = tl.load(gate_and_up + row * 2 * SIZE + column, mask=inside, other=0.0)
-    second = tl.load(gate_and_up + row * 2 * SIZE + SIZE + column, mask=inside, other=0.0)
-    wide = first.to(tl.float32)
-    activated = (wide * tl.sigmoid(wide)).to(first.dtype)
-    tl.store(output + row * SIZE + column, activated * second, mask=inside)
+    projected += row * (NUM_HEADS + 2 * NUM_KEY_HEADS) * SIZE
+    rotations += position * SIZE
+    rotation_size = NUM_POSITIONS * SIZE
+    key = _normal_and_rotated(
+        projected + (NUM_HEADS + key_head) * SIZE, key_norm, rotations, rotation_size, EPSILON,
+        SIZE, BLOCK,
+    )  # fmt: skip
+    source = projected + (NUM_HEADS + NUM_KEY_HEADS + key_head) * SIZE
+    value = tl.load(source + column, mask=inside, other=0.0)
+    cache += row * NUM_POSITIONS * NUM_KEY_HEADS * SIZE + key_head * SIZE
+    new = cache + position * NUM_KEY_HEADS * SIZE + column
+    tl.store(new, key, mask=inside)
+    tl.store(new + CACHE_SIZE, value, mask=inside)
+    # The new token is taken from here: what was just stored may not be there yet.
+    known = tl.arange(0, BLOCK_POSITIONS)
+    place = known[:, None] * NUM_KEY_HEADS * SIZE + column[None, :]
+    mask = (known < position)[:, None] & inside[None, :]
+    is_new = (known == position)[:, None]
+    keys = tl.load(cache + place, mask=mask, other=0.0)
+    keys = tl.where(is_new, key[None, :], keys).to(tl.float32)
+    values = tl.load(cache + CACHE_SIZE + place, mask=mask, other=0.0)
+    values = tl.where(is_new, value[None, :], values).to(tl.float32)
+    group: tl.constexpr = NUM_HEADS // NUM_KEY_HEADS
+    for number in tl.static_range(group):
+        head = key_head * group + number
+        query = _normal_and_rotated(
+            projected + head * SIZE, query_norm, rotations, rotation_size, EPSILON, SIZE, BLOCK
+        )
+        score = tl.sum(keys * query.to(tl.float32)[None, :], 1) * SCALE
+        score = tl.where(known <= position, score, float("-inf"))
+        weight = tl.exp(score - tl.max(score, 0))
+        weight = weight / tl.sum(weight, 0)
+        result = tl.sum(values * weight[:, None], 0)
+        target = output + (row * NUM_HEADS + head) * SIZE + column
+        tl.store(target, result.to(output.dtype.element_ty), mask=inside)
 
 
-def gate(gate_and_up: torch.Tensor) -> torch.Tensor:
-    """silu(first half) * second half."""
-    size = gate_and_up.shape[-1] // 2
-    output = gate_and_up.new_empty(*gate_and_up.shape[:-1], size)
-    block = 1024
-    _gate[(output.numel() // size, triton.cdiv(size, block))](
-        gate_and_up, output, SIZE=size, BLOCK=block
-    )
+def attend(
+    projected: torch.Tensor,
+    query_norm: torch.Tensor,
+    key_norm: torch.Tensor,
+    epsilon: float,
+    cache: torch.Tensor,
+    position: int,
+    rotations: torch.Tensor,
+) -> torch.Tensor:
+    """Attention [B, heads * head_dim] of one new token over its row's tokens up to it."""
+    num_rows, num_projected, size = projected.shape
+    num_positions, num_key_heads = cache.shape[2:4]
+    num_heads = num_projected - 2 * num_key_heads
+    output = projected.new_empty(num_rows, num_heads * size)
+    _attend[(num_rows, num_key_heads)](
+        projected, query_norm, key_norm, rotations, cache, output, position, cache[0].numel(),
+        size**-0.5, EPSILON=epsilon, NUM_POSITIONS=num_positions, NUM_HEADS=num_heads,
+        NUM_KEY_HEADS=num_key_heads, SIZE=size, BLOCK=triton.next_power_of_2(size),
+        BLOCK_POSITIONS=triton.next_power_of_2(num_positions), num_warps=2,
+    )  # fmt: skip
     return output
 
 
@@ -183,44 +208,76 @@ def _ordered(value):
 
 
 @triton.jit
-def _pick(logits, temperature, top_k, top_p, noise, codes, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _largest_bound(order, weight, low, high, wanted, WAYS: tl.constexpr):
+    """The largest integer in low..high that `weight` of at least `wanted` reaches.
+
+    Each round asks for WAYS bounds at once and keeps one part of the range.
+    """
+    way = tl.arange(0, WAYS)
+    while low < high:
+        step = (high - low + WAYS) // (WAYS + 1)
+        bound = low + step * (way + 1)
+        is_above = order[:, None] >= bound.to(tl.int32)[None, :]
+        reaching = tl.where(is_above, weight[:, None], 0.0)
+        passed = (tl.sum(reaching, 0) >= wanted) & (bound <= high)
+        number = tl.sum(passed.to(tl.int64), 0)
+        high = tl.minimum(high, low + step * (number + 1) - 1)
+        low += step * number
+    return low
+
+
+@triton.jit
+def _pick(
+    logits, temperature, top_k, top_p, noise, table, total, codes, embeddings, SIZE: tl.constexpr,
+    BLOCK: tl.constexpr, HIDDEN: tl.constexpr, HIDDEN_BLOCK: tl.constexpr, WAYS: tl.constexpr,
+):  # fmt: skip
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < SIZE
     logit = tl.load(logits + row * SIZE + column, mask=inside, other=float("-inf"))
+    noisy = tl.load(noise + row * SIZE + column, mask=inside, other=0.0)
     score = logit.to(tl.float32) / tl.load(temperature + row)
     order = _ordered(score)
-    # The largest bound that at least k scores reach: halve the range of integers.
-    k = tl.minimum(tl.load(top_k + row), SIZE)
     low = tl.min(tl.where(inside, order, 0x7FFFFFFF), 0).to(tl.int64)
     high = tl.max(tl.where(inside, order, -0x7FFFFFFF), 0).to(tl.int64)
-    highest = high
-    while low < high:
-        middle = (low + high + 1) >> 1
-        enough = tl.sum((inside & (order >= middle)).to(tl.int32), 0) >= k
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle - 1)
+    # The largest bound that at least k scores reach.
+    k = tl.minimum(tl.load(top_k + row), SIZE).to(tl.float32)
+    low = _largest_bound(order, inside.to(tl.float32), low, high, k, WAYS)
     kept = inside & (order >= low)
     weight = tl.where(kept, tl.exp(score - tl.max(score, 0)), 0.0)
     # The largest bound whose scores hold the wanted probability; an infinite one holds none.
     wanted = tl.load(top_p + row) * tl.sum(weight, 0)
-    high = highest
-    while low < high:
-        middle = (low + high + 1) >> 1
-        enough = tl.sum(tl.where(order >= middle, weight, 0.0), 0) >= wanted
-        low = tl.where(enough, middle, low)
-        high = tl.where(enough, high, middle - 1)
-    kept = kept & (order >= low)
-    noisy = score + tl.load(noise + row * SIZE + column, mask=inside, other=0.0)
-    tl.store(codes + row, tl.argmax(tl.where(kept, noisy, float("-inf")), 0).to(tl.int64))
+    low = _largest_bound(order, weight, low, high, wanted, WAYS)
+    noisy = tl.where(kept & (order >= low), score + noisy, float("-inf"))
+    code = tl.argmax(noisy, 0).to(tl.int64)
+    tl.store(codes + row, code)
+    column = tl.arange(0, HIDDEN_BLOCK)
+    inside = column < HIDDEN
+    embedding = tl.load(table + code * HIDDEN + column, mask=inside, other=0.0)
+    place = row * HIDDEN + column
+    tl.store(embeddings + place, embedding, mask=inside)
+    before = tl.load(total + place, mask=inside, other=0.0)
+    tl.store(total + place, before + embedding.to(tl.float32), mask=inside)
 
 
-def pick(logits: torch.Tensor, sampling: FrameSampling, codebook: int) -> torch.Tensor:
-    """One code a row, int64 [B], from logits [B, vocabulary]; equal logits stay or go together."""
+def pick(
+    logits: torch.Tensor,
+    sampling: FrameSampling,
+    codebook: int,
+    table: torch.Tensor,
+    total: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One code a row, int64 [B], from logits [B, vocabulary], and its line of `table` [B, hidden].
+
+    Equal logits are kept or dropped together. The line is also added to `total`, float32.
+    """
     num_rows, size = logits.shape
     codes = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
+    hidden = table.shape[1]
+    embeddings = table.new_empty(num_rows, hidden)
     _pick[(num_rows,)](
-        logits.contiguous(), sampling.temperature, sampling.top_k, sampling.top_p,
-        sampling.noise[codebook], codes, SIZE=size, BLOCK=triton.next_power_of_2(size), num_warps=8,
+        logits, sampling.temperature, sampling.top_k, sampling.top_p, sampling.noise[codebook],
+        table, total, codes, embeddings, SIZE=size, BLOCK=triton.next_power_of_2(size),
+        HIDDEN=hidden, HIDDEN_BLOCK=triton.next_power_of_2(hidden), WAYS=8, num_warps=8,
     )  # fmt: skip
-    return codes
+    return codes, embeddings

@@ -190,7 +190,8 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         depends on data.
         """
         num_tokens, num_decodes = inputs.shape[0], self.table.num_decodes
-        which, predict = None, self._predictor_graphs
+        which: torch.Tensor | None = None
+        predict: CodePredictor | CodePredictorGraphs = self._predictor_graphs
         if inputs.is_cuda and torch.cuda.is_current_stream_capturing():
             predict = self.code_predictor
         elif num_decodes == 0:

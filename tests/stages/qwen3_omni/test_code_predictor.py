@@ -164,7 +164,9 @@ def test_samples_follow_the_kept_probabilities(top_k: int, top_p: float, kept: i
         num_codebooks=2,
         vocab_size=6,
     )
-    codes = pick((2.0 * probabilities.log()).expand(num_draws, -1), sampling, codebook)
+    logits = (2.0 * probabilities.log()).expand(num_draws, -1)
+    table, total = torch.zeros(len(probabilities), 1), torch.zeros(num_draws, 1)
+    codes, _ = pick(logits, sampling, codebook, table, total)
     counts = codes.bincount(minlength=6)
     # Equal probabilities keep the order of their ids.
     order = probabilities.argsort(descending=True, stable=True)[:kept]

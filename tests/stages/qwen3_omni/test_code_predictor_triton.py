@@ -8,13 +8,10 @@ import pytest
 import torch
 
 from omnistage.stages.qwen3_omni import code_predictor_plain as plain
-from omnistage.stages.qwen3_omni.code_predictor_plain import Span
 from omnistage.stages.qwen3_omni.code_sampling import FrameSampling, frame_sampling
 
 NUM_ROWS, NUM_HEADS, NUM_KEY_HEADS, HEAD_DIM, NUM_POSITIONS = 3, 4, 2, 16, 6
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-SPANS = [(0, 2), (2, 3), (4, 5)]
-
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -33,38 +30,45 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
 
 
-def close(first: torch.Tensor, second: torch.Tensor) -> bool:
-    return first.shape == second.shape and torch.allclose(first, second, atol=1e-5)
+def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+    return bool((actual - expected).norm() < 1e-5 * expected.norm())
 
 
-@pytest.mark.parametrize("size", [32, 40])
-def test_add_and_normalise(fused: ModuleType, size: int) -> None:
-    hidden, branch = random(NUM_ROWS, 2, size), random(NUM_ROWS, 2, size, seed=1)
-    weight = random(size, seed=2)
-    for added in (branch, None):
-        expected = plain.add_and_normalise(hidden, added, weight, 1e-6)
-        actual = fused.add_and_normalise(hidden, added, weight, 1e-6)
-        assert all(close(*pair) for pair in zip(actual, expected, strict=True))
+@pytest.mark.parametrize(("num_rows", "size"), [(1, 32), (3, 40), (70, 160)])
+@pytest.mark.parametrize("num_outputs", [24, 80])
+def test_products(fused: ModuleType, num_rows: int, size: int, num_outputs: int) -> None:
+    hidden, norm, weight = random(num_rows, size), random(size, seed=1), random(num_outputs, size)
+    for name in ("normal_linear", "normal_gated_linear"):
+        ours, its = (getattr(run, name)(hidden, norm, 1e-6, weight) for run in (fused, plain))
+        assert close(ours, its)
+    residual = random(num_rows, num_outputs, seed=3)
+    ours, its = (run.linear_add(hidden, weight, residual) for run in (fused, plain))
+    assert close(ours, its)
 
 
-@pytest.mark.parametrize(("start", "end"), SPANS)
-def test_attention_over_the_cache(fused: ModuleType, start: int, end: int) -> None:
-    projected = random(NUM_ROWS, end - start, NUM_HEADS + 2 * NUM_KEY_HEADS, HEAD_DIM)
+def test_bfloat16_products(fused: ModuleType) -> None:
+    hidden, norm, weight = random(3, 64), random(64, seed=1), random(48, 64, seed=2)
+    halves = (tensor.bfloat16() for tensor in (hidden, norm, weight))
+    expected = plain.normal_linear(hidden, norm, 1e-6, weight)
+    actual = fused.normal_linear(next(halves), next(halves), 1e-6, next(halves))
+    assert actual.dtype == torch.bfloat16
+    assert (actual.float() - expected).norm() < 1e-2 * expected.norm()
+
+
+def test_attention_over_the_cache(fused: ModuleType) -> None:
     weights = random(HEAD_DIM, seed=1), random(HEAD_DIM, seed=2)
     caches = [random(2, NUM_ROWS, NUM_POSITIONS, NUM_KEY_HEADS, HEAD_DIM, seed=3)] * 2
     caches[1] = caches[0].clone()
     angles = random(NUM_POSITIONS, HEAD_DIM // 2, seed=4).repeat(1, 2)
-    span = Span(start, end, torch.stack([angles.cos(), angles.sin()]))
-    results = []
-    for run, cache in zip((plain, fused), caches, strict=True):
-        queries = run.rotate_and_store(projected, *weights, 1e-6, cache, span)
-        results.append((queries, cache, run.attend(queries, cache, span)))
-    assert all(close(*pair) for pair in zip(*results, strict=True))
-
-
-def test_gate(fused: ModuleType) -> None:
-    gate_and_up = random(NUM_ROWS, 1, 2 * 40)
-    assert close(fused.gate(gate_and_up), plain.gate(gate_and_up))
+    rotations = torch.stack([angles.cos(), angles.sin()])
+    for position in (0, 1, NUM_POSITIONS - 1):
+        projected = random(NUM_ROWS, NUM_HEADS + 2 * NUM_KEY_HEADS, HEAD_DIM, seed=position)
+        outputs = [
+            run.attend(projected, *weights, 1e-6, cache, position, rotations)
+            for run, cache in zip((plain, fused), caches, strict=True)
+        ]
+        assert close(*outputs)
+        assert close(*caches)
 
 
 def sampling(
@@ -86,8 +90,12 @@ def sampling(
 )
 def test_pick(fused: ModuleType, top_k: int, top_p: float) -> None:
     settings = sampling(top_k, top_p)
-    logits = 3 * random(32, 48)
-    expected = plain.pick(logits, settings, 1)
-    assert torch.equal(fused.pick(logits, settings, 1), expected)
-    greedy = fused.pick(logits, sampling(top_k, top_p, temperature=0.0), 1)
+    logits, table = 3 * random(32, 48), random(48, 40, seed=1)
+    totals = [random(32, 40, seed=2), random(32, 40, seed=2)]
+    expected = plain.pick(logits, settings, 1, table, totals[0])
+    actual = fused.pick(logits, settings, 1, table, totals[1])
+    assert torch.equal(actual[0], expected[0])
+    assert torch.equal(actual[1], table[expected[0]])
+    assert close(*totals)
+    greedy, _ = fused.pick(logits, sampling(top_k, top_p, temperature=0.0), 1, table, totals[0])
     assert torch.equal(greedy, logits.argmax(-1))
