@@ -2,8 +2,12 @@
 """One pass of the code predictor over one new token a row, one CUDA kernel a step.
 
 A frame is sixteen passes over five layers of tiny tensors: its time is the number of kernels, and
-how fast each of them gets its weights. The functions are those of code_predictor_plain.py.
+how fast each of them gets its weights. So a kernel starts while the one before it still runs
+(programmatic dependent launch) and waits for it only before it reads what it wrote; weights are
+read before that. The functions are those of code_predictor_plain.py.
 """
+
+import os
 
 import torch
 import triton
@@ -13,6 +17,30 @@ from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
 
 MIN_ROWS = 16  # what a matrix unit multiplies at least
 MAX_ROWS = 64
+MAX_SINGLE_ROWS = 2  # so few rows are faster one by one, without matrix units
+MAX_TILE = 16384  # weights that one program holds
+
+
+def _starts_early() -> bool:
+    if os.environ.get("TRITON_INTERPRET") == "1" or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability()[0] >= 9
+
+
+STARTS_EARLY = _starts_early()
+EARLY = {"launch_pdl": True} if STARTS_EARLY else {}
+
+
+@triton.jit
+def _wait_for_inputs(IS_EARLY: tl.constexpr):
+    if IS_EARLY:
+        tl.extra.cuda.gdc_wait()
+
+
+@triton.jit
+def _let_next_start(IS_EARLY: tl.constexpr):
+    if IS_EARLY:
+        tl.extra.cuda.gdc_launch_dependents()
 
 
 @triton.jit
@@ -20,8 +48,10 @@ def _linear(
     inputs, weight, norm, residual, output, num_rows, EPSILON: tl.constexpr,
     NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    STEP: tl.constexpr, PRECISION: tl.constexpr,
+    STEP: tl.constexpr, PRECISION: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
+    _let_next_start(IS_EARLY)
+    _wait_for_inputs(IS_EARLY)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     here = (column < NUM_OUTPUTS)[:, None]
@@ -60,6 +90,45 @@ def _linear(
     tl.store(output + place, value, mask=mask)
 
 
+@triton.jit
+def _single_row_linear(
+    inputs, weight, norm, residual, output, EPSILON: tl.constexpr, NUM_OUTPUTS: tl.constexpr,
+    NUM_INPUTS: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    IS_GATED: tl.constexpr, BLOCK: tl.constexpr, INPUT_BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    _let_next_start(IS_EARLY)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(1)
+    k = tl.arange(0, INPUT_BLOCK)
+    inside = k < NUM_INPUTS
+    here = column < NUM_OUTPUTS
+    mask = here[:, None] & inside[None, :]
+    place = column[:, None] * NUM_INPUTS + k[None, :]
+    part = tl.load(weight + place, mask=mask, other=0.0)
+    other = part
+    if IS_GATED:
+        other = tl.load(weight + NUM_OUTPUTS * NUM_INPUTS + place, mask=mask, other=0.0)
+    factor = tl.load(norm + k, mask=inside, other=0.0) if HAS_NORM else 0.0
+    _wait_for_inputs(IS_EARLY)
+    value = tl.load(inputs + row * NUM_INPUTS + k, mask=inside, other=0.0)
+    scale = 1.0
+    if HAS_NORM:
+        wide = value.to(tl.float32)
+        scale = tl.rsqrt(tl.sum(wide * wide, 0) / NUM_INPUTS + EPSILON)
+        value = value * factor
+    wide = value.to(tl.float32)[None, :]
+    dtype = output.dtype.element_ty
+    value = (tl.sum(part.to(tl.float32) * wide, 1) * scale).to(dtype)
+    if IS_GATED:
+        second = (tl.sum(other.to(tl.float32) * wide, 1) * scale).to(dtype)
+        first = value.to(tl.float32)
+        value = (first * tl.sigmoid(first)).to(dtype) * second
+    place = row * NUM_OUTPUTS + column
+    if HAS_RESIDUAL:
+        value += tl.load(residual + place, mask=here, other=0.0)
+    tl.store(output + place, value, mask=here)
+
+
 def _run_linear(
     inputs: torch.Tensor,
     weight: torch.Tensor,
@@ -71,13 +140,27 @@ def _run_linear(
     num_rows, num_inputs = inputs.shape
     is_gated = len(weight) != num_outputs
     output = inputs.new_empty(num_rows, num_outputs)
+    operands = (
+        inputs, weight, inputs if norm is None else norm, inputs if residual is None else residual,
+        output,
+    )  # fmt: skip
+    if num_rows <= MAX_SINGLE_ROWS:
+        input_block = triton.next_power_of_2(num_inputs)
+        block, num_warps = _single_row_shape(num_outputs, input_block, is_gated)
+        _single_row_linear[(triton.cdiv(num_outputs, block), num_rows)](
+            *operands, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
+            HAS_NORM=norm is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated,
+            BLOCK=block, INPUT_BLOCK=input_block, num_warps=num_warps, IS_EARLY=STARTS_EARLY,
+            **EARLY,
+        )  # fmt: skip
+        return output
     rows = min(MAX_ROWS, max(MIN_ROWS, triton.next_power_of_2(num_rows)))
     block, step, num_stages, num_warps = _shape(num_outputs, num_inputs, is_gated, rows)
     _linear[(triton.cdiv(num_outputs, block), triton.cdiv(num_rows, rows))](
-        inputs, weight, inputs if norm is None else norm, inputs if residual is None else residual,
-        output, num_rows, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
+        *operands, num_rows, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
         HAS_NORM=norm is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated, ROWS=rows,
         BLOCK=block, STEP=step, PRECISION="ieee", num_stages=num_stages, num_warps=num_warps,
+        IS_EARLY=STARTS_EARLY, **EARLY,
     )  # fmt: skip
     return output
 
@@ -88,6 +171,12 @@ def _shape(
     """Outputs a program, inputs a step, steps in flight, warps."""
     block = 32 if num_outputs > 2048 else 16
     return block, 128, 4, 4
+
+
+def _single_row_shape(num_outputs: int, input_block: int, is_gated: bool) -> tuple[int, int]:
+    """Outputs a program, warps."""
+    block = max(1, min(16, MAX_TILE // input_block))
+    return block // 2 if is_gated else block, 4
 
 
 def normal_linear(
@@ -134,8 +223,10 @@ def _attend(
     projected, query_norm, key_norm, rotations, cache, output, position, CACHE_SIZE, SCALE,
     EPSILON: tl.constexpr, NUM_POSITIONS: tl.constexpr, NUM_HEADS: tl.constexpr,
     NUM_KEY_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
-    BLOCK_POSITIONS: tl.constexpr,
+    BLOCK_POSITIONS: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
+    _let_next_start(IS_EARLY)
+    _wait_for_inputs(IS_EARLY)
     row = tl.program_id(0)
     key_head = tl.program_id(1)
     column = tl.arange(0, BLOCK)
@@ -195,7 +286,8 @@ def attend(
         projected, query_norm, key_norm, rotations, cache, output, position, cache[0].numel(),
         size**-0.5, EPSILON=epsilon, NUM_POSITIONS=num_positions, NUM_HEADS=num_heads,
         NUM_KEY_HEADS=num_key_heads, SIZE=size, BLOCK=triton.next_power_of_2(size),
-        BLOCK_POSITIONS=triton.next_power_of_2(num_positions), num_warps=2,
+        BLOCK_POSITIONS=triton.next_power_of_2(num_positions), num_warps=2, IS_EARLY=STARTS_EARLY,
+        **EARLY,
     )  # fmt: skip
     return output
 
@@ -230,7 +322,10 @@ def _largest_bound(order, weight, low, high, wanted, WAYS: tl.constexpr):
 def _pick(
     logits, temperature, top_k, top_p, noise, table, total, codes, embeddings, SIZE: tl.constexpr,
     BLOCK: tl.constexpr, HIDDEN: tl.constexpr, HIDDEN_BLOCK: tl.constexpr, WAYS: tl.constexpr,
+    IS_EARLY: tl.constexpr,
 ):  # fmt: skip
+    _let_next_start(IS_EARLY)
+    _wait_for_inputs(IS_EARLY)
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     inside = column < SIZE
@@ -279,5 +374,6 @@ def pick(
         logits, sampling.temperature, sampling.top_k, sampling.top_p, sampling.noise[codebook],
         table, total, codes, embeddings, SIZE=size, BLOCK=triton.next_power_of_2(size),
         HIDDEN=hidden, HIDDEN_BLOCK=triton.next_power_of_2(hidden), WAYS=8, num_warps=8,
+        IS_EARLY=STARTS_EARLY, **EARLY,
     )  # fmt: skip
     return codes, embeddings
