@@ -4,10 +4,11 @@ import asyncio
 import logging
 import zlib
 from collections.abc import Mapping
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from transformers import AutoConfig
+from transformers import AutoConfig, GenerationConfig
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.failure import RequestError
@@ -59,7 +60,7 @@ class Talker:
         )
         options = {
             "skip_tokenizer_init": True,
-            "generation_config": "vllm",  # the folder's own speaks of the thinker: of its EOS, too
+            "generation_config": self._write_generation_config(),
             **ports.engine,
             "enable_prefix_caching": False,
         }
@@ -68,6 +69,16 @@ class Talker:
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()
         return {"speakers": sorted(self._ids.speakers), "max_model_len": self._max_model_len}
+
+    def _write_generation_config(self) -> str:
+        """A folder with the talker's own: the model's speaks of the thinker.
+
+        vLLM takes its EOS for every engine's, and with `min_tokens` writes to the logits at that
+        id, which the talker's logits do not have.
+        """
+        self._folder = TemporaryDirectory(prefix="omnistage-talker-")
+        GenerationConfig(eos_token_id=self._ids.codec_eos).save_pretrained(self._folder.name)
+        return self._folder.name
 
     async def _warm_up(self) -> None:
         ids = self._ids
@@ -196,3 +207,4 @@ class Talker:
     async def close(self) -> None:
         """Stop the engine."""
         self._engine.shutdown()
+        self._folder.cleanup()
