@@ -12,13 +12,12 @@ import os
 import torch
 import triton
 import triton.language as tl
+from torch.nn import functional
 
 from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
 
-MIN_ROWS = 16  # what a matrix unit multiplies at least
-MAX_ROWS = 64
-MAX_SINGLE_ROWS = 2  # so few rows are faster one by one, without matrix units
-MAX_TILE = 16384  # weights that one program holds
+FEW_ROWS = 8  # so few are fastest without matrix units; more are cuBLAS's
+TILE = 4096  # weights that a program of few rows holds
 
 
 def _starts_early() -> bool:
@@ -45,60 +44,13 @@ def _let_next_start(IS_EARLY: tl.constexpr):
 
 @triton.jit
 def _linear(
-    inputs, weight, norm, residual, output, num_rows, EPSILON: tl.constexpr,
+    inputs, weight, norm, residual, output, EPSILON: tl.constexpr,
     NUM_OUTPUTS: tl.constexpr, NUM_INPUTS: tl.constexpr, HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, IS_GATED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    STEP: tl.constexpr, PRECISION: tl.constexpr, IS_EARLY: tl.constexpr,
-):  # fmt: skip
-    _let_next_start(IS_EARLY)
-    _wait_for_inputs(IS_EARLY)
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    here = (column < NUM_OUTPUTS)[:, None]
-    result = tl.zeros([BLOCK, ROWS], tl.float32)
-    second = tl.zeros([BLOCK, ROWS], tl.float32)
-    squares = tl.zeros([ROWS], tl.float32)
-    for start in range(0, NUM_INPUTS, STEP):
-        k = start + tl.arange(0, STEP)
-        inside = k < NUM_INPUTS
-        place = column[:, None] * NUM_INPUTS + k[None, :]
-        part = tl.load(weight + place, mask=here & inside[None, :], other=0.0)
-        known = (row < num_rows)[None, :] & inside[:, None]
-        value = tl.load(inputs + row[None, :] * NUM_INPUTS + k[:, None], mask=known, other=0.0)
-        if HAS_NORM:  # the norm's scale is one factor a row: it waits until the sum is known
-            wide = value.to(tl.float32)
-            squares += tl.sum(wide * wide, 0)
-            value *= tl.load(norm + k, mask=inside, other=0.0)[:, None]
-        result = tl.dot(part, value, result, input_precision=PRECISION)
-        if IS_GATED:
-            place += NUM_OUTPUTS * NUM_INPUTS
-            part = tl.load(weight + place, mask=here & inside[None, :], other=0.0)
-            second = tl.dot(part, value, second, input_precision=PRECISION)
-    dtype = output.dtype.element_ty
-    if HAS_NORM:
-        scale = tl.rsqrt(squares / NUM_INPUTS + EPSILON)[None, :]
-        result *= scale
-        second *= scale
-    place = row[None, :] * NUM_OUTPUTS + column[:, None]
-    mask = here & (row < num_rows)[None, :]
-    value = result.to(dtype)
-    if IS_GATED:
-        wide = value.to(tl.float32)
-        value = (wide * tl.sigmoid(wide)).to(dtype) * second.to(dtype)
-    if HAS_RESIDUAL:
-        value += tl.load(residual + place, mask=mask, other=0.0)
-    tl.store(output + place, value, mask=mask)
-
-
-@triton.jit
-def _single_row_linear(
-    inputs, weight, norm, residual, output, EPSILON: tl.constexpr, NUM_OUTPUTS: tl.constexpr,
-    NUM_INPUTS: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
-    IS_GATED: tl.constexpr, BLOCK: tl.constexpr, INPUT_BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
+    INPUT_BLOCK: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     _let_next_start(IS_EARLY)
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    row = tl.program_id(1)
     k = tl.arange(0, INPUT_BLOCK)
     inside = k < NUM_INPUTS
     here = column < NUM_OUTPUTS
@@ -109,27 +61,28 @@ def _single_row_linear(
     if IS_GATED:
         other = tl.load(weight + NUM_OUTPUTS * NUM_INPUTS + place, mask=mask, other=0.0)
     factor = tl.load(norm + k, mask=inside, other=0.0) if HAS_NORM else 0.0
-    _wait_for_inputs(IS_EARLY)
-    value = tl.load(inputs + row * NUM_INPUTS + k, mask=inside, other=0.0)
-    scale = 1.0
-    if HAS_NORM:
-        wide = value.to(tl.float32)
-        scale = tl.rsqrt(tl.sum(wide * wide, 0) / NUM_INPUTS + EPSILON)
-        value = value * factor
-    wide = value.to(tl.float32)[None, :]
     dtype = output.dtype.element_ty
-    value = (tl.sum(part.to(tl.float32) * wide, 1) * scale).to(dtype)
-    if IS_GATED:
-        second = (tl.sum(other.to(tl.float32) * wide, 1) * scale).to(dtype)
-        first = value.to(tl.float32)
-        value = (first * tl.sigmoid(first)).to(dtype) * second
-    place = row * NUM_OUTPUTS + column
-    if HAS_RESIDUAL:
-        value += tl.load(residual + place, mask=here, other=0.0)
-    tl.store(output + place, value, mask=here)
+    _wait_for_inputs(IS_EARLY)
+    for row in tl.static_range(ROWS):
+        value = tl.load(inputs + row * NUM_INPUTS + k, mask=inside, other=0.0)
+        scale = 1.0
+        if HAS_NORM:
+            wide = value.to(tl.float32)
+            scale = tl.rsqrt(tl.sum(wide * wide, 0) / NUM_INPUTS + EPSILON)
+            value = value * factor
+        wide = value.to(tl.float32)[None, :]
+        result = (tl.sum(part.to(tl.float32) * wide, 1) * scale).to(dtype)
+        if IS_GATED:
+            second = (tl.sum(other.to(tl.float32) * wide, 1) * scale).to(dtype)
+            first = result.to(tl.float32)
+            result = (first * tl.sigmoid(first)).to(dtype) * second
+        target = row * NUM_OUTPUTS + column
+        if HAS_RESIDUAL:
+            result += tl.load(residual + target, mask=here, other=0.0)
+        tl.store(output + target, result, mask=here)
 
 
-def _run_linear(
+def _few_rows(
     inputs: torch.Tensor,
     weight: torch.Tensor,
     num_outputs: int,
@@ -137,65 +90,92 @@ def _run_linear(
     epsilon: float = 0.0,
     residual: torch.Tensor | None = None,
 ) -> torch.Tensor:
+    """A product whose weights are held in registers, all of a program's at once."""
     num_rows, num_inputs = inputs.shape
     is_gated = len(weight) != num_outputs
     output = inputs.new_empty(num_rows, num_outputs)
-    operands = (
+    input_block = triton.next_power_of_2(num_inputs)
+    block = max(1, TILE // input_block)
+    _linear[(triton.cdiv(num_outputs, block),)](
         inputs, weight, inputs if norm is None else norm, inputs if residual is None else residual,
-        output,
-    )  # fmt: skip
-    if num_rows <= MAX_SINGLE_ROWS:
-        input_block = triton.next_power_of_2(num_inputs)
-        block, num_warps = _single_row_shape(num_outputs, input_block, is_gated)
-        _single_row_linear[(triton.cdiv(num_outputs, block), num_rows)](
-            *operands, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
-            HAS_NORM=norm is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated,
-            BLOCK=block, INPUT_BLOCK=input_block, num_warps=num_warps, IS_EARLY=STARTS_EARLY,
-            **EARLY,
-        )  # fmt: skip
-        return output
-    rows = min(MAX_ROWS, max(MIN_ROWS, triton.next_power_of_2(num_rows)))
-    block, step, num_stages, num_warps = _shape(num_outputs, num_inputs, is_gated, rows)
-    _linear[(triton.cdiv(num_outputs, block), triton.cdiv(num_rows, rows))](
-        *operands, num_rows, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
-        HAS_NORM=norm is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated, ROWS=rows,
-        BLOCK=block, STEP=step, PRECISION="ieee", num_stages=num_stages, num_warps=num_warps,
+        output, EPSILON=epsilon, NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs,
+        HAS_NORM=norm is not None, HAS_RESIDUAL=residual is not None, IS_GATED=is_gated,
+        ROWS=num_rows, BLOCK=block, INPUT_BLOCK=input_block, num_warps=4,
         IS_EARLY=STARTS_EARLY, **EARLY,
     )  # fmt: skip
     return output
 
 
-def _shape(
-    num_outputs: int, num_inputs: int, is_gated: bool, rows: int
-) -> tuple[int, int, int, int]:
-    """Outputs a program, inputs a step, steps in flight, warps."""
-    block = 32 if num_outputs > 2048 else 16
-    return block, 128, 4, 4
+@triton.jit
+def _normalise(
+    hidden, norm, output, EPSILON: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    IS_EARLY: tl.constexpr,
+):  # fmt: skip
+    _let_next_start(IS_EARLY)
+    column = tl.arange(0, BLOCK)
+    inside = column < SIZE
+    factor = tl.load(norm + column, mask=inside, other=0.0)
+    _wait_for_inputs(IS_EARLY)
+    place = tl.program_id(0) * SIZE + column
+    value = tl.load(hidden + place, mask=inside, other=0.0)
+    wide = value.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + EPSILON)
+    tl.store(output + place, (wide * scale).to(value.dtype) * factor, mask=inside)
 
 
-def _single_row_shape(num_outputs: int, input_block: int, is_gated: bool) -> tuple[int, int]:
-    """Outputs a program, warps."""
-    block = max(1, min(16, MAX_TILE // input_block))
-    return block // 2 if is_gated else block, 4
+def _normal(hidden: torch.Tensor, norm: torch.Tensor, epsilon: float) -> torch.Tensor:
+    num_rows, size = hidden.shape
+    output = torch.empty_like(hidden)
+    _normalise[(num_rows,)](
+        hidden, norm, output, EPSILON=epsilon, SIZE=size, BLOCK=triton.next_power_of_2(size),
+        IS_EARLY=STARTS_EARLY, **EARLY,
+    )  # fmt: skip
+    return output
+
+
+@triton.jit
+def _gate(gate_and_up, output, SIZE: tl.constexpr, BLOCK: tl.constexpr, IS_EARLY: tl.constexpr):
+    _let_next_start(IS_EARLY)
+    _wait_for_inputs(IS_EARLY)
+    row = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < SIZE
+    first = tl.load(gate_and_up + row * 2 * SIZE + column, mask=inside, other=0.0)
+    second = tl.load(gate_and_up + row * 2 * SIZE + SIZE + column, mask=inside, other=0.0)
+    wide = first.to(tl.float32)
+    activated = (wide * tl.sigmoid(wide)).to(first.dtype)
+    tl.store(output + row * SIZE + column, activated * second, mask=inside)
 
 
 def normal_linear(
     hidden: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: torch.Tensor
 ) -> torch.Tensor:
     """The RMS norm of hidden [B, k] times weight [n, k]: [B, n]."""
-    return _run_linear(hidden, weight, len(weight), norm, epsilon)
+    if len(hidden) <= FEW_ROWS:
+        return _few_rows(hidden, weight, len(weight), norm, epsilon)
+    return functional.linear(_normal(hidden, norm, epsilon), weight)
 
 
 def normal_gated_linear(
     hidden: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: torch.Tensor
 ) -> torch.Tensor:
     """silu(first half) * second half of the RMS norm times weight [2 n, k]: [B, n]."""
-    return _run_linear(hidden, weight, len(weight) // 2, norm, epsilon)
+    size = len(weight) // 2
+    if len(hidden) <= FEW_ROWS:
+        return _few_rows(hidden, weight, size, norm, epsilon)
+    both = functional.linear(_normal(hidden, norm, epsilon), weight)
+    output = both.new_empty(len(hidden), size)
+    _gate[(len(hidden), triton.cdiv(size, 1024))](
+        both, output, SIZE=size, BLOCK=1024, IS_EARLY=STARTS_EARLY, **EARLY
+    )
+    return output
 
 
 def linear_add(values: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
     """residual [B, n] + values [B, k] times weight [n, k]."""
-    return _run_linear(values, weight, len(weight), residual=residual)
+    if len(values) <= FEW_ROWS:
+        return _few_rows(values, weight, len(weight), residual=residual)
+    return torch.addmm(residual, values, weight.t())
 
 
 @triton.jit

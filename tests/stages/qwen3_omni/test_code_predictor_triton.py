@@ -34,7 +34,7 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
     return bool((actual - expected).norm() < 1e-5 * expected.norm())
 
 
-@pytest.mark.parametrize(("num_rows", "size"), [(1, 32), (3, 40), (70, 160)])
+@pytest.mark.parametrize(("num_rows", "size"), [(1, 32), (3, 40), (8, 160), (9, 160)])
 @pytest.mark.parametrize("num_outputs", [24, 80])
 def test_products(fused: ModuleType, num_rows: int, size: int, num_outputs: int) -> None:
     hidden, norm, weight = random(num_rows, size), random(size, seed=1), random(num_outputs, size)
