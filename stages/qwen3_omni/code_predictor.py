@@ -73,7 +73,7 @@ class Layer(nn.Module):
     def forward(
         self, hidden: torch.Tensor, cache: torch.Tensor, position: int, rotations: torch.Tensor
     ) -> torch.Tensor:
-        """From and to hidden states of one token a row [B, hidden]."""
+        """From and to hidden states of the new tokens, row after row [B * n, hidden]."""
         run, epsilon = operations(hidden.device), self._epsilon
         attention, network = self.self_attn, self.mlp
         norm = self.input_layernorm.weight
@@ -168,11 +168,12 @@ class CodePredictor(nn.Module):
             vocab_size=self._vocab_size,
         )
         run, norm = operations(last_hidden.device), self.model.norm.weight
-        self._pass(last_hidden, caches, 0)
-        codes, inputs = [code0], code0_embedding
-        total = code0_embedding.to(torch.float32, copy=True)
+        inputs = torch.stack([last_hidden, code0_embedding], dim=1).flatten(0, 1)
+        hidden = self._pass(inputs, caches, 0)[1::2].contiguous()
+        codes, total = [code0], code0_embedding.to(torch.float32, copy=True)
         for codebook, head in enumerate(self.lm_head):
-            hidden = self._pass(inputs, caches, codebook + 1)
+            if codebook > 0:
+                hidden = self._pass(inputs, caches, codebook + 1)
             logits = run.normal_linear(hidden, norm, self._epsilon, head.weight)
             table = self.model.codec_embedding[codebook].weight
             code, inputs = run.pick(logits, sampling, codebook, table, total)

@@ -1,4 +1,4 @@
-"""One pass of the code predictor over one new token a row, in plain torch.
+"""One pass of the code predictor over the new tokens of each row, in plain torch.
 
 code_predictor_triton.py has the same functions as one CUDA kernel each.
 """
@@ -43,24 +43,29 @@ def attend(
     position: int,
     rotations: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention [B, heads * head_dim] of one new token over its row's tokens up to it.
+    """Attention [B * n, heads * head_dim] of n new tokens a row, each over those up to it.
 
-    `projected` [B, heads + 2 * key heads, head_dim] are its queries, keys and values; key and value
-    go to `position` of `cache` [2, B, positions, key heads, head_dim]. `rotations` [2, positions,
-    head_dim] are cosines and sines.
+    `projected` [B * n, heads + 2 * key heads, head_dim] are their queries, keys and values; keys
+    and values go to `position` and behind it in `cache` [2, B, positions, key heads, head_dim].
+    `rotations` [2, positions, head_dim] are cosines and sines.
     """
-    num_key_heads = cache.shape[3]
+    num_rows, _, num_key_heads = cache.shape[1:4]
     num_heads = projected.shape[1] - 2 * num_key_heads
-    queries, keys, values = projected.split([num_heads, num_key_heads, num_key_heads], dim=1)
-    cos, sin = rotations[:, position]
-    queries = _rotate(normalise(queries, query_norm, epsilon), cos, sin)
-    cache[0, :, position] = _rotate(normalise(keys, key_norm, epsilon), cos, sin)
-    cache[1, :, position] = values
-    known_keys, known_values = cache[:, :, : position + 1].transpose(2, 3).unbind(0)
+    tokens = projected.view(num_rows, -1, *projected.shape[1:])
+    queries, keys, values = tokens.split([num_heads, num_key_heads, num_key_heads], dim=2)
+    end = position + tokens.shape[1]
+    cos, sin = rotations[:, position:end, None]
+    cache[0, :, position:end] = _rotate(normalise(keys, key_norm, epsilon), cos, sin)
+    cache[1, :, position:end] = values
+    known_keys, known_values = cache[:, :, :end].transpose(2, 3).unbind(0)
     output = functional.scaled_dot_product_attention(
-        queries[:, :, None], known_keys, known_values, enable_gqa=True
+        _rotate(normalise(queries, query_norm, epsilon), cos, sin).transpose(1, 2),
+        known_keys,
+        known_values,
+        is_causal=position == 0,  # later tokens come one by one
+        enable_gqa=True,
     )
-    return output.flatten(1)
+    return output.transpose(1, 2).reshape(len(projected), -1)
 
 
 def _rotate(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:

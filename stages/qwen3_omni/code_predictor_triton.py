@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,import-untyped"
-"""One pass of the code predictor over one new token a row, one CUDA kernel a step.
+"""One pass of the code predictor over the new tokens of each row, one CUDA kernel a step.
 
-A frame is sixteen passes over five layers of tiny tensors: its time is the number of kernels, and
+A frame is fifteen passes over five layers of tiny tensors: its time is the number of kernels, and
 how fast each of them gets its weights. So a kernel starts while the one before it still runs
 (programmatic dependent launch) and waits for it only before it reads what it wrote; weights are
 read before that. The functions are those of code_predictor_plain.py.
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
 
-FEW_ROWS = 8  # so few are fastest without matrix units; more are cuBLAS's
+FEW_ROWS = 2  # so few are fastest without matrix units; more are cuBLAS's
 TILE = 4096  # weights that a program of few rows holds
 
 
@@ -201,51 +201,54 @@ def _normal_and_rotated(
 @triton.jit(do_not_specialize=["position"])
 def _attend(
     projected, query_norm, key_norm, rotations, cache, output, position, CACHE_SIZE, SCALE,
-    EPSILON: tl.constexpr, NUM_POSITIONS: tl.constexpr, NUM_HEADS: tl.constexpr,
-    NUM_KEY_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+    EPSILON: tl.constexpr, NUM_NEW: tl.constexpr, NUM_POSITIONS: tl.constexpr,
+    NUM_HEADS: tl.constexpr, NUM_KEY_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_POSITIONS: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     _let_next_start(IS_EARLY)
-    _wait_for_inputs(IS_EARLY)
     row = tl.program_id(0)
     key_head = tl.program_id(1)
     column = tl.arange(0, BLOCK)
     inside = column < SIZE
-    projected += row * (NUM_HEADS + 2 * NUM_KEY_HEADS) * SIZE
-    rotations += position * SIZE
     rotation_size = NUM_POSITIONS * SIZE
-    key = _normal_and_rotated(
-        projected + (NUM_HEADS + key_head) * SIZE, key_norm, rotations, rotation_size, EPSILON,
-        SIZE, BLOCK,
-    )  # fmt: skip
-    source = projected + (NUM_HEADS + NUM_KEY_HEADS + key_head) * SIZE
-    value = tl.load(source + column, mask=inside, other=0.0)
     cache += row * NUM_POSITIONS * NUM_KEY_HEADS * SIZE + key_head * SIZE
-    new = cache + position * NUM_KEY_HEADS * SIZE + column
-    tl.store(new, key, mask=inside)
-    tl.store(new + CACHE_SIZE, value, mask=inside)
-    # The new token is taken from here: what was just stored may not be there yet.
     known = tl.arange(0, BLOCK_POSITIONS)
     place = known[:, None] * NUM_KEY_HEADS * SIZE + column[None, :]
     mask = (known < position)[:, None] & inside[None, :]
-    is_new = (known == position)[:, None]
-    keys = tl.load(cache + place, mask=mask, other=0.0)
-    keys = tl.where(is_new, key[None, :], keys).to(tl.float32)
-    values = tl.load(cache + CACHE_SIZE + place, mask=mask, other=0.0)
-    values = tl.where(is_new, value[None, :], values).to(tl.float32)
+    _wait_for_inputs(IS_EARLY)
+    keys = tl.load(cache + place, mask=mask, other=0.0).to(tl.float32)
+    values = tl.load(cache + CACHE_SIZE + place, mask=mask, other=0.0).to(tl.float32)
     group: tl.constexpr = NUM_HEADS // NUM_KEY_HEADS
-    for number in tl.static_range(group):
-        head = key_head * group + number
-        query = _normal_and_rotated(
-            projected + head * SIZE, query_norm, rotations, rotation_size, EPSILON, SIZE, BLOCK
-        )
-        score = tl.sum(keys * query.to(tl.float32)[None, :], 1) * SCALE
-        score = tl.where(known <= position, score, float("-inf"))
-        weight = tl.exp(score - tl.max(score, 0))
-        weight = weight / tl.sum(weight, 0)
-        result = tl.sum(values * weight[:, None], 0)
-        target = output + (row * NUM_HEADS + head) * SIZE + column
-        tl.store(target, result.to(output.dtype.element_ty), mask=inside)
+    for number in tl.static_range(NUM_NEW):
+        here = position + number
+        token = row * NUM_NEW + number
+        source = projected + token * (NUM_HEADS + 2 * NUM_KEY_HEADS) * SIZE
+        rotation = rotations + here * SIZE
+        key = _normal_and_rotated(
+            source + (NUM_HEADS + key_head) * SIZE, key_norm, rotation, rotation_size, EPSILON,
+            SIZE, BLOCK,
+        )  # fmt: skip
+        value_place = source + (NUM_HEADS + NUM_KEY_HEADS + key_head) * SIZE + column
+        value = tl.load(value_place, mask=inside, other=0.0)
+        new = cache + here * NUM_KEY_HEADS * SIZE + column
+        tl.store(new, key, mask=inside)
+        tl.store(new + CACHE_SIZE, value, mask=inside)
+        # A new token is taken from here: what was just stored may not be there yet.
+        is_new = (known == here)[:, None]
+        keys = tl.where(is_new, key.to(tl.float32)[None, :], keys)
+        values = tl.where(is_new, value.to(tl.float32)[None, :], values)
+        for member in tl.static_range(group):
+            head = key_head * group + member
+            query = _normal_and_rotated(
+                source + head * SIZE, query_norm, rotation, rotation_size, EPSILON, SIZE, BLOCK
+            )
+            score = tl.sum(keys * query.to(tl.float32)[None, :], 1) * SCALE
+            score = tl.where(known <= here, score, float("-inf"))
+            weight = tl.exp(score - tl.max(score, 0))
+            weight = weight / tl.sum(weight, 0)
+            result = tl.sum(values * weight[:, None], 0)
+            target = output + (token * NUM_HEADS + head) * SIZE + column
+            tl.store(target, result.to(output.dtype.element_ty), mask=inside)
 
 
 def attend(
@@ -257,17 +260,17 @@ def attend(
     position: int,
     rotations: torch.Tensor,
 ) -> torch.Tensor:
-    """Attention [B, heads * head_dim] of one new token over its row's tokens up to it."""
-    num_rows, num_projected, size = projected.shape
-    num_positions, num_key_heads = cache.shape[2:4]
+    """Attention [B * n, heads * head_dim] of n new tokens a row, each over those up to it."""
+    num_tokens, num_projected, size = projected.shape
+    num_rows, num_positions, num_key_heads = cache.shape[1:4]
     num_heads = num_projected - 2 * num_key_heads
-    output = projected.new_empty(num_rows, num_heads * size)
+    output = projected.new_empty(num_tokens, num_heads * size)
     _attend[(num_rows, num_key_heads)](
         projected, query_norm, key_norm, rotations, cache, output, position, cache[0].numel(),
-        size**-0.5, EPSILON=epsilon, NUM_POSITIONS=num_positions, NUM_HEADS=num_heads,
-        NUM_KEY_HEADS=num_key_heads, SIZE=size, BLOCK=triton.next_power_of_2(size),
-        BLOCK_POSITIONS=triton.next_power_of_2(num_positions), num_warps=2, IS_EARLY=STARTS_EARLY,
-        **EARLY,
+        size**-0.5, EPSILON=epsilon, NUM_NEW=num_tokens // num_rows, NUM_POSITIONS=num_positions,
+        NUM_HEADS=num_heads, NUM_KEY_HEADS=num_key_heads, SIZE=size,
+        BLOCK=triton.next_power_of_2(size), BLOCK_POSITIONS=triton.next_power_of_2(num_positions),
+        num_warps=1, IS_EARLY=STARTS_EARLY, **EARLY,
     )  # fmt: skip
     return output
 

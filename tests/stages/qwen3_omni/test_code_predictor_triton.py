@@ -62,8 +62,9 @@ def test_attention_over_the_cache(fused: ModuleType) -> None:
     caches[1] = caches[0].clone()
     angles = random(NUM_POSITIONS, HEAD_DIM // 2, seed=4).repeat(1, 2)
     rotations = torch.stack([angles.cos(), angles.sin()])
-    for position in (0, 1, NUM_POSITIONS - 1):
-        projected = random(NUM_ROWS, NUM_HEADS + 2 * NUM_KEY_HEADS, HEAD_DIM, seed=position)
+    for position, num_new in ((0, 2), (2, 1), (NUM_POSITIONS - 1, 1)):
+        num_heads = NUM_HEADS + 2 * NUM_KEY_HEADS
+        projected = random(NUM_ROWS * num_new, num_heads, HEAD_DIM, seed=position)
         outputs = [
             run.attend(projected, *weights, 1e-6, cache, position, rotations)
             for run, cache in zip((plain, fused), caches, strict=True)
