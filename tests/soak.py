@@ -29,6 +29,7 @@ from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
 NUM_CLIENTS = 4 * NUM_STREAMS  # twice the sequences of an engine
 CANCELLED, UNREAD = 1 / 3, 1 / 10
 HANG_S = 60.0
+PATIENCE_S = 20.0  # with a stage that does not answer: nothing is killed here
 PAGE_KB = 4
 LONG = {
     "max_completion_tokens": 200,
@@ -153,12 +154,14 @@ def main() -> None:
     """Write a tiny checkpoint, serve it, soak it."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--log", type=Path, default=Path(".cache/soak.log"))
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_checkpoint(folder / "tiny", 0)
         options = ("--model", str(folder / "tiny"), "--client-buffer-mb", "1")
-        with running_server(str(chaos_graph(folder)), folder / "log", *options) as server:
+        graph = chaos_graph(folder, hang_s=PATIENCE_S)
+        with running_server(str(graph), arguments.log, *options) as server:
             asyncio.run(run(server, arguments.minutes, Console(width=120)))
 
 

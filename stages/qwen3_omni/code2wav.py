@@ -16,9 +16,9 @@ from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 FRAME_S = 0.08
 MAX_PIECE_FRAMES = 100  # longer chunks are decoded in pieces: memory stays bounded
 MAX_BATCH_FRAMES = 400  # rows times frames of one batch: beyond it a GPU only waits longer
-GRAPH_FRAMES = (1, 2, 4, 8, 25)  # chunk lengths and batches that get a CUDA graph, as long as
-GRAPH_ROWS = (1, 2, 4, 8, 16)  # launching the kernels would take longer than running them
-MAX_GRAPH_FRAMES = 100
+GRAPH_FRAMES = (1, 2, 4, 8, 16, 25)  # chunk lengths and batches that get a CUDA graph, as long as
+GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer than running them
+MAX_GRAPH_FRAMES = 128
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SAMPLE_MAX = 32767
 

@@ -21,6 +21,7 @@ from omnistage.stages.vllm.engine import make_engine, refuse_preemption
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
+from omnistage.stages.vllm.warm_up import warm_up_lengths
 from omnistage.stages.watch import overdue
 
 logger = logging.getLogger(__name__)
@@ -81,12 +82,19 @@ class Talker:
         return self._folder.name
 
     async def _warm_up(self) -> None:
+        for length in (0, *warm_up_lengths(self._engine.vllm_config)):
+            await self._speak_nothing(f"warm-up-{length}", length)
+
+    async def _speak_nothing(self, request_id: str, length: int) -> None:
+        """Two frames for nobody, after a prompt of at least so many tokens."""
         ids = self._ids
-        prompt = talker_prompt(
-            ids, [ids.im_start, ids.user, ids.im_start, ids.assistant, 0], [], min(ids.speakers)
-        )
+        speaker = min(ids.speakers)
+        header = [ids.im_start, ids.assistant, 0]
+        shortest = talker_prompt(ids, [ids.im_start, ids.user, *header], [], speaker)
+        user = [ids.im_start, ids.user, *[0] * max(0, length - len(shortest))]
+        prompt = talker_prompt(ids, [*user, *header], [], speaker)
         options = late_input_options(
-            "warm-up",
+            request_id,
             prompt.inputs,
             hidden_positions=prompt.hidden_positions,
             hidden_sources=prompt.hidden_sources,
@@ -96,9 +104,10 @@ class Talker:
             tokens=(0,),
             complete=True,
         )
-        params = self._sampling({"max_tokens": 2, "ignore_eos": True}, 0)
+        num_frames = min(2, self._max_model_len - len(prompt) - 1)
+        params = self._sampling({"max_tokens": num_frames, "ignore_eos": True}, 0)
         params.extra_args = {"omnistage": {**options, "export": False}}
-        async for _ in self._engine.generate(self._prompt(len(prompt)), params, "warm-up"):
+        async for _ in self._engine.generate(self._prompt(len(prompt)), params, request_id):
             pass
 
     def _prompt(self, length: int) -> Any:

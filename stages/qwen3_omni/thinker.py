@@ -18,6 +18,7 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.warm_up import warm_up_lengths
 
 logger = logging.getLogger(__name__)
 
@@ -114,6 +115,11 @@ class Thinker:
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
         async for _ in self._chat.stream("warm-up", body):
             pass
+        for length in warm_up_lengths(self._engine.vllm_config):
+            prompt = {"prompt_token_ids": [0] * length}
+            params = SamplingParams(max_tokens=1)
+            async for _ in self._engine.generate(prompt, params, f"warm-up-{length}"):
+                pass
         await self._engine.reset_prefix_cache()
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))

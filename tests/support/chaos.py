@@ -31,12 +31,12 @@ LONG = {
 }
 
 
-def chaos_graph(folder: Path) -> Path:
+def chaos_graph(folder: Path, hang_s: float = HANG_S) -> Path:
     """The tiny graph with room for all streams and a short patience with hung stages."""
     graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
     for name in ("thinker", "talker"):
         graph["stages"][name]["engine"]["max_num_seqs"] = 2 * NUM_STREAMS
-    graph["deadlines"] = {"hang_s": HANG_S}
+    graph["deadlines"] = {"hang_s": hang_s}
     path = folder / "chaos.yaml"
     path.write_text(yaml.safe_dump(graph))
     return path
