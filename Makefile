@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm chaos soak serve check
+.PHONY: venv demo test test-vllm chaos soak exact serve check
 
 venv: $(STAMP)
 
@@ -31,6 +31,9 @@ chaos: venv
 
 soak: venv
 	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
+
+exact: venv
+	PYTHONPATH=tests $(BIN)/python tests/exact.py $(ARGS)
 
 # The engine tests on another version of vLLM, in an environment of its own.
 VLLM ?= 0.28.0

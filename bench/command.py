@@ -16,6 +16,7 @@ from omnistage.bench.options import (
     make_loads,
     read_modalities,
     read_object,
+    read_words,
 )
 
 if TYPE_CHECKING:
@@ -48,6 +49,14 @@ def serve(
     prompt_tokens: Annotated[
         int, typer.Option(min=1, help="Random words of a prompt, about a token each.")
     ] = 72,
+    words: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="File of words for the prompts. Default: common English ones.",
+        ),
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer's text.")] = 64,
     modalities: Annotated[str, typer.Option(help=" | ".join(MODALITIES))] = "text",
     frames: Annotated[
@@ -87,7 +96,7 @@ def serve(
     """Load a server with chat requests and measure its answers."""
     from omnistage.bench.client import ServerError
     from omnistage.bench.run import Plan, run_plan
-    from omnistage.bench.workload import Workload
+    from omnistage.bench.workload import WORDS, Workload
 
     chosen_seed = secrets.randbelow(MAX_SEED) if seed is None else seed
     try:
@@ -98,6 +107,7 @@ def serve(
             seed=chosen_seed,
             prompt_words=prompt_tokens,
             max_tokens=max_tokens,
+            words=WORDS if words is None else read_words(words),
             modalities=read_modalities(modalities, frames),
             voice=voice,
             audio_format=audio_format,

@@ -107,3 +107,11 @@ def command_line(arguments: Sequence[str], api_key: str | None) -> str:
     if api_key:
         shown = [argument.replace(api_key, "KEY") for argument in shown]
     return shlex.join(shown)
+
+
+def read_words(path: Path) -> tuple[str, ...]:
+    """The words of a file, apart by white space; ValueError if there are none."""
+    words = tuple(path.read_text("utf-8").split())
+    if not words:
+        raise ValueError(f"--words: {path} has no words")
+    return words

@@ -7,7 +7,8 @@ from typing import Any
 
 PROMPT = "{prompt}"
 # Common words that most tokenizers have as one token each, with the space before them.
-WORDS = """
+WORDS = tuple(
+    """
 about above across after again against ago air all almost alone along already also always among
 animal another answer any area arm army around art ask away back bad bank base bear beat beautiful
 because become bed before began begin behind being believe below best better between big bird black
@@ -18,15 +19,16 @@ coast cold color column come common company complete cook cool copy corner corre
 country course cover cross crowd cry cup current cut dance dark daughter day dead deal death decide
 deep design develop did difference direct discover distance doctor dog done door double down draw
 dream dress drink drive drop dry during each early earth east easy eat edge effect egg eight either
-""".split()  # noqa: SIM905
+""".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """Makes the bodies of requests. Number k is the same for the same seed.
 
-    `prompt_words` approximates the prompt's tokens; the server's usage says how many there were.
-    `frames` fixes the codec frames of an answer (this server's stage_params). `overrides` are
+    `prompt_words` of `words` approximate the prompt's tokens; the server's usage says how many
+    there were. `frames` fixes the codec frames of an answer (this server's stage_params). `overrides` are
     laid over the body's fields in order; {prompt} in their strings is the prompt, null drops a
     field.
     """
@@ -34,6 +36,7 @@ class Workload:
     seed: int
     prompt_words: int
     max_tokens: int
+    words: tuple[str, ...] = WORDS
     modalities: tuple[str, ...] = ("text",)
     voice: str | None = None
     audio_format: str = "pcm16"
@@ -44,7 +47,7 @@ class Workload:
 
     def prompt(self, number: int) -> str:
         """Random words."""
-        return " ".join(Random(f"{self.seed}/{number}").choices(WORDS, k=self.prompt_words))
+        return " ".join(Random(f"{self.seed}/{number}").choices(self.words, k=self.prompt_words))
 
     def body(self, number: int, model: str) -> dict[str, Any]:
         """The body of request `number`."""

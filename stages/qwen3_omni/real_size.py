@@ -28,6 +28,7 @@ SPECIAL_TOKENS = (  # from id 151643 on
 )
 NUM_ORDINARY = 151643
 MAX_POSITIONS = 65536
+NUM_WORDS = 2000  # of words.txt: each is one token, with the space before it
 
 
 def write_real_size_folder(folder: Path) -> None:
@@ -42,6 +43,8 @@ def write_real_size_folder(folder: Path) -> None:
     write_json(folder / "video_preprocessor_config.json", video_config(REAL_PIXELS))
     real_config().save_pretrained(folder)
     generation_config(tokenizer).save_pretrained(folder)
+    words = islice(map("".join, product(ascii_lowercase, repeat=4)), NUM_WORDS)
+    (folder / "words.txt").write_text("\n".join(words) + "\n")
 
 
 def make_tokenizer() -> TinyTokenizer:

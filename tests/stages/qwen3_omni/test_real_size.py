@@ -53,3 +53,9 @@ def test_every_ordinary_id_is_text_and_a_word_is_one_token(folder: Path) -> None
     assert tokenizer(tokenizer.decode(ids)).input_ids == ids
     line = "<|im_start|>user\nhé, 世界!<|im_end|>"
     assert tokenizer.decode(tokenizer(line).input_ids) == line
+
+
+def test_words_for_prompts_are_a_token_each(folder: Path) -> None:
+    words = (folder / "words.txt").read_text().split()
+    tokenizer = AutoProcessor.from_pretrained(folder).tokenizer
+    assert len(tokenizer(" " + " ".join(words[:50]))["input_ids"]) == 50
