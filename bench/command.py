@@ -69,6 +69,9 @@ def serve(
     temperature: Annotated[
         float | None, typer.Option(min=0, max=2, help="Default: the server's.")
     ] = None,
+    timeline: Annotated[
+        bool, typer.Option("--timeline", help="Ask this server where the time went, and say so.")
+    ] = False,
     voice: Annotated[str | None, typer.Option(help="Default: the server's.")] = None,
     audio_format: Annotated[
         str, typer.Option(help="What to ask for: pcm16, wav, or a peer's name of these.")
@@ -114,6 +117,7 @@ def serve(
             frames=frames,
             ignore_eos=ignore_eos,
             temperature=temperature,
+            has_timeline=timeline,
             overrides=(file_fields, read_object("--extra-body", extra_body)),
         )
         loads = make_loads(concurrency, rate, requests, warmups, chosen_seed)
@@ -131,10 +135,12 @@ def serve(
 
 
 def _show(console: Console, level: "Level") -> None:
-    from omnistage.bench.table import complaints, level_table, rates_line
+    from omnistage.bench.table import complaints, level_table, rates_line, timeline_table
 
     console.print(level_table(level))
     console.print(rates_line(level), highlight=False, soft_wrap=True)
+    if level.timeline_s:
+        console.print(timeline_table(level))
     for line in complaints(level):
         console.print(line, markup=False, highlight=False, style="red", soft_wrap=True)
 

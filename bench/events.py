@@ -76,12 +76,21 @@ class Usage(Struct):
     completion_tokens_details: TokenDetails | None = None
 
 
+class Mark(Struct, frozen=True):
+    """One stamp of this server's `timeline`, ms after the request was read."""
+
+    stage: str
+    event: str
+    ms: float
+
+
 class Event(Struct):
     """A chunk, a whole completion or an error."""
 
     choices: list[Choice] = []
     modality: str | None = None
     usage: Usage | None = None
+    timeline: list[Mark] = []
     error: Any = None
 
 

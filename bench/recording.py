@@ -21,6 +21,7 @@ class Recording:
     packets: list[Packet] = field(default_factory=list)
     num_images: int = 0
     usage: Usage = field(default_factory=Usage)
+    timeline: dict[str, float] = field(default_factory=dict)
     is_finished: bool = False
     _meter: AudioMeter = field(default_factory=AudioMeter)
 
@@ -29,6 +30,7 @@ class Recording:
         if event.error is not None:
             raise AnswerError(message_of(event.error))
         self._take_usage(event.usage)
+        self.timeline |= {f"{mark.stage}.{mark.event}": mark.ms / 1e3 for mark in event.timeline}
         arrival_s = at_s - self.start_s
         is_sound = event.modality == "audio"
         for choice in event.choices:
@@ -70,6 +72,7 @@ class Recording:
             num_images=self.num_images,
             prompt_tokens=self.usage.prompt_tokens,
             completion_tokens=self.usage.completion_tokens,
+            timeline_s=self.timeline,
             text_tokens=self.usage.completion_tokens if text_tokens is None else text_tokens,
             error=error,
         )

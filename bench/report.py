@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from functools import cached_property
+from statistics import fmean
 
 from pydantic import BaseModel, computed_field
 
 from omnistage.bench.metrics import Packet, Playback, Summary, gaps, play, summarize
+
+FIRST_SOUND = "gateway.first_audio"
 
 
 class Sample(BaseModel, frozen=True):
@@ -20,6 +23,7 @@ class Sample(BaseModel, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text_tokens: int | None = None
+    timeline_s: dict[str, float] = {}
     error: str | None = None
 
     @computed_field  # type: ignore[prop-decorator]
@@ -139,6 +143,17 @@ class Level(BaseModel, frozen=True):
         yield "prompt_tokens", [count for count in counts if count is not None]
         counts = [one.text_tokens for one in samples]
         yield "text_tokens", [count for count in counts if count is not None]
+
+    @property
+    def timeline_s(self) -> dict[str, float]:
+        """Means of the stamps that every spoken answer has, in their order, to the first sound."""
+        spoken = [one for one in self.answered if FIRST_SOUND in one.timeline_s]
+        if not spoken:
+            return {}
+        names = set.intersection(*(set(one.timeline_s) for one in spoken))
+        means = {name: fmean(one.timeline_s[name] for one in spoken) for name in names}
+        ordered = sorted(means, key=means.__getitem__)
+        return {name: means[name] for name in ordered[: ordered.index(FIRST_SOUND) + 1]}
 
     @computed_field  # type: ignore[prop-decorator]
     @cached_property

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from rich import box
@@ -77,6 +78,20 @@ def level_table(level: Level) -> Table:
         if row.metric in level.metrics:
             values = level.metrics[row.metric].model_dump().values()
             table.add_row(row.title, *(row.cell(value) for value in values))
+    return table
+
+
+def timeline_table(level: Level) -> Table:
+    """Where the time to the first packet went, by the server's stamps; means."""
+    table = Table(title=f"{load_of(level)}: to the first packet, means")
+    for name in ("from", "to", "ms", "at ms"):
+        table.add_column(name, justify="right" if name.endswith("ms") else "left")
+    marks = list(level.timeline_s.items())
+    for (first, start_s), (second, end_s) in pairwise(marks):
+        table.add_row(first, second, f"{(end_s - start_s) * MS:.1f}", f"{end_s * MS:.1f}")
+    seen = level.metrics["ttfp_s"].mean
+    rest = seen - marks[-1][1]
+    table.add_row(marks[-1][0], "client", f"{rest * MS:.1f}", f"{seen * MS:.1f}")
     return table
 
 

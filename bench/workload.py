@@ -1,14 +1,13 @@
 """What is asked: another prompt of random words each time, in a body that can be any dialect."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 PROMPT = "{prompt}"
 # Common words that most tokenizers have as one token each, with the space before them.
-WORDS = tuple(
-    """
+WORDS = """
 about above across after again against ago air all almost alone along already also always among
 animal another answer any area arm army around art ask away back bad bank base bear beat beautiful
 because become bed before began begin behind being believe below best better between big bird black
@@ -19,8 +18,7 @@ coast cold color column come common company complete cook cool copy corner corre
 country course cover cross crowd cry cup current cut dance dark daughter day dead deal death decide
 deep design develop did difference direct discover distance doctor dog done door double down draw
 dream dress drink drive drop dry during each early earth east easy eat edge effect egg eight either
-""".split()
-)
+""".split()  # noqa: SIM905
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +26,22 @@ class Workload:
     """Makes the bodies of requests. Number k is the same for the same seed.
 
     `prompt_words` of `words` approximate the prompt's tokens; the server's usage says how many
-    there were. `frames` fixes the codec frames of an answer (this server's stage_params). `overrides` are
-    laid over the body's fields in order; {prompt} in their strings is the prompt, null drops a
-    field.
+    there were. `frames` fixes the codec frames of an answer (this server's stage_params).
+    `overrides` are laid over the body's fields in order; {prompt} in their strings is the prompt,
+    null drops a field.
     """
 
     seed: int
     prompt_words: int
     max_tokens: int
-    words: tuple[str, ...] = WORDS
+    words: Sequence[str] = tuple(WORDS)
     modalities: tuple[str, ...] = ("text",)
     voice: str | None = None
     audio_format: str = "pcm16"
     frames: int | None = None
     ignore_eos: bool = False
     temperature: float | None = None
+    has_timeline: bool = False
     overrides: tuple[Mapping[str, Any], ...] = field(default=())
 
     def prompt(self, number: int) -> str:
@@ -66,6 +65,8 @@ class Workload:
             body["audio"] = {**voice, "format": self.audio_format}
         if self.ignore_eos or self.frames is not None:
             body["ignore_eos"] = True
+        if self.has_timeline:
+            body["return_timeline"] = True
         if self.frames is not None:
             body["stage_params"] = {"talker": {"max_tokens": self.frames, "ignore_eos": True}}
         for override in self.overrides:

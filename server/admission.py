@@ -15,6 +15,7 @@ from omnistage.server.messages import checked_messages
 from omnistage.server.models import model_not_found
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
+from omnistage.server.timeline import Timeline
 from omnistage.server.tools import check_tools
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.kinds import KINDS
@@ -30,6 +31,7 @@ OWN_FIELDS = frozenset(
         "stage_params",
         "return_codes",
         "return_token_ids",
+        "return_timeline",
         "stream",
         "stream_options",
     }
@@ -61,6 +63,7 @@ class Admission:
             stage_params=stage_params,
             seed=chat.seed,
             return_codes=bool(chat.return_codes) and has_audio,
+            timeline=Timeline() if chat.return_timeline else None,
         )
 
     def _check_fields(self, chat: ChatRequest) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.server.schema import ChatRequest
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.timeline import GATEWAY, Timeline
 from omnistage.server.wav import wav_header
 
 logger = logging.getLogger(__name__)
@@ -56,7 +58,10 @@ class ChatCompletions:
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
+        received_ns = time.monotonic_ns()
         answer = self._answer(chat)
+        if answer.request.timeline is not None:
+            answer.request.timeline.mark(GATEWAY, "received", received_ns)
         messages = answer.request.body["messages"]
         if has_media(messages):
             await asyncio.to_thread(check_media, messages)
@@ -92,10 +97,13 @@ class ChatCompletions:
             async for output in outputs:
                 for chunk in answer.chunks.take(output):
                     yield chunk
+                    _mark_first(answer.request.timeline, chunk)
         speech = answer.chunks
         if isinstance(speech, SpeechChunks):
             spoken = SpokenAnswer(speech.transcript, speech.expires_at)
             self._history.remember(speech.audio_id, spoken)
+        if answer.request.timeline is not None:
+            yield answer.chunks.head.chunk([], timeline=answer.request.timeline.to_list())
         for chunk in answer.chunks.finish():
             yield chunk
 
@@ -113,7 +121,7 @@ class ChatCompletions:
         async with aclosing(self._chunks(answer)) as chunks:
             async for chunk in chunks:
                 if not chunk["choices"]:
-                    if answer.has_usage:
+                    if answer.has_usage or "timeline" in chunk:
                         yield chunk
                     continue
                 if not has_header:
@@ -129,6 +137,18 @@ def warning_headers(unknown: Sequence[str]) -> dict[str, str]:
     shown = ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in names)
     more = f" and {len(unknown) - MAX_WARNED} more" if len(unknown) > MAX_WARNED else ""
     return {"x-omnistage-warning": f"unknown fields without effect: {shown}{more}"}
+
+
+def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:
+    """Stamp the first text and the first sound once they have been handed on."""
+    if timeline is None:
+        return
+    for choice in chunk["choices"]:
+        audio = choice["delta"].get("audio", {})
+        if "data" in audio:
+            timeline.mark(GATEWAY, "first_audio")
+        if "transcript" in audio or choice["delta"].get("content"):
+            timeline.mark(GATEWAY, "first_text")
 
 
 def _add_wav_header(chunk: ChatChunk) -> bool:

@@ -22,6 +22,7 @@ from omnistage.server.process import StageProcess
 from omnistage.server.request import Output, Request, output_of
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.supervisor import Supervisor
+from omnistage.server.timeline import GATEWAY, Timeline
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class InFlight:
     """
 
     path: Sequence[StageLink]
+    timeline: Timeline | None
     due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
     queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
 
@@ -201,7 +203,7 @@ class Orchestrator:
         """The outputs of one request as they come; closing it early cancels the request."""
         due_at = self._now() + self.graph.deadlines.first_chunk_s
         path = self.admit(request.outputs)
-        flight = InFlight(path, dict.fromkeys(request.outputs, due_at))
+        flight = InFlight(path, request.timeline, dict.fromkeys(request.outputs, due_at))
         self._in_flight[request.id] = flight
         try:
             self._open(request)
@@ -214,6 +216,8 @@ class Orchestrator:
                 link.finish(request.id, is_cancelled=bool(flight.due_at))
 
     def _open(self, request: Request) -> None:
+        if request.timeline is not None:
+            request.timeline.mark(GATEWAY, "sent")
         try:
             self._links[self.graph.entry].requests.send(request.to_chunk())
         except ChunkTooLarge as error:
@@ -265,6 +269,11 @@ class Orchestrator:
             flight = self._in_flight.get(chunk.request_id)
             if flight is None:  # it crossed our cancel
                 link.forget(chunk.request_id)
+                continue
+            if chunk.kind == "timeline":
+                link.grant(chunk.request_id)
+                if flight.timeline is not None:
+                    flight.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
                 continue
             if chunk.kind in flight.due_at:
                 flight.due_at[chunk.kind] = self._now() + self.graph.deadlines.next_chunk_s

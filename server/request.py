@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.server.timeline import Timeline
 
 StageParameter = int | float | bool
 
@@ -20,6 +21,7 @@ class Request:
     stage_params: Mapping[str, Mapping[str, StageParameter]] = field(default_factory=dict)
     seed: int | None = None
     return_codes: bool = False
+    timeline: Timeline | None = None  # if it was asked for
 
     def to_chunk(self) -> Chunk:
         """The chunk that opens it at the entry stage."""
@@ -30,6 +32,7 @@ class Request:
             "stage_params": self.stage_params,
             "seed": self.seed,
             "return_codes": self.return_codes,
+            "timeline": self.timeline is not None,
         }
         return Chunk(self.id, "request", 0, {}, meta)
 

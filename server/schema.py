@@ -101,6 +101,7 @@ class ChatRequest(BaseModel):
     stage_params: dict[str, dict[str, Any]] | None = None
     return_codes: Flag | None = None
     return_token_ids: Flag | None = None
+    return_timeline: Flag | None = None
     # The entry stage's chat class reads these itself, and refuses what it cannot use.
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None

@@ -1,5 +1,6 @@
 """What a stage is, and the ends of the channels it is given."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -64,11 +65,19 @@ class StagePorts:
     deadlines: Deadlines = field(default_factory=Deadlines)
     ledger: str = ""  # the file where its engine counts what it holds
     num_chunks_out: int = 0
+    marked: dict[str, set[str]] = field(default_factory=dict)  # of requests with a timeline
 
     @property
     def hidden_chunk_sizes(self) -> list[int]:
         """Hidden rows leave as the prefill makes them, or with everything else at the end."""
         return [1] if self.downstream is not None and self.downstream.chunk_sizes else []
+
+    def mark(self, request_id: str, event: str) -> None:
+        """Stamp an event of a request whose timeline was asked for; of one event only the first."""
+        marked = self.marked.get(request_id)
+        if marked is not None and event not in marked:
+            marked.add(event)
+            self.send_output(request_id, "timeline", {"event": event, "ns": time.monotonic_ns()})
 
     def send_output(
         self,

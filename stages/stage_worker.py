@@ -56,6 +56,7 @@ class StageWorker:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._ports = self._make_ports(graph)
+        self._has_outputs = name in graph.outputs.values()
         self._ledger = Ledger(Path(self._ports.ledger))
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
@@ -232,6 +233,8 @@ class StageWorker:
     def _clean_up(self, request_id: str, task: asyncio.Task[None]) -> None:
         """Runs for every task: one that is cancelled at once never runs itself."""
         del self._tasks[request_id]
+        if self._ports.marked.pop(request_id, None) is not None and not self._has_outputs:
+            self._outputs.forget(request_id)  # no last output closes it
         if task.cancelled():
             for sender in self._senders:
                 sender.forget(request_id)
@@ -248,6 +251,9 @@ class StageWorker:
             task.cancel()
 
     async def _serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        if meta.get("request", meta).get("timeline"):
+            self._ports.marked[request_id] = set()
+            self._ports.mark(request_id, "received")
         try:
             await self._stage.serve(request_id, meta)
         except RequestError as error:

@@ -84,6 +84,7 @@ class Code2WavStage:
             receiver.forget(chunk.request_id)
             return
         codes = chunk.tensors["codes"].numpy() if "codes" in chunk.tensors else None
+        self._ports.mark(chunk.request_id, "first_frames")
         self._from[chunk.request_id] = receiver
         self._watches[chunk.request_id].hear()
         self._engine.push(chunk.request_id, codes, chunk.last)
@@ -131,6 +132,8 @@ class Code2WavStage:
             receiver.grant(request_id)
         self._num_frames[request_id] += len(codes)
         tensors = {"pcm": Tensor.from_numpy(pcm)}
+        if len(pcm):
+            self._ports.mark(request_id, "first_samples")
         if self._wants_codes[request_id]:
             tensors["codes"] = Tensor.from_numpy(codes)
         meta = {"frames": self._num_frames[request_id]} if last else {}

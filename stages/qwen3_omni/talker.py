@@ -201,7 +201,10 @@ class Talker:
             "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
         }
         params.extra_args = {"omnistage": options}
+        if request.get("timeline"):
+            params.output_kind = RequestOutputKind.DELTA
         async for output in self._engine.generate(self._prompt(len(prompt)), params, request_id):
+            self._ports.mark(request_id, "first_code")
             if output.outputs[0].stop_reason == OVERDUE:
                 raise overdue(self._ports.source, self._ports.name)
 

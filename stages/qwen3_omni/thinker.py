@@ -136,6 +136,8 @@ class Thinker:
         try:
             async for chunk in self._chat.stream(request_id, meta["body"]):
                 is_last = not chunk["choices"]  # the usage chunk, always asked for
+                if any(choice.get("token_ids") for choice in chunk["choices"]):
+                    self._ports.mark(request_id, "first_token")
                 if spoken is not None:
                     spoken.add(chunk)
                     if is_last:
@@ -147,6 +149,7 @@ class Thinker:
     def _rendered(
         self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
     ) -> dict[str, Any]:
+        self._ports.mark(request_id, "rendered")
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
         if spoken is not None:
             spoken.open(prompt["prompt_token_ids"], grids)

@@ -8,8 +8,10 @@ from support.virtual_time import VirtualTimeLoop, run_virtual
 
 from omnistage.bench.client import ServerError
 from omnistage.bench.load import ClosedLoop, Load, OpenLoop, arrivals
-from omnistage.bench.report import Level, Report
+from omnistage.bench.metrics import Packet
+from omnistage.bench.report import Level, Report, Sample
 from omnistage.bench.run import PROBE_S, Plan, probe_lag, run_plan
+from omnistage.bench.table import timeline_table
 from omnistage.bench.workload import Workload
 
 TEXT = Workload(seed=1, prompt_words=20, max_tokens=8)
@@ -186,3 +188,20 @@ def test_a_client_that_cannot_keep_up_knows_by_how_much() -> None:
     lags_s = run_virtual(run())
     assert max(lags_s) == pytest.approx(0.5 - PROBE_S / 2)
     assert sorted(lags_s)[:-1] == pytest.approx([0.0] * (len(lags_s) - 1))
+
+
+def test_a_timeline_is_shown_up_to_the_first_sound() -> None:
+    marks = {"gateway.received": 0.0, "thinker.first_token": 0.02, "gateway.first_audio": 0.1}
+    samples = tuple(
+        Sample(
+            number=number,
+            start_s=0.0,
+            end_s=1.0,
+            packets=(Packet(0.11, 0.4),),
+            timeline_s={**marks, "gateway.first_audio": 0.1 + number / 50, "gateway.later": 2.0},
+        )
+        for number in range(2)
+    )
+    level = Level(concurrency=1, duration_s=1.0, client_cpu=0.0, samples=samples)
+    assert level.timeline_s == pytest.approx({**marks, "gateway.first_audio": 0.11})
+    assert timeline_table(level).row_count == 3

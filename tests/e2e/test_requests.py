@@ -113,3 +113,30 @@ async def test_an_ignored_end_of_speech_is_not_spoken(server: TinyServer) -> Non
             HELLO, seed=seed, max_completion_tokens=4, stage_params={"talker": talker}
         )
         assert len(reply.codes) == 90
+
+
+async def test_a_timeline_follows_the_request_through_every_stage(server: TinyServer) -> None:
+    started = time.monotonic()
+    reply = await server.ask(HELLO, return_timeline=True)
+    took_ms = 1e3 * (time.monotonic() - started)
+    marks = [(f"{mark['stage']}.{mark['event']}", mark["ms"]) for mark in reply.raw["timeline"]]
+    names = [name for name, _ in marks]
+    expected = [
+        "gateway.received",
+        "gateway.sent",
+        "thinker.received",
+        "thinker.rendered",
+        "thinker.first_token",
+        "talker.first_code",
+        "code2wav.first_frames",
+        "code2wav.first_samples",
+        "gateway.first_audio",
+    ]
+    assert [name for name in names if name in expected] == expected
+    assert set(names) - set(expected) == {
+        "talker.received",
+        "code2wav.received",
+        "gateway.first_text",
+    }
+    assert 0 < marks[-1][1] < took_ms
+    await settle(server, 2)

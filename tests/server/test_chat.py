@@ -152,6 +152,21 @@ def test_a_whole_spoken_answer(form: str, openai: OpenAI) -> None:
     assert completion.usage.completion_tokens == 3 + NUM_FRAMES
 
 
+def test_a_timeline_comes_before_the_last_events_and_in_a_whole_answer(
+    client: httpx.Client,
+) -> None:
+    body = spoken("words", return_timeline=True)
+    events = events_of(client, body)
+    (told,) = [event for event in events if "timeline" in event]
+    assert told["choices"] == []
+    whole = client.post("/v1/chat/completions", json=body).json()
+    for timeline in (told["timeline"], whole["timeline"]):
+        names = [(mark["stage"], mark["event"]) for mark in timeline]
+        assert names[:2] == [("gateway", "received"), ("gateway", "sent")]
+        assert {event for _, event in names[2:]} == {"first_text", "first_audio"}
+        assert timeline[0]["ms"] == 0.0
+
+
 def test_streamed_speech_keeps_openai_s_order(client: httpx.Client) -> None:
     body = spoken("words", stream_options={"include_usage": True}, return_codes=True)
     events = events_of(client, body)
