@@ -42,10 +42,16 @@ class _Stream:
 
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
-        self.positions: list[Ints] = []
-        self.values: list[torch.Tensor] = []
+        self.parts: list[tuple[Exported, torch.Tensor, int, int]] = []  # lines of steps
         self.num_waiting = 0
         self.num_sent = 0
+
+    def take(self) -> tuple[Ints, torch.Tensor]:
+        """Positions and values of all that waits; it waits no longer."""
+        positions = [step.positions[start:end] for step, _, start, end in self.parts]
+        values = [values[start:end] for _, values, start, end in self.parts]
+        self.parts, self.num_waiting = [], 0
+        return np.concatenate(positions), torch.cat(values)
 
 
 class Exporter(BlockedQuery):
@@ -114,13 +120,12 @@ class Exporter(BlockedQuery):
 
     def _gather(self, exported: Exported, values: torch.Tensor) -> None:
         edges = np.flatnonzero(np.diff(exported.rows, prepend=-1))
-        ends = [*edges[1:].tolist(), len(exported.rows)]
-        for start, end in zip(edges.tolist(), ends, strict=True):
-            stream = self._streams.get(int(exported.rows[start]))
+        rows, starts = exported.rows[edges].tolist(), edges.tolist()
+        for row, start, end in zip(rows, starts, [*starts[1:], len(exported.rows)], strict=True):
+            stream = self._streams.get(row)
             if stream is None:
                 continue
-            stream.positions.append(exported.positions[start:end])
-            stream.values.append(values[start:end])
+            stream.parts.append((exported, values, start, end))
             stream.num_waiting += end - start
             if self._sizes and stream.num_waiting >= self._target(stream):
                 self._send(stream, last=False)
@@ -131,14 +136,11 @@ class Exporter(BlockedQuery):
     def _send(self, stream: _Stream, last: bool) -> None:
         tensors = {}
         index = 0
-        if stream.values:
-            positions = np.concatenate(stream.positions)
-            values = torch.cat(stream.values)
+        if stream.parts:
+            positions, values = stream.take()
             index = int(positions[0])
             tensors = {self._kind: to_tensor(values), "positions": Tensor.from_numpy(positions)}
         chunk = Chunk(stream.request_id, self._kind, index, tensors, {}, last)
-        stream.positions, stream.values = [], []
-        stream.num_waiting = 0
         stream.num_sent += 1
         try:
             self._sender.send(chunk)

@@ -56,6 +56,7 @@ class RequestInputs:
     """The inputs of one request, as far as they have come."""
 
     def __init__(self, options: Mapping[str, Any], max_model_len: int) -> None:
+        self.request_id: str = options["id"]
         prompt = np.frombuffer(options["inputs"], np.int32).reshape(-1, NUM_INPUTS)
         num_prompt = len(prompt)
         self.table = np.empty((max_model_len + 1, NUM_INPUTS), np.int32)

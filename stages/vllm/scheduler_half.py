@@ -13,7 +13,7 @@ from vllm.v1.request import Request
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.ledger import Held, Ledger
-from omnistage.stages.vllm.ports import exporter_of
+from omnistage.stages.vllm.ports import BlockedQuery, exporter_of
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
 
@@ -50,6 +50,7 @@ class SchedulerHalf:
         self._export: dict[int, npt.NDArray[np.bool_] | bool] = {}
         self._ids: dict[str, str] = {}
         self._next_look = 0.0
+        self._exporter: BlockedQuery | None = None
         shape = (num_rows + 1, max_model_len + 1, step.NUM_INPUTS) if late_inputs else (1, 1, 1)
         self._table = np.zeros(shape, np.int32)
 
@@ -59,22 +60,24 @@ class SchedulerHalf:
         """Take what has arrived for requests; once a step, before any other question."""
         if self._late is not None:
             self._late.collect()
+            self._exporter = exporter_of(self._engine_id)
 
     def can_run(self, request: Request) -> bool:
         """Whether every token that the scheduler could give this request now has its input."""
-        options = bridge_options(request)
-        if self._late is None or not options:
+        if self._late is None:
             return True
         inputs = self._inputs.get(request.request_id)
         if inputs is None:
+            options = bridge_options(request)
+            if not options:
+                return True
             inputs = self._inputs[request.request_id] = self._late.open(options)
         done = request.num_computed_tokens
         if done < inputs.num_prompt:
             needed = min(inputs.num_prompt, done + self._max_step_tokens)
         else:
             needed = done + 1
-            exporter = exporter_of(self._engine_id)
-            if exporter is not None and exporter.is_blocked(options["id"]):
+            if self._exporter is not None and self._exporter.is_blocked(inputs.request_id):
                 return False
         return inputs.available >= needed
 
