@@ -34,7 +34,6 @@ class Workload:
     seed: int
     prompt_words: int
     max_tokens: int
-    words: Sequence[str] = tuple(WORDS)
     modalities: tuple[str, ...] = ("text",)
     voice: str | None = None
     audio_format: str = "pcm16"
@@ -42,6 +41,7 @@ class Workload:
     ignore_eos: bool = False
     temperature: float | None = None
     has_timeline: bool = False
+    words: Sequence[str] = tuple(WORDS)
     overrides: tuple[Mapping[str, Any], ...] = field(default=())
 
     def prompt(self, number: int) -> str:
