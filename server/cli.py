@@ -2,6 +2,7 @@
 
 import os
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -151,6 +152,33 @@ def connectors() -> None:
             f"{figures.gb_per_s:.2f}",
             f"{figures.memcpy_ratio:.2f}",
         )
+    Console().print(table)
+
+
+@bench.command()
+def stages(
+    target: Annotated[str, typer.Argument(help="A model folder; its weights are not read.")],
+    batch: Annotated[list[int] | None, typer.Option(help="Rows at once; repeatable.")] = None,
+    length: Annotated[
+        list[int] | None, typer.Option(help="Codec frames a chunk; repeatable.")
+    ] = None,
+) -> None:
+    """The code predictor and code2wav alone, each over the time its bytes take."""
+    from omnistage.stages.qwen3_omni.stage_bench import StageBench
+
+    measured = StageBench(target)
+    table = Table(
+        *("part", "batch", "work", "ms", "floor ms", "of the floor"),
+        title=f"floor: weights at {measured.bytes_per_s / 1e12:.2f} TB/s, a large copy",
+    )
+    batches = batch or [1, 8, 64]
+    parts = chain(
+        measured.code_predictor(batches), measured.code2wav(batches, length or [1, 2, 8, 25])
+    )
+    for part in parts:
+        times = f"{1e3 * part.time_s:.3f}", f"{1e3 * part.floor_s:.3f}"
+        ratio = f"{part.time_s / part.floor_s:.1f}"
+        table.add_row(part.name, str(part.batch), part.work, *times, ratio)
     Console().print(table)
 
 

@@ -115,6 +115,11 @@ class Code2Wav:
         )
         return cls(vocoder)
 
+    @property
+    def vocoder(self) -> StreamingVocoder:
+        """What decodes."""
+        return self._vocoder
+
     def warm_up(self) -> None:
         """Decode once what the first requests will need, so that they do not pay for it."""
         if self._vocoder.device.type == "cuda":

@@ -21,7 +21,7 @@ from omnistage.stages.vllm.engine import make_engine, refuse_preemption
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
-from omnistage.stages.vllm.warm_up import warm_up_lengths
+from omnistage.stages.vllm.warm_up import warm_up_lengths, warm_up_samplings
 from omnistage.stages.watch import overdue
 
 logger = logging.getLogger(__name__)
@@ -82,10 +82,15 @@ class Talker:
         return self._folder.name
 
     async def _warm_up(self) -> None:
-        for length in (0, *warm_up_lengths(self._engine.vllm_config)):
-            await self._speak_nothing(f"warm-up-{length}", length)
+        config = self._engine.vllm_config
+        for length in (0, *warm_up_lengths(config)):
+            await self._speak_nothing(f"warm-up-{length}", length, {})
+        for count, keep in warm_up_samplings(config):
+            wanted = {"top_k": 0, "top_p": 1.0, **keep}
+            names = (f"warm-up-{number}" for number in range(count))
+            await asyncio.gather(*(self._speak_nothing(name, 0, wanted) for name in names))
 
-    async def _speak_nothing(self, request_id: str, length: int) -> None:
+    async def _speak_nothing(self, request_id: str, length: int, wanted: Mapping[str, Any]) -> None:
         """Two frames for nobody, after a prompt of at least so many tokens."""
         ids = self._ids
         speaker = min(ids.speakers)
@@ -105,7 +110,7 @@ class Talker:
             complete=True,
         )
         num_frames = min(2, self._max_model_len - len(prompt) - 1)
-        params = self._sampling({"max_tokens": num_frames, "ignore_eos": True}, 0)
+        params = self._sampling({"max_tokens": num_frames, "ignore_eos": True, **wanted}, 0)
         params.extra_args = {"omnistage": {**options, "export": False}}
         async for _ in self._engine.generate(self._prompt(len(prompt)), params, request_id):
             pass

@@ -1,5 +1,6 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -18,7 +19,7 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.ports import BridgeConfig
-from omnistage.stages.vllm.warm_up import warm_up_lengths
+from omnistage.stages.vllm.warm_up import warm_up_lengths, warm_up_samplings
 
 logger = logging.getLogger(__name__)
 
@@ -115,15 +116,24 @@ class Thinker:
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
         async for _ in self._chat.stream("warm-up", body):
             pass
-        for length in warm_up_lengths(self._engine.vllm_config):
-            prompt = {"prompt_token_ids": [0] * length}
-            params = SamplingParams(max_tokens=1)
-            async for _ in self._engine.generate(prompt, params, f"warm-up-{length}"):
-                pass
+        await self._warm_up()
         await self._engine.reset_prefix_cache()
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
         return {"max_model_len": self._engine.model_config.max_model_len}
+
+    async def _warm_up(self) -> None:
+        async def answer(name: str, length: int, **keep: Any) -> None:
+            prompt = {"prompt_token_ids": [0] * length}
+            params = SamplingParams(max_tokens=2, **keep)
+            async for _ in self._engine.generate(prompt, params, f"warm-up-{name}"):
+                pass
+
+        config = self._engine.vllm_config
+        for length in warm_up_lengths(config):
+            await answer(str(length), length)
+        for count, keep in warm_up_samplings(config):
+            await asyncio.gather(*(answer(str(number), 16, **keep) for number in range(count)))
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Stream one answer; with audio, feed the talker."""
