@@ -9,7 +9,7 @@ TUNED_LENGTHS = (512, 1024, 1536, 2048, 3072, 4096)
 ODD = 3  # Triton compiles anew for a length that 16 does not divide
 # vLLM samples so many requests and more with a kernel of its own; 16 divides the second.
 SAMPLED_TOGETHER = (8, 16)
-FILTERS = ({"top_k": 50}, {"top_p": 0.8}, {"top_k": 50, "top_p": 0.8})
+FILTERS: tuple[dict[str, float], ...] = ({"top_k": 50}, {"top_p": 0.8}, {"top_k": 50, "top_p": 0.8})
 
 
 def warm_up_lengths(config: VllmConfig) -> list[int]:
