@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4
@@ -24,7 +32,16 @@ NumTokens = Annotated[Count, Field(ge=1, le=1 << 31)]
 MinTokens = Annotated[Count, Field(ge=0, le=1 << 31)]
 TokenId = Annotated[Count, Field(ge=0, lt=1 << 31)]
 TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
-Texts = Annotated[list[Annotated[str, Field(min_length=1)]], Field(max_length=1024)]
+
+
+def _word(value: str) -> str:
+    """vLLM before 0.32 fails on a word that makes no token."""
+    if not value.strip():
+        raise ValueError("must have more than white space")
+    return value
+
+
+Words = Annotated[list[Annotated[str, AfterValidator(_word)]], Field(max_length=1024)]
 
 
 def _voice_name(voice: Any) -> Any:
@@ -113,7 +130,7 @@ class ChatRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
-    bad_words: Texts | None = None
+    bad_words: Words | None = None
     ignore_eos: Flag | None = None
     include_stop_str_in_output: Flag | None = None
     skip_special_tokens: Flag | None = None

@@ -51,9 +51,11 @@ class Chat:
         }
         self._chat = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
         self._name = name
+        self._vocab_size = engine.model_config.get_vocab_size()
 
     async def stream(self, request_id: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
         """Chunks of one completion, each with its token ids; raises RequestError."""
+        self._check_stops(body)
         fields = {
             **body,
             "model": self._name,
@@ -91,6 +93,13 @@ class Chat:
             await result.aclose()
         if not is_whole:
             raise RequestError(500, "The engine ended the answer before its usage.")
+
+    def _check_stops(self, body: Mapping[str, Any]) -> None:
+        """vLLM checks the ids itself since 0.32 only; its samplers write to the logits at them."""
+        for token_id in body.get("stop_token_ids") or ():
+            if token_id >= self._vocab_size:
+                message = f"{token_id} is no token: the model has {self._vocab_size}"
+                raise RequestError(400, message, param="stop_token_ids", code="invalid_value")
 
 
 def blamed(place: Sequence[str | int]) -> str | None:

@@ -251,7 +251,7 @@ BAD = [
         chat_template_kwargs={"messages": []},
     ),
     bad("a stop token that is none", "stop_token_ids", stop_token_ids=[1 << 30]),
-    bad("a bad word of no token", "bad_words", bad_words=["  "]),
+    bad("a bad word of no token", "bad_words[0]", bad_words=["  "]),
     bad("tools that are none", "tools[0].type", tools=[{"type": "hammer"}]),
     bad("a choice of no tool", "tool_choice", tool_choice="required"),
     # Lengths
