@@ -6,6 +6,7 @@ from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.errors import install_error_handlers
 from omnistage.server.health import health_routes
+from omnistage.server.images import Images
 from omnistage.server.json_body import JsonRoute
 from omnistage.server.models import model_routes
 from omnistage.server.orchestrator import Orchestrator
@@ -28,5 +29,6 @@ def build_app(
     chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes = APIRouter(route_class=JsonRoute)
     json_routes.post("/v1/chat/completions", response_model=None)(chat.create)
+    json_routes.post("/v1/images/generations", response_model=None)(Images(orchestrator).create)
     app.include_router(json_routes)
     return app

@@ -111,6 +111,7 @@ class SpeechChunks:
         """A delta of the transcript or of the sound."""
         if isinstance(output, TextOutput):
             return self._open(output.chunk) + self._take_text(output.chunk)
+        assert isinstance(output, AudioOutput)
         return self._open({}) + self._take_audio(output)
 
     def _open(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:

@@ -21,7 +21,7 @@ bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=T
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
 YAML_ENDINGS = (".yaml", ".yml")
-TINY_MODELS = ("qwen3-omni",)
+TINY_MODELS = ("qwen3-omni", "qwen-image")
 
 
 class LoadFormat(StrEnum):
@@ -127,6 +127,11 @@ def tiny(
     """Write a tiny checkpoint with random weights."""
     if model not in TINY_MODELS:
         raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
+    if model == "qwen-image":
+        from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
+
+        write_tiny_qwen_image(folder, seed)
+        return
     if real_size:
         from omnistage.stages.qwen3_omni.real_size import write_real_size_folder
 

@@ -55,13 +55,26 @@ class AudioOutput:
     last: bool = False
 
 
-Output = TextOutput | AudioOutput
+@dataclass(frozen=True, slots=True)
+class ImageOutput:
+    """One picture, or the number of a step that was taken; `last` on the last picture."""
+
+    pixels: bytes = b""  # [height, width, 3]
+    width: int = 0
+    height: int = 0
+    step: int = 0
+    last: bool = False
+
+
+Output = TextOutput | AudioOutput | ImageOutput
 
 
 def output_of(chunk: Chunk) -> Output:
     """Read an output's chunk."""
     if chunk.kind == "text":
         return TextOutput(chunk.meta["chunk"], chunk.last)
+    if chunk.kind == "image":
+        return image_of(chunk)
     pcm = chunk.tensors.get("pcm")
     codes = chunk.tensors.get("codes")
     return AudioOutput(
@@ -70,3 +83,12 @@ def output_of(chunk: Chunk) -> Output:
         int(chunk.meta.get("frames", 0)),
         chunk.last,
     )
+
+
+def image_of(chunk: Chunk) -> ImageOutput:
+    """Read a picture or a step."""
+    tensor = chunk.tensors.get("pixels")
+    if tensor is None:
+        return ImageOutput(step=int(chunk.meta["step"]), last=chunk.last)
+    height, width, _ = tensor.shape
+    return ImageOutput(bytes(tensor.data), width, height, last=chunk.last)

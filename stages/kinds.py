@@ -26,5 +26,8 @@ KINDS = {
         frozenset({"audio"}),
         samples=False,
     ),
+    "diffusers": Kind(
+        "omnistage.stages.diffusion.stage:DiffusionStage", frozenset({"image"}), samples=False
+    ),
     "vllm.text": Kind("omnistage.stages.vllm.text:TextStage", frozenset({"text"})),
 }

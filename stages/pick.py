@@ -12,6 +12,8 @@ TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhe
 
 def pick_graph(model: str, num_gpus: int) -> Path:
     """The graph file of a folder or a Hugging Face name; raises GraphError."""
+    if (Path(model) / "model_index.json").is_file():
+        return GRAPHS / "diffusers.yaml"
     config = _config(model)
     if config.get("model_type") != "qwen3_omni_moe":
         return GRAPHS / "vllm_text.yaml"

@@ -68,6 +68,7 @@ class StepBatcher:
         self._numbers = itertools.count()
         self._num_forwards = 0
         self.batch_sizes: list[int] = []
+        self._pings: list[Future[None]] = []
         self._changed = threading.Condition()
         self._is_closed = False
         self._axes = Axes.learn(self._first_call(once), self._first_call(twice))
@@ -91,6 +92,14 @@ class StepBatcher:
             job.is_cancelled = True
             self._changed.notify()
 
+    def ping(self) -> "Future[None]":
+        """Done when the engine's thread is between two steps."""
+        answer: Future[None] = Future()
+        with self._changed:
+            self._pings.append(answer)
+            self._changed.notify()
+        return answer
+
     def close(self) -> None:
         """Cancel all requests and end the thread; the pipeline is as it was."""
         with self._changed:
@@ -107,11 +116,14 @@ class StepBatcher:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not self._jobs and not self._new and not self._is_closed:
+                while not (self._jobs or self._new or self._pings or self._is_closed):
                     self._changed.wait()
                 new, self._new = self._new, []
+                pings, self._pings = self._pings, []
                 if self._is_closed and not self._jobs and not new:
                     return
+            for ping in pings:
+                ping.set_result(None)
             for job in new:
                 self._jobs.append(job)
                 job.run = greenlet(self._call_pipeline)

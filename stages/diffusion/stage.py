@@ -1,0 +1,130 @@
+"""The diffusion stage: any Diffusers pipeline, unmodified, its steps batched across requests."""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from diffusers import DiffusionPipeline
+
+from omnistage.connectors.chunk import Tensor
+from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.failure import RequestError
+from omnistage.stages.stage import StagePorts
+
+logger = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+OPTIONS = frozenset({"dtype", "max_batch", "warm_up"})
+# Fields of a request that are arguments of a pipeline, if it has them.
+ARGUMENTS = (
+    "negative_prompt",
+    "width",
+    "height",
+    "num_inference_steps",
+    "guidance_scale",
+    "true_cfg_scale",
+)
+COUNT = "num_images_per_prompt"
+ON_STEP = "callback_on_step_end"
+
+
+class DiffusionStage:
+    """Loads a pipeline and runs requests in it.
+
+    `engine`: `dtype`, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that
+    come before the first request, such as a small height and width).
+    """
+
+    def __init__(self, ports: StagePorts) -> None:
+        unknown = sorted(set(ports.engine) - OPTIONS)
+        if unknown:
+            allowed = ", ".join(sorted(OPTIONS))
+            raise ValueError(f"unknown engine argument {unknown[0]}; allowed: {allowed}")
+        dtype = ports.engine.get("dtype", "bfloat16" if torch.cuda.is_available() else "float32")
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+        self._ports = ports
+        self._dtype = DTYPES[dtype]
+
+    async def start(self) -> dict[str, Any]:
+        """Load, and make two pictures."""
+        self._engine = await asyncio.to_thread(self._load)
+        return {}
+
+    def _load(self) -> StepBatcher:
+        pipeline = DiffusionPipeline.from_pretrained(self._ports.model, torch_dtype=self._dtype)
+        pipeline.to("cuda" if torch.cuda.is_available() else "cpu")
+        pipeline.set_progress_bar_config(disable=True)
+        self._known = inspect.signature(pipeline.__call__).parameters
+        once = {
+            "prompt": "A warm-up.",
+            "num_inference_steps": 1,
+            **self._ports.engine.get("warm_up", {}),
+        }
+        max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
+        return StepBatcher(pipeline, once, {**once, COUNT: 2}, max_batch)
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Make the pictures of one request; each step is told."""
+        loop = asyncio.get_running_loop()
+        body = meta["body"]
+
+        def told(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
+            progress = {"step": step + 1}
+            loop.call_soon_threadsafe(self._ports.send_output, request_id, "image", progress)
+            return tensors
+
+        job = self._engine.submit(**self._arguments(body, meta.get("seed"), told))
+        try:
+            result = await awaited(job.result)
+        except asyncio.CancelledError:
+            self._engine.cancel(job)
+            raise
+        except ValueError as error:  # a pipeline's own check of its arguments
+            raise RequestError(400, str(error), code="invalid_value") from error
+        pictures = to_uint8(result.images)
+        for index, picture in enumerate(pictures):
+            tensors = {"pixels": Tensor.from_numpy(picture)}
+            last = index == len(pictures) - 1
+            self._ports.send_output(request_id, "image", {"index": index}, tensors, last)
+
+    def _arguments(
+        self, body: Mapping[str, Any], seed: int | None, told: Callable[..., Any]
+    ) -> dict[str, Any]:
+        arguments = {"prompt": body["prompt"], COUNT: body.get("n", 1), "output_type": "np"}
+        for name in ARGUMENTS:
+            if body.get(name) is None:
+                continue
+            if name not in self._known:
+                raise RequestError(400, f"this pipeline takes no {name}", param=name)
+            arguments[name] = body[name]
+        if seed is not None:
+            arguments["generator"] = torch.Generator().manual_seed(seed)
+        if ON_STEP in self._known:
+            arguments[ON_STEP] = told
+        return arguments
+
+    async def alive(self) -> None:
+        """A question that only the engine's thread can answer."""
+        await awaited(self._engine.ping())
+
+    async def close(self) -> None:
+        """Cancel what runs and end the engine's thread."""
+        await asyncio.to_thread(self._engine.close)
+
+
+async def awaited(future: "Future[Any]") -> Any:
+    """A future of another thread; ours may be cancelled, that one goes on."""
+    return await asyncio.shield(asyncio.wrap_future(future))
+
+
+def to_uint8(images: npt.NDArray[np.float32]) -> list[npt.NDArray[np.uint8]]:
+    """Pictures [height, width, 3] of 0..255 from [n, height, width, 3] of 0..1."""
+    rounded = (np.asarray(images).clip(0, 1) * 255).round().astype(np.uint8)
+    return [np.ascontiguousarray(picture) for picture in rounded]
