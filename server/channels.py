@@ -8,6 +8,7 @@ from omnistage.stages.graph import StageGraph
 
 GATEWAY_CONNECTOR = "shm"
 REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it
+IMAGES_ARENA_MB = 112  # and so does the largest picture, 4096 x 4096 x 3
 
 Options = Mapping[str, int | float | str | bool]
 MakeConnector = Callable[[str, Path, Options], Connector]
@@ -30,10 +31,12 @@ class Channels:
         self.gateway = make_connector(GATEWAY_CONNECTOR, directory, {})
         self._channels: list[tuple[Connector, str]] = []
         large = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": REQUESTS_ARENA_MB})
+        images = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": IMAGES_ARENA_MB})
         for name in graph.stages:
             requests = large if name == graph.entry else self.gateway
+            outputs = images if graph.outputs.get("image") == name else self.gateway
             self._channels.append((requests, requests_address(name)))
-            self._channels.append((self.gateway, outputs_address(name)))
+            self._channels.append((outputs, outputs_address(name)))
         for edge in graph.edges:
             options = dict(edge.connector.options)
             rows = make_connector(edge.connector.name, directory, options)

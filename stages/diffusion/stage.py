@@ -51,6 +51,7 @@ class DiffusionStage:
             raise ValueError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
         self._ports = ports
         self._dtype = DTYPES[dtype]
+        self._running: set[str] = set()
 
     async def start(self) -> dict[str, Any]:
         """Load, and make two pictures."""
@@ -76,11 +77,11 @@ class DiffusionStage:
         body = meta["body"]
 
         def told(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
-            progress = {"step": step + 1}
-            loop.call_soon_threadsafe(self._ports.send_output, request_id, "image", progress)
+            loop.call_soon_threadsafe(self._tell_step, request_id, step + 1)
             return tensors
 
         job = self._engine.submit(**self._arguments(body, meta.get("seed"), told))
+        self._running.add(request_id)
         try:
             result = await awaited(job.result)
         except asyncio.CancelledError:
@@ -88,11 +89,18 @@ class DiffusionStage:
             raise
         except ValueError as error:  # a pipeline's own check of its arguments
             raise RequestError(400, str(error), code="invalid_value") from error
-        pictures = to_uint8(result.images)
+        finally:
+            self._running.discard(request_id)
+        pictures = await asyncio.to_thread(to_uint8, result.images)
         for index, picture in enumerate(pictures):
             tensors = {"pixels": Tensor.from_numpy(picture)}
             last = index == len(pictures) - 1
             self._ports.send_output(request_id, "image", {"index": index}, tensors, last)
+
+    def _tell_step(self, request_id: str, step: int) -> None:
+        """A step may be told after its request was cancelled: nobody waits for it then."""
+        if request_id in self._running:
+            self._ports.send_output(request_id, "image", {"step": step})
 
     def _arguments(
         self, body: Mapping[str, Any], seed: int | None, told: Callable[..., Any]

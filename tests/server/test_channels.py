@@ -2,10 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.body_limit import MAX_BODY_BYTES
-from omnistage.server.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB
+from omnistage.server.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
+from omnistage.server.images import MAX_SIDE
+from omnistage.stages.graph import StageGraph
 
 
 def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> None:
@@ -20,3 +24,23 @@ def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> N
     sender.close()
     receiver.close()
     connector.destroy("requests")
+
+
+def test_the_largest_picture_fits_the_channel_of_its_stage(run_directory: Path) -> None:
+    graph = StageGraph.model_validate(
+        {"model": "a", "stages": {"dit": {"kind": "diffusers"}}, "outputs": {"image": "dit"}}
+    )
+    channels = Channels(graph, run_directory, make_connector)
+    channels.create()
+    sender = channels.gateway.sender("dit.gateway")
+    receiver = channels.gateway.receiver("dit.gateway")
+    pixels = Tensor.from_numpy(np.zeros((MAX_SIDE, MAX_SIDE, 3), np.uint8))
+    for index in range(2):
+        sender.send(Chunk("a", "image", index, {"pixels": pixels}))
+        got = receiver.receive()
+        assert got is not None
+        assert got.tensors["pixels"].num_bytes == pixels.num_bytes
+        receiver.grant("a")
+    sender.close()
+    receiver.close()
+    channels.destroy()
