@@ -127,6 +127,8 @@ def tiny(
     """Write a tiny checkpoint with random weights."""
     if model not in TINY_MODELS:
         raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
+    if real_size and model != "qwen3-omni":
+        raise fail(f"{model} has no real size here: only qwen3-omni has")
     if model == "qwen-image":
         from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
 

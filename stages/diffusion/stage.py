@@ -20,7 +20,7 @@ from omnistage.stages.stage import StagePorts
 logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-OPTIONS = frozenset({"dtype", "max_batch", "warm_up"})
+OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up"})
 # Fields of a request that are arguments of a pipeline, if it has them.
 ARGUMENTS = (
     "negative_prompt",
@@ -46,6 +46,8 @@ class DiffusionStage:
         if unknown:
             allowed = ", ".join(sorted(OPTIONS))
             raise ValueError(f"unknown engine argument {unknown[0]}; allowed: {allowed}")
+        if ports.engine.get("load_format", "auto") != "auto":
+            raise ValueError("load_format: a pipeline has weights of its own only, 'auto'")
         dtype = ports.engine.get("dtype", "bfloat16" if torch.cuda.is_available() else "float32")
         if dtype not in DTYPES:
             raise ValueError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")

@@ -147,3 +147,10 @@ def test_a_load_format_goes_to_every_stage(monkeypatch: pytest.MonkeyPatch) -> N
     stages = served[0].stages.values()
     assert [stage.engine["load_format"] for stage in stages] == ["dummy"] * 3
     assert served[0].stages["code2wav"].engine["num_slots"] == 8
+
+
+def test_only_one_model_has_a_real_size(tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["tiny", "qwen-image", str(tmp_path / "a"), "--real-size"])
+    assert result.exit_code == 1
+    assert "no real size" in result.output
+    assert not (tmp_path / "a").exists()
