@@ -7,12 +7,13 @@ from typing import Any
 from omnistage.stages.graph_file import GraphError
 
 GRAPHS = Path(__file__).resolve().parent.parent / "stage_configs"
+PIPELINE_INDEX = "model_index.json"
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
 
 
 def pick_graph(model: str, num_gpus: int) -> Path:
     """The graph file of a folder or a Hugging Face name; raises GraphError."""
-    if (Path(model) / "model_index.json").is_file():
+    if _is_pipeline(model):
         return GRAPHS / "diffusers.yaml"
     config = _config(model)
     if config.get("model_type") != "qwen3_omni_moe":
@@ -22,6 +23,19 @@ def pick_graph(model: str, num_gpus: int) -> Path:
     if is_tiny or not num_gpus:
         return GRAPHS / "qwen3_omni_tiny.yaml"
     return GRAPHS / ("qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml")
+
+
+def _is_pipeline(model: str) -> bool:
+    """Whether it is a pipeline of Diffusers."""
+    if Path(model).is_dir():
+        return (Path(model) / PIPELINE_INDEX).is_file()
+    from huggingface_hub import hf_hub_download
+
+    try:
+        hf_hub_download(model, PIPELINE_INDEX)
+    except (OSError, ValueError):  # it has none, or there is no such model: `_config` will say
+        return False
+    return True
 
 
 def _config(model: str) -> dict[str, Any]:

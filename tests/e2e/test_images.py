@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import io
+import json
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +21,9 @@ from openai import OpenAI
 from PIL import Image
 from support.server import TinyServer, running_server
 
+from omnistage.stages.diffusion.stage import OPTIONS
 from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
+from omnistage.stages.graph import StageGraph
 from omnistage.stages.pick import GRAPHS, pick_graph
 
 pytestmark = pytest.mark.engine
@@ -172,6 +176,18 @@ async def test_an_image_model_does_not_chat(images: TinyServer) -> None:
         answer = await client.post(f"{images.url}/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert "makes image" in answer.json()["error"]["message"]
+
+
+async def test_the_documented_request_and_graph_work(images: TinyServer) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "diffusion.md").read_text()
+    (body,) = re.findall(r"-d '(\{.*?\})'", text, re.DOTALL)
+    asked = {**json.loads(body), "size": "64x64"}
+    async with httpx.AsyncClient(timeout=60) as client:
+        answer = await client.post(f"{images.url}/v1/images/generations", json=asked)
+    assert answer.status_code == 200, answer.text
+    (graph,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    stage = StageGraph.model_validate({"model": "a", **yaml.safe_load(graph)}).stages["dit"]
+    assert set(stage.engine) < OPTIONS
 
 
 def test_a_folder_of_a_pipeline_picks_its_graph(folder: Path) -> None:
