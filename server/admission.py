@@ -12,7 +12,7 @@ from omnistage.server.errors import field_path, invalid
 from omnistage.server.fields import DONE, check_refused, check_template_kwargs
 from omnistage.server.grammar import check_response_format, check_structured_outputs
 from omnistage.server.messages import checked_messages
-from omnistage.server.models import model_not_found
+from omnistage.server.models import check_model
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
 from omnistage.server.timeline import Timeline
@@ -67,8 +67,7 @@ class Admission:
         )
 
     def _check_fields(self, chat: ChatRequest) -> None:
-        if chat.model is not None and chat.model != self.graph.model:
-            raise model_not_found(chat.model, self.graph.model)
+        check_model(chat.model, self.graph.model)
         if chat.stream_options is not None and not chat.stream:
             raise invalid("stream_options", "is only allowed when stream is true")
         if chat.top_logprobs and not chat.logprobs:

@@ -1,13 +1,11 @@
 """POST /v1/chat/completions."""
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-import msgspec
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
@@ -15,7 +13,6 @@ from omnistage.server.admission import Admission
 from omnistage.server.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
 from omnistage.server.completion import Completion
-from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.fields import unknown_fields
 from omnistage.server.media_check import check_media, has_media
 from omnistage.server.orchestrator import Orchestrator
@@ -24,12 +21,7 @@ from omnistage.server.schema import ChatRequest
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.timeline import GATEWAY, Timeline
 from omnistage.server.wav import wav_header
-
-logger = logging.getLogger(__name__)
-
-CLIENT_CLOSED_REQUEST = 499
-MAX_WARNED = 8
-MAX_NAME = 64
+from omnistage.server.whole_answer import warning_headers, whole_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +63,7 @@ class ChatCompletions:
             stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
             stream.headers.update(headers)
             return stream
-        try:
-            completion = await unless_gone(http.receive, self._collect(answer))
-        except ClientGone:
-            logger.info("%s: the client hung up (499)", answer.request.id)
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        data = msgspec.json.encode(completion)
-        return Response(data, headers=headers, media_type="application/json")
+        return await whole_answer(http, answer.request.id, self._collect(answer), headers)
 
     def _answer(self, chat: ChatRequest) -> Answer:
         graph = self._orchestrator.graph
@@ -127,16 +113,6 @@ class ChatCompletions:
                 if not has_header:
                     has_header = _add_wav_header(chunk)
                 yield {**chunk, "usage": None} if answer.has_usage else chunk
-
-
-def warning_headers(unknown: Sequence[str]) -> dict[str, str]:
-    """A header that names the fields without effect."""
-    if not unknown:
-        return {}
-    names = [name.encode("ascii", "replace").decode()[:MAX_NAME] for name in unknown[:MAX_WARNED]]
-    shown = ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in names)
-    more = f" and {len(unknown) - MAX_WARNED} more" if len(unknown) > MAX_WARNED else ""
-    return {"x-omnistage-warning": f"unknown fields without effect: {shown}{more}"}
 
 
 def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:

@@ -74,6 +74,12 @@ def invalid(param: str, problem: str) -> ApiError:
     return ApiError(400, f"{param} {problem}.", param=param, code="invalid_value")
 
 
+def unsupported(param: str, asked: str | None = None) -> ApiError:
+    """A 400 for a known field that asks for what is not done; `asked` says what."""
+    message = f"{asked or param} is not supported."
+    return ApiError(400, message, param=param, code="unsupported_parameter")
+
+
 def field_path(location: Sequence[int | str]) -> str:
     """A place in a JSON body, such as `messages[0].content`."""
     path = ""

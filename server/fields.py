@@ -6,7 +6,7 @@ docs/api.md lists the same; a test compares the two.
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.server.errors import ApiError
+from omnistage.server.errors import unsupported
 from omnistage.server.messages import unknown_keys
 from omnistage.server.schema import AudioOptions, ChatRequest, StreamOptions
 
@@ -100,17 +100,13 @@ def check_refused(extra: Mapping[str, Any]) -> None:
     """Raise ApiError for the first known field that asks for what is not done."""
     for name in sorted(REFUSED & extra.keys()):
         if extra[name]:
-            raise ApiError(
-                400, f"{name} is not supported.", param=name, code="unsupported_parameter"
-            )
+            raise unsupported(name)
 
 
 def check_template_kwargs(given: Mapping[str, Any] | None) -> None:
     """Raise ApiError for what is no variable of a chat template."""
     for name in sorted(RENDERING & (given or {}).keys()):
-        param = f"chat_template_kwargs.{name}"
-        message = f"{param} is not supported."
-        raise ApiError(400, message, param=param, code="unsupported_parameter")
+        raise unsupported(f"chat_template_kwargs.{name}")
 
 
 def unknown_fields(chat: ChatRequest) -> list[str]:

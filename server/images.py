@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import logging
 import re
 import time
 from collections.abc import Mapping
@@ -10,28 +9,24 @@ from contextlib import aclosing
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import msgspec
 from fastapi import Request as HttpRequest
 from fastapi import Response
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnistage.server.chat import CLIENT_CLOSED_REQUEST, warning_headers
-from omnistage.server.disconnect import ClientGone, unless_gone
-from omnistage.server.errors import ApiError, invalid
-from omnistage.server.models import model_not_found
+from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.models import check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import ImageOutput, Request
 from omnistage.server.schema import Count, Flag, Number, Seed
+from omnistage.server.whole_answer import warning_headers, whole_answer
 
-logger = logging.getLogger(__name__)
-
-MAX_SIDE = 4096
+MIN_SIDE, MAX_SIDE = 16, 4096
 SIZE = re.compile(r"^([1-9][0-9]{0,4})x([1-9][0-9]{0,4})$")
 FORMATS = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
 DEFAULT_COMPRESSION = 100
 IGNORED = frozenset({"user", "moderation", "style"})
-Side = Annotated[Count, Field(ge=16, le=MAX_SIDE)]
+Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
 
 
@@ -70,22 +65,12 @@ class Images:
         """Validate and admit, then make all pictures."""
         request = self._request(asked)
         self._orchestrator.admit(request.outputs)
-        unknown = sorted((asked.model_extra or {}).keys() - IGNORED)
-        try:
-            answer = await unless_gone(http.receive, self._answer(asked, request))
-        except ClientGone:
-            logger.info("%s: the client hung up (499)", request.id)
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return Response(
-            msgspec.json.encode(answer),
-            headers=warning_headers(unknown),
-            media_type="application/json",
-        )
+        headers = warning_headers(sorted((asked.model_extra or {}).keys() - IGNORED))
+        return await whole_answer(http, request.id, self._answer(asked, request), headers)
 
     def _request(self, asked: ImageRequest) -> Request:
         graph = self._orchestrator.graph
-        if asked.model is not None and asked.model != graph.model:
-            raise model_not_found(asked.model, graph.model)
+        check_model(asked.model, graph.model)
         if "image" not in graph.outputs:
             makes = ", ".join(sorted(graph.outputs))
             raise ApiError(
@@ -97,8 +82,7 @@ class Images:
             ("background", asked.background == "transparent"),
         ):
             if is_asked:
-                message = f"{name} {getattr(asked, name)!r} is not supported."
-                raise ApiError(400, message, param=name, code="unsupported_parameter")
+                raise unsupported(name, f"{name} {getattr(asked, name)!r}")
         if asked.output_compression is not None and (asked.output_format or "png") == "png":
             raise invalid("output_compression", "is for jpeg and webp")
         width, height = self._size(asked)
@@ -127,8 +111,8 @@ class Images:
         if found is None:
             raise invalid("size", 'must be "auto" or WIDTHxHEIGHT, such as 1024x1024')
         width, height = int(found[1]), int(found[2])
-        if not (16 <= width <= MAX_SIDE and 16 <= height <= MAX_SIDE):
-            raise invalid("size", f"must have sides of 16 to {MAX_SIDE}")
+        if not all(MIN_SIDE <= side <= MAX_SIDE for side in (width, height)):
+            raise invalid("size", f"must have sides of {MIN_SIDE} to {MAX_SIDE}")
         return width, height
 
     async def _answer(self, asked: ImageRequest, request: Request) -> Mapping[str, Any]:

@@ -15,6 +15,12 @@ def model_not_found(name: str, served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
+def check_model(name: str | None, served: str) -> None:
+    """Raise ApiError for a request that names another model."""
+    if name is not None and name != served:
+        raise model_not_found(name, served)
+
+
 def model_routes(served: str) -> APIRouter:
     """GET /v1/models and /v1/models/{id}; ids may contain slashes."""
     router = APIRouter()

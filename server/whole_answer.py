@@ -1,0 +1,42 @@
+"""Answers that are not streamed: JSON, once all of it is there."""
+
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from fastapi import Request, Response
+
+from omnistage.server.disconnect import ClientGone, unless_gone
+
+logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499
+MAX_WARNED = 8
+MAX_NAME = 64
+
+
+async def whole_answer(
+    http: Request,
+    request_id: str,
+    making: Coroutine[Any, Any, Mapping[str, Any]],
+    headers: Mapping[str, str],
+) -> Response:
+    """What `making` makes, as JSON; it is cancelled if the client hangs up."""
+    try:
+        made = await unless_gone(http.receive, making)
+    except ClientGone:
+        logger.info("%s: the client hung up (499)", request_id)
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+    data = msgspec.json.encode(made)
+    return Response(data, headers=dict(headers), media_type="application/json")
+
+
+def warning_headers(unknown: Sequence[str]) -> dict[str, str]:
+    """A header that names the fields without effect."""
+    if not unknown:
+        return {}
+    names = [name.encode("ascii", "replace").decode()[:MAX_NAME] for name in unknown[:MAX_WARNED]]
+    shown = ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in names)
+    more = f" and {len(unknown) - MAX_WARNED} more" if len(unknown) > MAX_WARNED else ""
+    return {"x-omnistage-warning": f"unknown fields without effect: {shown}{more}"}
