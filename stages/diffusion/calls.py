@@ -5,7 +5,7 @@ one with twice as many pictures as the other (`Axes.learn`).
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +74,10 @@ class Axes:
         return merged
 
 
-def bind(forward: Callable[..., Any], args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
+def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:
     """A call's arguments by name; raises TypeError as the call itself would."""
-    bound = inspect.signature(forward).bind(*args, **kwargs)
-    named = dict(bound.arguments)
-    for name, parameter in bound.signature.parameters.items():
+    named = dict(signature.bind(*args, **kwargs).arguments)
+    for name, parameter in signature.parameters.items():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             named |= named.pop(name, {})
     return named

@@ -8,9 +8,11 @@ number of steps, seed or guidance.
 """
 
 import copy
+import inspect
 import itertools
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
@@ -62,12 +64,13 @@ class StepBatcher:
         self._name = find_denoiser(pipeline)
         self._denoiser = getattr(pipeline, self._name)
         self._forward: Callable[..., Any] = self._denoiser.forward
+        self._signature = inspect.signature(self._forward)
         self._max_batch = max_batch
         self._jobs: list[Job] = []
         self._new: list[Job] = []
         self._numbers = itertools.count()
         self._num_forwards = 0
-        self.batch_sizes: list[int] = []
+        self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
         self._pings: list[Future[None]] = []
         self._changed = threading.Condition()
         self._is_closed = False
@@ -150,7 +153,7 @@ class StepBatcher:
         """Instead of the denoiser's forward: gives the engine the call, returns its result."""
         engine = getcurrent().parent
         assert engine is not None, "the denoiser was called outside a request"
-        return engine.switch(bind(self._forward, args, kwargs))
+        return engine.switch(bind(self._signature, args, kwargs))
 
     def _resume(self, job: Job, value: Any) -> None:
         """Run a request until it waits for its next step, or ends."""
@@ -208,7 +211,7 @@ class StepBatcher:
         """One forward; if it fails for several, each is tried alone, so that one fails alone."""
         calls = [job.call for job in batch if job.call is not None]
         self._num_forwards += 1
-        self.batch_sizes.append(len(batch))
+        self.batch_sizes[len(batch)] += 1
         try:
             results = split(
                 self._forward(**self._axes.merge(calls)), [self._axes.size(call) for call in calls]
@@ -230,7 +233,7 @@ class StepBatcher:
         seen: list[dict[str, Any]] = []
 
         def note(*args: Any, **kwargs: Any) -> Any:
-            seen.append(bind(self._forward, args, kwargs))
+            seen.append(bind(self._signature, args, kwargs))
             return self._forward(*args, **kwargs)
 
         self._denoiser.forward = note
