@@ -14,12 +14,12 @@ from diffusers import DiffusionPipeline
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.failure import RequestError
 from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up"})
 # Fields of a request that are arguments of a pipeline, if it has them.
 ARGUMENTS = (
@@ -49,10 +49,8 @@ class DiffusionStage:
         if ports.engine.get("load_format", "auto") != "auto":
             raise ValueError("load_format: a pipeline has weights of its own only, 'auto'")
         dtype = ports.engine.get("dtype", "bfloat16" if torch.cuda.is_available() else "float32")
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
         self._ports = ports
-        self._dtype = DTYPES[dtype]
+        self._dtype = dtype_of(dtype)
         self._running: set[str] = set()
 
     async def start(self) -> dict[str, Any]:

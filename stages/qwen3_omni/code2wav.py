@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 
 FRAME_S = 0.08
@@ -19,7 +20,6 @@ MAX_BATCH_FRAMES = 400  # rows times frames of one batch: beyond it a GPU only w
 GRAPH_FRAMES = (1, 2, 4, 8, 16, 25)  # chunk lengths and batches that get a CUDA graph, as long as
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer than running them
 MAX_GRAPH_FRAMES = 128
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SAMPLE_MAX = 32767
 
 Codes = npt.NDArray[np.int32]
@@ -99,8 +99,7 @@ class Code2Wav:
         load_format: Literal["auto", "dummy"] = "auto",
     ) -> "Code2Wav":
         """`device` is CUDA where there is one; `load_format: dummy` takes random weights."""
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
+        torch_dtype = dtype_of(dtype)
         if load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format {load_format!r} is none of auto, dummy")
         if num_slots < 1:
@@ -109,7 +108,7 @@ class Code2Wav:
         vocoder = StreamingVocoder.from_checkpoint(
             model,
             torch.device(device),
-            DTYPES[dtype],
+            torch_dtype,
             num_slots,
             has_weights=load_format != "dummy",
         )

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
+from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
-from omnistage.stages.qwen3_omni.code2wav import DTYPES, Code2Wav
+from omnistage.stages.qwen3_omni.code2wav import Code2Wav
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
 from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
 
@@ -48,7 +49,7 @@ class StageBench:
         """The residual codes of one frame a row."""
         config = self._config.talker_config.code_predictor_config
         before = torch.get_default_dtype()
-        torch.set_default_dtype(DTYPES[self._dtype])
+        torch.set_default_dtype(dtype_of(self._dtype))
         try:
             with self._device:
                 predictor = CodePredictor(config).requires_grad_(False)
@@ -71,9 +72,9 @@ class StageBench:
         hidden, embedding = torch.randn(2, batch, config.hidden_size, generator=generator)
         rows = torch.arange(batch)
         given = {
-            "last_hidden": hidden.to(DTYPES[self._dtype]),
+            "last_hidden": hidden.to(dtype_of(self._dtype)),
             "code0": rows % config.vocab_size,
-            "code0_embedding": embedding.to(DTYPES[self._dtype]),
+            "code0_embedding": embedding.to(dtype_of(self._dtype)),
             "temperature": torch.ones(batch),
             "top_k": torch.full((batch,), 50),
             "top_p": torch.full((batch,), 0.8),
