@@ -7,15 +7,14 @@ from typing import Any
 import torch
 from diffusers import (
     AutoencoderKL,
-    AutoencoderKLQwenImage,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
-    QwenImagePipeline,
-    QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     StableDiffusion3Pipeline,
 )
+
+from omnistage.stages.diffusion.tiny import make_tiny_qwen_image
 
 Arguments = dict[str, Any]
 
@@ -61,27 +60,7 @@ def small_vae(channels: int) -> AutoencoderKL:
 
 def qwen_image() -> Any:
     torch.manual_seed(0)
-    transformer = QwenImageTransformer2DModel(
-        patch_size=2,
-        in_channels=16,
-        out_channels=4,
-        num_layers=2,
-        attention_head_dim=16,
-        num_attention_heads=4,
-        joint_attention_dim=32,
-        axes_dims_rope=(8, 4, 4),
-    )
-    vae = AutoencoderKLQwenImage(
-        base_dim=24,
-        z_dim=4,
-        dim_mult=[1, 2, 4],
-        num_res_blocks=1,
-        temperal_downsample=[False, True],
-        latents_mean=[0.0] * 4,
-        latents_std=[1.0] * 4,
-    )
-    scheduler = FlowMatchEulerDiscreteScheduler()
-    return QwenImagePipeline(scheduler, vae.eval(), None, None, transformer.eval())
+    return make_tiny_qwen_image()
 
 
 def qwen_image_request(seed: int, num_steps: int, guidance: float) -> Arguments:
