@@ -12,11 +12,11 @@ from typing import Any
 from transformers import AutoConfig
 
 from omnistage.connectors import make_connector
+from omnistage.stages.qwen3_omni.talker import request_options
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.engine import make_engine
-from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig, Port
 
 SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out
@@ -40,17 +40,7 @@ async def _measure(
     prompt = talker_prompt(ids, question, [], min(ids.speakers))
 
     def bridged(name: str) -> Mapping[str, Any]:
-        options = late_input_options(
-            name,
-            prompt.inputs,
-            hidden_positions=prompt.hidden_positions,
-            hidden_sources=prompt.hidden_sources,
-            first_token_position=len(prompt) - 1,
-            position_delta=0,
-            end_ids=(ids.tts_eos, ids.tts_pad),
-            tokens=(0,),
-            complete=True,
-        )
+        options = request_options(name, ids, prompt, tokens=(0,), complete=True)
         return {"omnistage": {**options, "sampling": {"temperature": 0}}}
 
     options = {"skip_tokenizer_init": True, "enable_prefix_caching": False, **engine}

@@ -14,7 +14,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.stages.failure import RequestError
 from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.talker_model import talker_config
-from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.engine import make_engine, refuse_preemption
@@ -34,6 +34,22 @@ PREDICTOR_TOP_K, PREDICTOR_TOP_P = 50, 0.8
 def derived_seed(seed: int, stage: str) -> int:
     """A stage's own seed from the request's."""
     return zlib.crc32(f"{seed}/{stage}".encode())
+
+
+def request_options(
+    request_id: str, ids: SpeechIds, prompt: TalkerPrompt, **more: Any
+) -> dict[str, Any]:
+    """What the talker's engine is told of a request; `more` as for `late_input_options`."""
+    return late_input_options(
+        request_id,
+        prompt.inputs,
+        hidden_positions=prompt.hidden_positions,
+        hidden_sources=prompt.hidden_sources,
+        first_token_position=len(prompt) - 1,
+        position_delta=prompt.position_delta,
+        end_ids=(ids.tts_eos, ids.tts_pad),
+        **more,
+    )
 
 
 class Talker:
@@ -98,17 +114,7 @@ class Talker:
         shortest = talker_prompt(ids, [ids.im_start, ids.user, *header], [], speaker)
         user = [ids.im_start, ids.user, *[0] * max(0, length - len(shortest))]
         prompt = talker_prompt(ids, [*user, *header], [], speaker)
-        options = late_input_options(
-            request_id,
-            prompt.inputs,
-            hidden_positions=prompt.hidden_positions,
-            hidden_sources=prompt.hidden_sources,
-            first_token_position=len(prompt) - 1,
-            position_delta=0,
-            end_ids=(ids.tts_eos, ids.tts_pad),
-            tokens=(0,),
-            complete=True,
-        )
+        options = request_options(request_id, ids, prompt, tokens=(0,), complete=True)
         num_frames = min(2, self._max_model_len - len(prompt) - 1)
         params = self._sampling({"max_tokens": num_frames, "ignore_eos": True, **wanted}, 0)
         params.extra_args = {"omnistage": {**options, "export": False}}
@@ -188,16 +194,7 @@ class Talker:
             )
         wanted = request.get("stage_params", {}).get(self._ports.name, {})
         params = self._sampling(wanted, self._seed(request))
-        options = late_input_options(
-            request_id,
-            prompt.inputs,
-            hidden_positions=prompt.hidden_positions,
-            hidden_sources=prompt.hidden_sources,
-            first_token_position=len(prompt) - 1,
-            position_delta=prompt.position_delta,
-            end_ids=(self._ids.tts_eos, self._ids.tts_pad),
-            tokens=prompt.lead,
-        )
+        options = request_options(request_id, self._ids, prompt, tokens=prompt.lead)
         random = np.random.default_rng()
         options["sampling"] = {
             "temperature": 1.0 if params.temperature else 0.0,  # not the talker's

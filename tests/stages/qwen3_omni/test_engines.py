@@ -63,18 +63,10 @@ class Harness:
 
     def options(self, name: str, prompt_ids: Sequence[int]) -> tuple[dict[str, Any], int]:
         """A request's part of extra_args, and its prompt's length."""
-        from omnistage.stages.vllm.late_inputs import late_input_options
+        from omnistage.stages.qwen3_omni.talker import request_options
 
         prompt = talker_prompt(self.ids, prompt_ids, [], "ethan")
-        options = late_input_options(
-            name,
-            prompt.inputs,
-            hidden_positions=prompt.hidden_positions,
-            hidden_sources=prompt.hidden_sources,
-            first_token_position=len(prompt) - 1,
-            position_delta=prompt.position_delta,
-            end_ids=(self.ids.tts_eos, self.ids.tts_pad),
-        )
+        options = request_options(name, self.ids, prompt)
         return {**options, "sampling": {"temperature": 0}}, len(prompt)
 
     async def generate(self, name: str, prompt_ids: Sequence[int], num_frames: int) -> None:
