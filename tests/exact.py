@@ -1,23 +1,32 @@
-"""`make exact`: on a GPU, CUDA graphs against eager mode and many streams against one.
+"""`make exact`: on a GPU, against transformers, CUDA graphs against eager mode, many against one.
 
 A tiny checkpoint in float32 is served in three ways: eager; with full CUDA graphs; and compiled
 with graphs, as vLLM does it by default. Graphs replay eager's own kernels: their codes must be the
 same. Compiled kernels add up in another order, so now and then a code may differ from eager's. In
-each of them, streams that run together must equal themselves alone.
+each of them, streams that run together must equal themselves alone. Questions with images, sound
+and a video must get transformers' own answers on the same device. At last the thinker in bfloat16,
+each token given, against transformers.
 """
 
 import argparse
 import asyncio
+import os
 import random
 import string
 import tempfile
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 import yaml
 from rich.console import Console
 from rich.table import Table
+from support.agreement import ours, random_prompts, reference
+from support.prompts import QUESTIONS, Question, video_bytes, video_question
+from support.reference import Answer, Reference
 from support.server import Reply, TinyServer, running_server
 
 from omnistage.stages.pick import GRAPHS
@@ -37,6 +46,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "compiled": {},
 }
 NUM_WORDS = 6
+MAX_TOKENS, MAX_FRAMES = 16, 40
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Answers:
 
     alone: list[Reply]
     together: list[Reply]
+    with_media: list[Reply]
 
 
 def exact_graph(folder: Path, way: str, has_gpu: bool) -> Path:
@@ -87,7 +98,52 @@ async def answers(server: TinyServer, count: int, num_alone: int, num_frames: in
 
     asked = list(enumerate(questions(count)))
     alone = [await ask(*one) for one in asked[:num_alone]]
-    return Answers(alone, await asyncio.gather(*(ask(*one) for one in asked)))
+    together = await asyncio.gather(*(ask(*one) for one in asked))
+    return Answers(alone, together, [await server.ask(one.messages) for one in media_questions()])
+
+
+def media_questions() -> list[Question]:
+    """Text, images, sound and a video."""
+    return [*QUESTIONS, video_question(video_bytes(num_frames=4, size=64))]
+
+
+def expected_answers(folder: Path, device: str) -> list[Answer]:
+    """transformers' own, of the questions with media."""
+    oracle = Reference(str(folder), device)
+    return [oracle.answer(one, MAX_TOKENS, MAX_FRAMES) for one in media_questions()]
+
+
+def num_expected(replies: list[Reply], expected: list[Answer]) -> str:
+    """How many have transformers' text, codes and (within 1e-3) samples."""
+    equal = sum(
+        reply.text == answer.text
+        and np.array_equal(reply.codes, answer.codes)
+        and len(reply.pcm) == len(answer.pcm)
+        and bool(np.abs(reply.pcm / 32767 - answer.pcm).max() < 1e-3)
+        for reply, answer in zip(replies, expected, strict=True)
+    )
+    return f"{equal} of {len(expected)}"
+
+
+def agreement_table(folder: Path, graph: Path, device: str) -> Table:
+    """How far the thinker in bfloat16 is from transformers, and that from itself in float32."""
+    stage = yaml.safe_load(graph.read_text())["stages"]["thinker"]
+    os.environ.update({key: str(value) for key, value in stage.get("environment", {}).items()})
+    prompts = random_prompts(str(folder))
+    made = {
+        f"transformers, {name}": reference(str(folder), prompts, getattr(torch, name), device)
+        for name in ("float32", "bfloat16")
+    }
+    for name in ("float32", "bfloat16"):
+        engine = {**stage["engine"], "dtype": name}
+        if name == "bfloat16":
+            engine.pop("attention_backend", None)
+        made[f"ours, {name}"] = ours(str(folder), prompts, engine)
+    table = Table("one", "other", "same likeliest token", "largest logprob difference")
+    for one, other in combinations(made, 2):
+        share, largest = made[one].agreement(made[other])
+        table.add_row(one, other, f"{share:.2%}", f"{largest:.4f}")
+    return table
 
 
 def num_equal(ours: list[Reply], its: list[Reply]) -> str:
@@ -112,6 +168,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_checkpoint(folder / "tiny", 0)
+        device = "cuda" if has_gpu else "cpu"
+        torch.backends.cudnn.allow_tf32 = False
+        expected = expected_answers(folder / "tiny", device)
         for way in WAYS if has_gpu else ("eager",):
             graph = exact_graph(folder, way, has_gpu)
             with running_server(
@@ -119,7 +178,8 @@ def main() -> None:
             ) as server:
                 asked = answers(server, arguments.streams, arguments.alone, arguments.frames)
                 found[way] = asyncio.run(asked)
-    table = Table("way", "frames", "together equal to alone", "together equal to eager")
+        agreement = agreement_table(folder / "tiny", exact_graph(folder, "eager", has_gpu), device)
+    table = Table("way", "frames", "together as alone", "together as eager", "as transformers")
     for way, result in found.items():
         num_frames = sum(len(reply.codes) for reply in result.together)
         table.add_row(
@@ -127,8 +187,11 @@ def main() -> None:
             f"{num_frames} of {arguments.streams * arguments.frames}",
             num_equal(result.alone, result.together),
             num_equal(result.together, found["eager"].together),
+            num_expected(result.with_media, expected),
         )
-    Console(width=100).print(table)
+    console = Console(width=100)
+    console.print(table)
+    console.print(agreement)
 
 
 if __name__ == "__main__":

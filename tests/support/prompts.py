@@ -125,3 +125,12 @@ QUESTIONS = [
         images=[WIDE],
     ),
 ]
+
+
+def video_question(data: bytes) -> Question:
+    """A question about a video; the reference gets the frames that vLLM reads of it."""
+    from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
+
+    video = VideoMediaIO(ImageMediaIO()).load_bytes(data)
+    frames, _ = getattr(video, "media", video)  # vLLM 0.26 has no wrapper around the pair
+    return question("video", [video_part(data), text("What happens?")], videos=[np.array(frames)])

@@ -22,11 +22,10 @@ class Answer:
 class Reference:
     """A checkpoint in transformers, float32."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, device: str = "cpu") -> None:
         self.processor: Any = AutoProcessor.from_pretrained(folder)
-        self.model: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
-            folder, dtype=torch.float32
-        ).eval()
+        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        self.model: Any = model.eval().to(device)
         config = self.model.config
         if not hasattr(self.model.talker.config, "audio_config"):  # its own lack: sound + image
             self.model.talker.config.audio_config = config.thinker_config.audio_config
@@ -38,7 +37,8 @@ class Reference:
         prompt = self.processor.apply_chat_template(
             question.turns, add_generation_prompt=True, tokenize=False
         )
-        return self.processor(text=prompt, return_tensors="pt", **question.media)
+        inputs = self.processor(text=prompt, return_tensors="pt", **question.media)
+        return inputs.to(self.model.device)
 
     @torch.no_grad()
     def answer(
@@ -73,4 +73,4 @@ class Reference:
         new = sequences[0, inputs["input_ids"].shape[1] :]
         self.spoken = new[:-1].tolist()
         text = self.processor.tokenizer.decode(new, skip_special_tokens=True)
-        return Answer(text, codes.numpy(), pcm.float().numpy())
+        return Answer(text, codes.cpu().numpy(), pcm.float().cpu().numpy())
