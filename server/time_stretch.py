@@ -1,0 +1,72 @@
+"""Speech made faster or slower without a change of pitch, while it is made."""
+
+from fractions import Fraction
+
+import av
+
+from omnistage.server.audio_encoder import AudioEncoder, audio_frame
+from omnistage.server.wav import SAMPLE_BYTES, SAMPLE_RATE_HZ
+
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
+MIN_STEP, MAX_STEP = 0.5, 2.0  # beyond, FFmpeg's atempo leaves samples out
+SLICE_BYTES = SAMPLE_RATE_HZ // 50 * SAMPLE_BYTES  # it returns as much at once as it is given
+
+
+class TimeStretch:
+    """An encoder that hears everything at `speed` times its pace."""
+
+    is_slow = True
+
+    def __init__(self, encoder: AudioEncoder, speed: float) -> None:
+        self._encoder = encoder
+        self._num_samples = 0
+        self._graph = av.filter.Graph()
+        source = self._graph.add_abuffer(
+            sample_rate=SAMPLE_RATE_HZ,
+            format="s16",
+            layout="mono",
+            time_base=Fraction(1, SAMPLE_RATE_HZ),
+        )
+        filters = [self._graph.add("atempo", str(step)) for step in steps_of(speed)]
+        self._graph.link_nodes(source, *filters, self._graph.add("abuffersink"))
+        self._graph.configure()
+
+    def encode(self, pcm: bytes) -> bytes:
+        """Take whole samples at their own pace."""
+        return self._encoder.encode(
+            b"".join(
+                self._stretched(pcm[start : start + SLICE_BYTES])
+                for start in range(0, len(pcm), SLICE_BYTES)
+            )
+        )
+
+    def finish(self) -> bytes:
+        """What the filter still holds, and the rest of the file."""
+        if not self._num_samples:
+            return b""
+        self._graph.push(None)
+        return self._encoder.encode(self._pull()) + self._encoder.finish()
+
+    def _stretched(self, pcm: bytes) -> bytes:
+        frame = audio_frame(pcm, self._num_samples)
+        self._num_samples += frame.samples
+        self._graph.push(frame)
+        return self._pull()
+
+    def _pull(self) -> bytes:
+        parts = []
+        while True:
+            try:
+                parts.append(self._graph.pull().to_ndarray().tobytes())
+            except (av.BlockingIOError, av.EOFError):
+                return b"".join(parts)
+
+
+def steps_of(speed: float) -> list[float]:
+    """Tempos that make this one together, each within what the filter does well."""
+    steps = []
+    while not MIN_STEP <= speed <= MAX_STEP:
+        step = MIN_STEP if speed < MIN_STEP else MAX_STEP
+        steps.append(step)
+        speed /= step
+    return [*steps, speed]

@@ -1,0 +1,130 @@
+"""Sound in every format: joined chunks are one file, lossless ones bit for bit, first bytes early."""
+
+import io
+from collections.abc import Iterator
+
+import av
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from omnistage.server.audio_encoder import CODECS, FORMATS, make_encoder
+from omnistage.server.time_stretch import TimeStretch, steps_of
+from omnistage.server.wav import SAMPLE_RATE_HZ
+
+Samples = npt.NDArray[np.int16]
+LOSSLESS = ("wav", "pcm16", "pcm", "flac")
+PADDING = 2 * 1152  # at most: what mp3 and aac put before and after the samples
+
+
+def tone(num_samples: int, hertz: float = 440.0) -> Samples:
+    noise = np.random.default_rng(0).normal(0, 100, num_samples)
+    wave = 8000 * np.sin(np.arange(num_samples) * 2 * np.pi * hertz / SAMPLE_RATE_HZ)
+    return (wave + noise).astype(np.int16)
+
+
+def pieces(sound: Samples, first: int = 1365) -> Iterator[bytes]:
+    """As a vocoder sends them: ever longer."""
+    at, size = 0, first
+    while at < len(sound):
+        yield sound[at : at + size].tobytes()
+        at, size = at + size, 2 * size
+
+
+def encoded(form: str, sound: Samples, is_streamed: bool) -> list[bytes]:
+    encoder = make_encoder(form, is_streamed)
+    return [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
+
+
+def decoded(form: str, data: bytes) -> Samples:
+    """Samples at 24 kHz, as PyAV reads the file."""
+    if form in ("pcm", "pcm16"):
+        return np.frombuffer(data, "<i2")
+    resampler = av.AudioResampler("s16", "mono", SAMPLE_RATE_HZ)
+    with av.open(io.BytesIO(data)) as container:
+        frames = [*container.decode(audio=0), None]
+    parts = [part.to_ndarray()[0] for frame in frames for part in resampler.resample(frame)]
+    return np.concatenate(parts)
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("form", FORMATS)
+def test_joined_chunks_are_one_file(form: str, is_streamed: bool) -> None:
+    sound = tone(70_000)
+    chunks = encoded(form, sound, is_streamed)
+    if not is_streamed:
+        assert not any(chunks[:-1])
+    read = decoded(form, b"".join(chunks))
+    if form in LOSSLESS:
+        assert np.array_equal(read, sound)
+        return
+    assert len(sound) <= len(read) <= len(sound) + PADDING
+    peak = np.abs(np.fft.rfft(read[:48_000].astype(float))).argmax() / 2
+    assert peak == pytest.approx(440, abs=1)
+
+
+@pytest.mark.parametrize("form", ["wav", "flac", "mp3", "opus"])
+def test_a_whole_file_knows_its_length(form: str) -> None:
+    sound = tone(48_000)
+    (*_, data) = encoded(form, sound, is_streamed=False)
+    with av.open(io.BytesIO(data)) as container:
+        assert container.duration == pytest.approx(2_000_000, abs=10_000)
+    assert len(decoded(form, data)) == len(sound)
+
+
+@pytest.mark.parametrize(
+    ("form", "samples"), [("wav", 1), ("pcm16", 1), ("opus", 480), ("flac", 1200), ("mp3", 1200)]
+)
+def test_first_bytes_come_after_so_many_samples(form: str, samples: int) -> None:
+    encoder = make_encoder(form, is_streamed=True)
+    step = min(samples, 240)
+    sent = 0
+    while not encoder.encode(tone(step).tobytes()):
+        sent += step
+    assert sent + step <= samples
+
+
+@pytest.mark.parametrize("form", CODECS)
+def test_the_first_two_frames_of_speech_make_bytes(form: str) -> None:
+    assert make_encoder(form, is_streamed=True).encode(tone(2 * 1920 - 555).tobytes())
+
+
+def test_each_chunk_of_samples_stands_alone() -> None:
+    sound = tone(20_000)
+    assert encoded("pcm16", sound, is_streamed=True) == [*pieces(sound), b""]
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("form", FORMATS)
+def test_no_sound_makes_no_file(form: str, is_streamed: bool) -> None:
+    encoder = make_encoder(form, is_streamed)
+    assert encoder.encode(b"") == encoder.finish() == b""
+
+
+# Speed
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.4, 0.75, 1.25, 2.0, 3.0, 4.0])
+def test_another_speed_keeps_the_pitch(speed: float) -> None:
+    sound = tone(96_000)
+    encoder = TimeStretch(make_encoder("pcm", is_streamed=True), speed)
+    chunks = [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
+    stretched = np.frombuffer(b"".join(chunks), "<i2")
+    assert len(stretched) == pytest.approx(len(sound) / speed, rel=0.01)
+    peak = np.abs(np.fft.rfft(stretched.astype(float))).argmax() * SAMPLE_RATE_HZ / len(stretched)
+    assert peak == pytest.approx(440, abs=2)
+
+
+def test_the_first_stretched_sound_does_not_wait_for_the_end() -> None:
+    encoder = TimeStretch(make_encoder("pcm", is_streamed=True), 1.5)
+    assert encoder.encode(tone(2 * 1920 - 555).tobytes())
+
+
+def test_no_sound_at_another_speed_makes_no_file() -> None:
+    assert TimeStretch(make_encoder("mp3", is_streamed=True), 2.0).finish() == b""
+
+
+@pytest.mark.parametrize("speed", [0.25, 0.3, 1.0, 1.9, 2.5, 4.0])
+def test_steps_make_the_speed_together(speed: float) -> None:
+    assert np.prod(steps_of(speed)) == pytest.approx(speed)
+    assert all(0.5 <= step <= 2.0 for step in steps_of(speed))
