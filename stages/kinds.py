@@ -7,17 +7,25 @@ from dataclasses import dataclass
 class Kind:
     """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge.
 
-    `samples`: whether a request can set its sampling by `stage_params`.
+    `samples`: whether a request can set its sampling by `stage_params`. As a graph's entry,
+    `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound.
     """
 
     path: str
     outputs: frozenset[str]
     engine_takes_feed: bool = False
     samples: bool = True
+    reads_out: bool = False
+    hears: bool = False
 
 
 KINDS = {
-    "qwen3_omni.thinker": Kind("omnistage.stages.qwen3_omni.thinker:Thinker", frozenset({"text"})),
+    "qwen3_omni.thinker": Kind(
+        "omnistage.stages.qwen3_omni.thinker:Thinker",
+        frozenset({"text"}),
+        reads_out=True,
+        hears=True,
+    ),
     "qwen3_omni.talker": Kind(
         "omnistage.stages.qwen3_omni.talker:Talker", frozenset(), engine_takes_feed=True
     ),

@@ -51,6 +51,11 @@ class SpokenTokens:
         prompt = Tensor.from_numpy(np.asarray(prompt_ids, np.int32))
         self._to.open.send(Chunk(self.request_id, "open", 0, {"prompt": prompt}, meta, last=True))
 
+    def open_whole(self, prompt_ids: Sequence[int]) -> None:
+        """Announce a request whose prompt ends with all that is spoken."""
+        self.open(prompt_ids, [])
+        self._send([], last=True)
+
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take one chunk of the answer."""
         for choice in chunk.get("choices", ()):

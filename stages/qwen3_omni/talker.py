@@ -185,10 +185,11 @@ class Talker:
         request = meta["request"]
         grids = [Grid(offset, tuple(size), step) for offset, size, step in meta["grids"]]
         prompt = talker_prompt(self._ids, meta["prompt"].tolist(), grids, speaker)
-        if len(prompt) + 2 > self._max_model_len:
+        num_rows = len(prompt) + len(prompt.lead)
+        if num_rows + 2 > self._max_model_len:
             raise RequestError(
                 400,
-                f"the talker's prompt has {len(prompt)} rows; at most {self._max_model_len - 2}",
+                f"the talker's prompt has {num_rows} rows; at most {self._max_model_len - 2}",
                 param="messages",
                 code="context_length_exceeded",
             )

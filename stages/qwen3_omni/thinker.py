@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from omnistage.stages.qwen3_omni.given_text import GivenText
 from omnistage.stages.qwen3_omni.media_markers import check_markers
 from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
@@ -98,6 +99,7 @@ class Thinker:
         self._grids = Grids(self._config)
         self._ids = SpeechIds.of(self._config)
         self._media_ids = frozenset(self._ids.media)
+        self._given = GivenText(ports.model, self._ids)
 
     async def start(self) -> dict[str, Any]:
         """Load, and answer one request."""
@@ -136,7 +138,10 @@ class Thinker:
             await asyncio.gather(*(answer(str(number), 16, **keep) for number in range(count)))
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
-        """Stream one answer; with audio, feed the talker."""
+        """Stream one answer; with audio, feed the talker. A given text only goes to the talker."""
+        if "input" in meta["body"]:
+            self._read_out(request_id, meta)
+            return
         check_markers(meta["body"], self._markers)
         spoken = None
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
@@ -155,6 +160,15 @@ class Thinker:
                 self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
         finally:
             self._engine.rendered.pop(request_id, None)
+
+    def _read_out(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        body = meta["body"]
+        prompt_ids = self._given.prompt(body["input"], body["instructions"])
+        spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
+        spoken.open_whole(prompt_ids)
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": 0}
+        chunk = {"choices": [], "usage": usage}
+        self._ports.send_output(request_id, "text", {"chunk": chunk}, last=True)
 
     def _rendered(
         self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
