@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
+from omnistage.server.audio_encoder import FORMATS
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import field_path, invalid
 from omnistage.server.fields import DONE, check_refused, check_template_kwargs
@@ -20,7 +21,7 @@ from omnistage.server.tools import check_tools
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.kinds import KINDS
 
-FORMATS = ("wav", "pcm16")
+CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
 MODALITIES = ({"text"}, {"text", "audio"})
 # Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset(
@@ -91,8 +92,8 @@ class Admission:
             if name not in self.graph.outputs:
                 makes = ", ".join(sorted(self.graph.outputs))
                 raise invalid("modalities", f"asks for {name}; this model makes {makes}")
-        if chat.audio is not None and chat.audio.format not in FORMATS:
-            raise invalid("audio.format", f"must be one of {', '.join(FORMATS)}")
+        if chat.audio is not None and chat.audio.format not in CHAT_FORMATS:
+            raise invalid("audio.format", f"must be one of {', '.join(CHAT_FORMATS)}")
         if "audio" not in wanted:
             return ("text",)
         if (chat.n or 1) > 1:

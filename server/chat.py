@@ -10,6 +10,7 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from omnistage.server.admission import Admission
+from omnistage.server.audio_encoder import AudioEncoder, make_encoder
 from omnistage.server.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
 from omnistage.server.completion import Completion
@@ -17,10 +18,10 @@ from omnistage.server.fields import unknown_fields
 from omnistage.server.media_check import check_media, has_media
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
-from omnistage.server.schema import ChatRequest
+from omnistage.server.schema import AudioOptions, ChatRequest
+from omnistage.server.sound import encoded
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.timeline import GATEWAY, Timeline
-from omnistage.server.wav import wav_header
 from omnistage.server.whole_answer import warning_headers, whole_answer
 
 
@@ -30,7 +31,7 @@ class Answer:
 
     request: Request
     chunks: AnswerChunks
-    is_wav: bool
+    encoder: AudioEncoder | None
     has_usage: bool
 
 
@@ -71,15 +72,19 @@ class ChatCompletions:
         self._orchestrator.admit(request.outputs)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
+        form = (chat.audio or AudioOptions()).format
         return Answer(
             request,
             SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
-            has_audio and (chat.audio is None or chat.audio.format == "wav"),
+            make_encoder(form, is_streamed=bool(chat.stream)) if has_audio else None,
             chat.stream_options is not None and chat.stream_options.include_usage,
         )
 
     async def _chunks(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
-        async with aclosing(self._orchestrator.run(answer.request)) as outputs:
+        made = self._orchestrator.run(answer.request)
+        if answer.encoder is not None:
+            made = encoded(made, answer.encoder)
+        async with aclosing(made) as outputs:
             async for output in outputs:
                 for chunk in answer.chunks.take(output):
                     yield chunk
@@ -99,19 +104,16 @@ class ChatCompletions:
             async for chunk in chunks:
                 completion.add(chunk)
         if isinstance(answer.chunks, SpeechChunks):
-            return completion.to_speech(answer.is_wav, answer.request.return_codes)
+            return completion.to_speech(answer.request.return_codes)
         return completion.to_text()
 
     async def _events(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
-        has_header = not answer.is_wav
         async with aclosing(self._chunks(answer)) as chunks:
             async for chunk in chunks:
                 if not chunk["choices"]:
                     if answer.has_usage or "timeline" in chunk:
                         yield chunk
                     continue
-                if not has_header:
-                    has_header = _add_wav_header(chunk)
                 yield {**chunk, "usage": None} if answer.has_usage else chunk
 
 
@@ -125,12 +127,3 @@ def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:
             timeline.mark(GATEWAY, "first_audio")
         if "transcript" in audio or choice["delta"].get("content"):
             timeline.mark(GATEWAY, "first_text")
-
-
-def _add_wav_header(chunk: ChatChunk) -> bool:
-    """Put the header of a stream before its first samples; whether these were they."""
-    audio = chunk["choices"][0]["delta"].get("audio", {})
-    if "data" not in audio:
-        return False
-    audio["data"] = wav_header() + audio["data"]
-    return True

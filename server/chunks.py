@@ -141,8 +141,8 @@ class SpeechChunks:
         if output.last:
             self._num_frames = output.num_frames
         sound: ChatChunk = {}
-        if output.pcm:
-            sound["data"] = output.pcm
+        if output.data:
+            sound["data"] = output.data
         if self._has_codes and output.codes:
             sound["codes"] = output.codes
         return [self.head.chunk([_choice(self._audio(**sound))])] if sound else []

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.server.chunks import ChatChunk
-from omnistage.server.wav import wav_header
 
 
 @dataclass(slots=True)
@@ -15,7 +14,7 @@ class Sound:
     id: str = ""
     expires_at: int = 0
     transcript: str = ""
-    pcm: bytearray = field(default_factory=bytearray)
+    data: bytearray = field(default_factory=bytearray)
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, audio: Mapping[str, Any]) -> None:
@@ -23,15 +22,14 @@ class Sound:
         self.id = audio.get("id", self.id)
         self.expires_at = audio.get("expires_at", self.expires_at)
         self.transcript += audio.get("transcript", "")
-        self.pcm += audio.get("data", b"")
+        self.data += audio.get("data", b"")
         self.codes += audio.get("codes", ())
 
-    def to_message(self, is_wav: bool, has_codes: bool) -> ChatChunk:
+    def to_message(self, has_codes: bool) -> ChatChunk:
         """`message.audio`; without samples its data is empty."""
-        header = wav_header(len(self.pcm)) if is_wav and self.pcm else b""
         return {
             "id": self.id,
-            "data": header + bytes(self.pcm),
+            "data": bytes(self.data),
             "expires_at": self.expires_at,
             "transcript": self.transcript,
             **({"codes": self.codes} if has_codes else {}),
@@ -117,13 +115,10 @@ class Completion:
         """The completion of a text answer."""
         return self._to_dict([choice.to_dict(None) for choice in self._sorted()])
 
-    def to_speech(self, is_wav: bool, has_codes: bool) -> ChatChunk:
+    def to_speech(self, has_codes: bool) -> ChatChunk:
         """The completion of a spoken answer."""
         return self._to_dict(
-            [
-                choice.to_dict(choice.sound.to_message(is_wav, has_codes))
-                for choice in self._sorted()
-            ]
+            [choice.to_dict(choice.sound.to_message(has_codes)) for choice in self._sorted()]
         )
 
     def _sorted(self) -> list[Choice]:

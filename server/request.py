@@ -47,9 +47,12 @@ class TextOutput:
 
 @dataclass(frozen=True, slots=True)
 class AudioOutput:
-    """Samples (s16le, 24 kHz, mono), their codec frames if asked for; `num_frames` on the last."""
+    """Samples (s16le, 24 kHz, mono), or what an encoder made of them; codec frames if asked for.
 
-    pcm: bytes = b""
+    `num_frames` on the last.
+    """
+
+    data: bytes = b""
     codes: tuple[tuple[int, ...], ...] = ()
     num_frames: int = 0
     last: bool = False

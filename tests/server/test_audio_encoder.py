@@ -7,6 +7,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
+from support.audio import samples_of
 
 from omnistage.server.audio_encoder import CODECS, FORMATS, make_encoder
 from omnistage.server.time_stretch import TimeStretch, steps_of
@@ -40,11 +41,7 @@ def decoded(form: str, data: bytes) -> Samples:
     """Samples at 24 kHz, as PyAV reads the file."""
     if form in ("pcm", "pcm16"):
         return np.frombuffer(data, "<i2")
-    resampler = av.AudioResampler("s16", "mono", SAMPLE_RATE_HZ)
-    with av.open(io.BytesIO(data)) as container:
-        frames = [*container.decode(audio=0), None]
-    parts = [part.to_ndarray()[0] for frame in frames for part in resampler.resample(frame)]
-    return np.concatenate(parts)
+    return samples_of(data)
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])

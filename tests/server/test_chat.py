@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from openai import APIError, BadRequestError, InternalServerError, OpenAI
+from support.audio import samples_of
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, WORDS
 from support.gateway import MODEL, RunningGateway
 
@@ -188,6 +189,26 @@ def test_streamed_speech_keeps_openai_s_order(client: httpx.Client) -> None:
     assert all(len(piece) % 2 == 0 for piece in data)
     assert b"".join(data) == PCM
     assert [frame for sound in sounds for frame in sound.get("codes", ())] == CODES
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac"])
+def test_speech_in_every_format_is_one_file(
+    form: str, is_streamed: bool, client: httpx.Client
+) -> None:
+    body = spoken("words", form)
+    if is_streamed:
+        events = events_of(client, body)
+        sounds = [event["choices"][0]["delta"].get("audio", {}) for event in events]
+    else:
+        message = client.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]
+        sounds = [message["audio"]]
+    assert "".join(sound.get("transcript", "") for sound in sounds) == TEXT
+    data = b"".join(base64.b64decode(sound.get("data", "")) for sound in sounds)
+    read = samples_of(data)
+    assert len(read) >= len(PCM) // 2
+    if form == "flac":
+        assert read.tobytes() == PCM
 
 
 def test_streamed_wav_has_one_header(client: httpx.Client) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector
 
-SAMPLES_PER_FRAME = 4
+SAMPLES_PER_FRAME = 480
 SPEAKERS = ["chelsie", "ethan"]
 WORDS = ["Hel", "lo", " there"]
 FRAMES = [2, 3]

@@ -1,0 +1,26 @@
+"""Puts an encoder between the stages' samples and the answer."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from omnistage.server.audio_encoder import AudioEncoder
+from omnistage.server.request import AudioOutput, Output
+
+
+async def encoded(
+    outputs: AsyncGenerator[Output, None], encoder: AudioEncoder
+) -> AsyncGenerator[Output, None]:
+    """The same outputs with their samples encoded; the last one ends the file."""
+    async with aclosing(outputs):
+        async for output in outputs:
+            yield await _encoded(output, encoder) if isinstance(output, AudioOutput) else output
+
+
+async def _encoded(output: AudioOutput, encoder: AudioEncoder) -> AudioOutput:
+    def encode() -> bytes:
+        data = encoder.encode(output.data)
+        return data + encoder.finish() if output.last else data
+
+    return replace(output, data=await asyncio.to_thread(encode) if encoder.is_slow else encode())
