@@ -51,8 +51,10 @@ class Admission:
         """The request as the stages get it; raises ApiError."""
         self._check_fields(chat)
         outputs = self._outputs(chat)
-        speaker = self._speaker(chat)
-        stage_params = self._stage_params(chat.stage_params or {}, self.graph.path(set(outputs)))
+        voice = chat.audio.voice if chat.audio is not None else None
+        speaker = known_speaker(voice, self.speakers, "audio.voice")
+        path = self.graph.path(set(outputs))
+        stage_params = checked_stage_params(chat.stage_params or {}, self.graph, path)
         has_audio = "audio" in outputs
         if chat.return_codes and not has_audio:
             raise invalid("return_codes", "needs audio among the modalities")
@@ -100,31 +102,6 @@ class Admission:
             raise invalid("n", "must be 1 with audio")
         return ("text", "audio")
 
-    def _speaker(self, chat: ChatRequest) -> str | None:
-        voice = chat.audio.voice if chat.audio is not None else None
-        if voice is None or not self.speakers:  # stages still load, or have no names to check
-            return voice
-        for speaker in self.speakers:
-            if speaker.lower() == voice.lower():
-                return speaker
-        raise invalid("audio.voice", f"{voice!r} is unknown; allowed: {', '.join(self.speakers)}")
-
-    def _stage_params(
-        self, given: Mapping[str, Mapping[str, Any]], path_of_request: Collection[str]
-    ) -> dict[str, dict[str, StageParameter]]:
-        checked = {}
-        for stage, parameters in given.items():
-            path = f"stage_params.{stage}"
-            _check_known(path, stage, self.graph.stages)
-            if not KINDS[self.graph.stages[stage].kind].samples:
-                raise invalid(path, "is refused: this stage samples nothing")
-            if stage not in path_of_request:
-                raise invalid(path, "has no effect: the modalities do not need this stage")
-            for key in parameters:
-                _check_known(f"{path}.{key}", key, StageParameters.model_fields)
-            checked[stage] = _stage_parameters(path, parameters)
-        return checked
-
     def _body(self, chat: ChatRequest, own: Mapping[str, StageParameter]) -> dict[str, Any]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
         given = chat.model_dump(exclude_none=True)
@@ -137,6 +114,34 @@ class Admission:
         if body["max_completion_tokens"] is None:
             del body["max_completion_tokens"]
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str | None:
+    """The speaker with this name in any case; ApiError if there are others only."""
+    if voice is None or not speakers:  # stages still load, or have no names to check
+        return voice
+    for speaker in speakers:
+        if speaker.lower() == voice.lower():
+            return speaker
+    raise invalid(param, f"{voice!r} is unknown; allowed: {', '.join(speakers)}")
+
+
+def checked_stage_params(
+    given: Mapping[str, Mapping[str, Any]], graph: StageGraph, path_of_request: Collection[str]
+) -> dict[str, dict[str, StageParameter]]:
+    """The sampling of each stage that has any and that the request goes through; or ApiError."""
+    checked = {}
+    for stage, parameters in given.items():
+        path = f"stage_params.{stage}"
+        _check_known(path, stage, graph.stages)
+        if not KINDS[graph.stages[stage].kind].samples:
+            raise invalid(path, "is refused: this stage samples nothing")
+        if stage not in path_of_request:
+            raise invalid(path, "has no effect: the answer does not need this stage")
+        for key in parameters:
+            _check_known(f"{path}.{key}", key, StageParameters.model_fields)
+        checked[stage] = _stage_parameters(path, parameters)
+    return checked
 
 
 def _check_known(path: str, name: str, known: Collection[str]) -> None:

@@ -11,7 +11,9 @@ from omnistage.server.json_body import JsonRoute
 from omnistage.server.models import model_routes
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request_id import RequestId
+from omnistage.server.speech import Speech
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+from omnistage.server.voices import voice_routes
 
 
 def build_app(
@@ -26,9 +28,12 @@ def build_app(
     install_error_handlers(app)
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
+    app.include_router(voice_routes(orchestrator))
     chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes = APIRouter(route_class=JsonRoute)
     json_routes.post("/v1/chat/completions", response_model=None)(chat.create)
     json_routes.post("/v1/images/generations", response_model=None)(Images(orchestrator).create)
+    speech = Speech(orchestrator, keep_alive_s, max_unsent_bytes)
+    json_routes.post("/v1/audio/speech", response_model=None)(speech.create)
     app.include_router(json_routes)
     return app

@@ -49,12 +49,15 @@ def _voice_name(voice: Any) -> Any:
     return voice["id"] if isinstance(voice, dict) and isinstance(voice.get("id"), str) else voice
 
 
+Voice = Annotated[str, BeforeValidator(_voice_name)]
+
+
 class AudioOptions(BaseModel):
     """How an answer is spoken and encoded."""
 
     model_config = ConfigDict(extra="allow")
 
-    voice: Annotated[str, BeforeValidator(_voice_name)] | None = None
+    voice: Voice | None = None
     format: str = "wav"
 
 

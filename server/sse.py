@@ -62,7 +62,7 @@ class Unsent:
         self._has_ended = True
         self._changed.set()
 
-    async def take(self, timeout_s: float) -> bytes | None:
+    async def take(self, timeout_s: float | None) -> bytes | None:
         """What there is, joined to one write; None at the end; TimeoutError if nothing comes."""
         if not self._events and not self._has_ended:
             self._changed.clear()
@@ -84,19 +84,21 @@ class EventStream(Response):
 
     The status waits for the first event, so that a request which a stage refuses gets its real
     status; when that takes longer than a keep-alive, 200 goes out and a failure becomes an event.
-    A client that leaves more than `max_unsent_bytes` unread is cut off.
+    A client that leaves more than `max_unsent_bytes` unread is cut off. `done` is the last event.
     """
 
     def __init__(
         self,
         events: AsyncGenerator[Event, None],
-        keep_alive_s: float = KEEP_ALIVE_S,
+        keep_alive_s: float | None = KEEP_ALIVE_S,
         max_unsent_bytes: int = MAX_UNSENT_BYTES,
+        done: bytes = DONE,
     ) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._keep_alive_s = keep_alive_s
+        self._done = done
         self._unsent = Unsent(max_unsent_bytes)
         self._is_started = False
 
@@ -125,8 +127,10 @@ class EventStream(Response):
         failure = making.result()
         if failure is not None and not self._is_started:
             return failure
-        await self._send(send, DONE if failure is None else encode_event(failure.envelope) + DONE)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        ending = self._ending(failure)
+        if ending is not None:
+            await self._send(send, ending)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         return None
 
     async def _make(self) -> ApiError | None:
@@ -134,7 +138,7 @@ class EventStream(Response):
         try:
             async with aclosing(self._events) as events:
                 async for event in events:
-                    self._unsent.put(encode_event(event))
+                    self._unsent.put(self._encode(event))
         except ClientTooSlow:
             raise
         except ApiError as error:
@@ -145,6 +149,13 @@ class EventStream(Response):
         finally:
             self._unsent.end()
         return None
+
+    def _encode(self, event: Event) -> bytes:
+        return encode_event(event)
+
+    def _ending(self, failure: ApiError | None) -> bytes | None:
+        """The last bytes; None to cut the body off."""
+        return self._done if failure is None else encode_event(failure.envelope) + self._done
 
     async def _take(self) -> bytes | None:
         try:

@@ -18,7 +18,9 @@ ALIVE_INTERVAL_S = 0.2
 
 
 def text_of(body: Mapping[str, Any]) -> str:
-    """The last message's text: it names the script."""
+    """The text to be spoken or the last message's: it names the script."""
+    if "input" in body:
+        return str(body["input"])
     content = body["messages"][-1].get("content", "")
     return content if isinstance(content, str) else content[-1].get("text", "")
 
@@ -187,6 +189,10 @@ class FakeThinker(FakeStage):
             self.graph.stages["code2wav"].begin(request_id, meta)
         if script == "hang":
             await asyncio.Event().wait()
+        if "input" in meta["body"]:
+            usage = {"prompt_tokens": len(script), "completion_tokens": 0}
+            yield "text", {}, {"chunk": {"choices": [], "usage": usage}}, True
+            return
         num_choices = meta["body"].get("n", 1)
         for index in range(num_choices):
             yield self._text({"role": "assistant", "content": ""}, index=index, prompt=[1, 2])
@@ -260,6 +266,10 @@ class FakeCode2Wav(FakeStage):
         num_frames = 0
         if script == "stall":
             yield "audio", self._sound(0, 1, False), {}, False
+        if script == "break":
+            yield "audio", self._sound(0, 1, False), {}, False
+            yield "error", {}, self.failure(500, "broken", self.name), True
+            return
         if script in ("hang", "crash", "stall"):
             await asyncio.Event().wait()
         while script == "endless":

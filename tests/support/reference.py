@@ -1,13 +1,14 @@
 """transformers' own generate as the oracle: text, codes and waveform of one question."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from support.prompts import Question
-from transformers import AutoProcessor, Qwen3OmniMoeForConditionalGeneration
+from support.prompts import Question, plain
+from transformers import AutoProcessor, LogitsProcessor, Qwen3OmniMoeForConditionalGeneration
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,20 @@ class Answer:
     text: str
     codes: npt.NDArray[np.int64]
     pcm: npt.NDArray[np.float32]
+
+
+class Forced(LogitsProcessor):  # type: ignore[misc]
+    """Leaves one token to choose at each step."""
+
+    def __init__(self, token_ids: Sequence[int], num_prompt: int) -> None:
+        self._token_ids = token_ids
+        self._num_prompt = num_prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores of one row."""
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self._token_ids[input_ids.shape[1] - self._num_prompt]] = 0
+        return forced
 
 
 class Reference:
@@ -40,9 +55,23 @@ class Reference:
         inputs = self.processor(text=prompt, return_tensors="pt", **question.media)
         return inputs.to(self.model.device)
 
+    def speech(self, text: str, instructions: str, max_frames: int, speaker: str) -> Answer:
+        """The answer of a thinker that is made to say this text, to a user who says how."""
+        said = self.processor.tokenizer.encode(text, add_special_tokens=False)
+        question = plain("given", ("user", instructions))
+        num_prompt = self.inputs(question)["input_ids"].shape[1]
+        forced = Forced([*said, self._eos[0]], num_prompt)
+        more = {"thinker_logits_processor": [forced]}
+        return self.answer(question, len(said) + 1, max_frames, speaker, **more)
+
     @torch.no_grad()
     def answer(
-        self, question: Question, max_tokens: int, max_frames: int, speaker: str = "ethan"
+        self,
+        question: Question,
+        max_tokens: int,
+        max_frames: int,
+        speaker: str = "ethan",
+        **more: Any,
     ) -> Answer:
         """One greedy answer; n frames are n + 1 sampled code-0 tokens."""
         inputs = self.inputs(question)
@@ -64,6 +93,7 @@ class Reference:
                 thinker_eos_token_id=self._eos,
                 talker_do_sample=False,
                 talker_max_new_tokens=max_frames + 1,
+                **more,
             )
         finally:
             self.model.talker.generate = generate

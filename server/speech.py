@@ -1,0 +1,135 @@
+"""POST /v1/audio/speech: a given text spoken as it is, while it is made."""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+from fastapi import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from omnistage.server.admission import checked_stage_params, known_speaker
+from omnistage.server.audio_encoder import AudioEncoder, make_encoder
+from omnistage.server.errors import ApiError
+from omnistage.server.models import check_model
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.request import AudioOutput, Request, TextOutput
+from omnistage.server.schema import Number, Seed, Voice
+from omnistage.server.sound import encoded
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, Event, EventStream
+from omnistage.server.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch
+from omnistage.server.whole_answer import warning_headers
+from omnistage.stages.kinds import KINDS
+
+MAX_TEXT = 4096
+CONTENT_TYPES = {
+    "mp3": "audio/mpeg",
+    "opus": "audio/ogg",
+    "aac": "audio/aac",
+    "flac": "audio/flac",
+    "wav": "audio/wav",
+    "pcm": "audio/pcm",
+}
+IGNORED = frozenset({"stream", "user"})  # `stream` is other servers': this one always does
+OUTPUTS = ("text", "audio")  # of the text comes only how many tokens it has
+
+
+class SpeechRequest(BaseModel):
+    """OpenAI's fields, and below them ours."""
+
+    model_config = ConfigDict(extra="allow")
+
+    input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    model: str | None = None
+    voice: Voice | None = None
+    instructions: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = None
+    speed: Annotated[Number, Field(ge=MIN_SPEED, le=MAX_SPEED)] | None = None
+    stream_format: Literal["audio", "sse"] | None = None
+    seed: Seed | None = None
+    stage_params: dict[str, dict[str, Any]] | None = None
+
+
+class SoundStream(EventStream):
+    """The sound of speech events alone: one file, which a failure cuts off."""
+
+    def _encode(self, event: Event) -> bytes:
+        sound: bytes = event.get("audio", b"")
+        return sound
+
+    def _ending(self, failure: ApiError | None) -> bytes | None:
+        return b"" if failure is None else None
+
+
+class Speech:
+    """Answers speech requests by running them through the graph."""
+
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._keep_alive_s = keep_alive_s
+        self._max_unsent_bytes = max_unsent_bytes
+
+    async def create(self, asked: SpeechRequest) -> Response:
+        """Validate and admit, then stream; the status waits for the first sound."""
+        request = self._request(asked)
+        self._orchestrator.admit(request.outputs)
+        form = asked.response_format or "mp3"
+        encoder: AudioEncoder = make_encoder(form, is_streamed=True)
+        if asked.speed not in (None, 1.0):
+            encoder = TimeStretch(encoder, asked.speed)
+        events = self._events(request, encoder)
+        limit = self._max_unsent_bytes
+        if asked.stream_format == "sse":
+            stream = EventStream(events, self._keep_alive_s, limit, done=b"")
+        else:
+            stream = SoundStream(events, None, limit)
+            stream.headers["Content-Type"] = CONTENT_TYPES[form]
+        unknown = sorted((asked.model_extra or {}).keys() - IGNORED)
+        stream.headers.update(warning_headers(unknown))
+        return stream
+
+    def _request(self, asked: SpeechRequest) -> Request:
+        graph = self._orchestrator.graph
+        check_model(asked.model, graph.model)
+        if "audio" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].reads_out:
+            message = "This model does not speak a given text."
+            raise ApiError(400, message, code="unsupported_model")
+        path: Collection[str] = set(graph.path(set(OUTPUTS))) - {graph.entry}
+        return Request(
+            id=f"speech-{uuid4().hex}",
+            outputs=OUTPUTS,
+            body={"input": asked.input, "instructions": asked.instructions or ""},
+            speaker=known_speaker(asked.voice, self._orchestrator.speakers, "voice"),
+            stage_params=checked_stage_params(asked.stage_params or {}, graph, path),
+            seed=asked.seed,
+        )
+
+    async def _events(
+        self, request: Request, encoder: AudioEncoder
+    ) -> AsyncGenerator[Event, None]:
+        num_tokens = num_frames = 0
+        outputs = encoded(self._orchestrator.run(request), encoder)
+        try:
+            async with aclosing(outputs):
+                async for output in outputs:
+                    if isinstance(output, TextOutput):
+                        num_tokens = output.chunk["usage"]["prompt_tokens"]
+                    elif isinstance(output, AudioOutput):
+                        num_frames = output.num_frames
+                        if output.data:
+                            yield {"type": "speech.audio.delta", "audio": output.data}
+        except ApiError as error:
+            if error.param == "messages":  # to the stages it is one turn of a chat
+                error.param = "input"
+            raise
+        usage = {
+            "input_tokens": num_tokens,
+            "output_tokens": num_frames,
+            "total_tokens": num_tokens + num_frames,
+        }
+        yield {"type": "speech.audio.done", "usage": usage}

@@ -1,0 +1,31 @@
+"""What clients with a picker ask a speech server: its voices and its models."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from fastapi import APIRouter
+
+from omnistage.server.errors import ApiError
+from omnistage.server.orchestrator import RETRY_LOADING_S, Orchestrator
+
+
+def voice_routes(orchestrator: Orchestrator) -> APIRouter:
+    """GET /v1/audio/voices and /v1/audio/models."""
+    router = APIRouter()
+
+    @router.get("/v1/audio/voices")
+    async def voices(format: Literal["vllm"] | None = None) -> Mapping[str, Sequence[Any]]:
+        names = orchestrator.speakers
+        if not names and "audio" in orchestrator.graph.outputs and orchestrator.unready:
+            message = "The voices are not known yet: stages are still loading."
+            raise ApiError(503, message, code="loading", retry_after_s=RETRY_LOADING_S)
+        cards = [{"id": name, "name": name} for name in names]
+        listed = {"voices": names} if format == "vllm" else {"voices": cards, "names": names}
+        return {**listed, "uploaded_voices": []}
+
+    @router.get("/v1/audio/models")
+    async def models() -> Mapping[str, Sequence[Mapping[str, str]]]:
+        name = orchestrator.graph.model
+        return {"models": [{"id": name, "name": name}]}
+
+    return router
