@@ -91,6 +91,20 @@ def _check_stream(data: bytes, place: str, wanted: str) -> None:
             raise invalid(place, f"has {num_frames} frame; at least {wanted_frames}")
 
 
+def sound_s(data: bytes, place: str) -> float:
+    """How long a sound that was checked lasts; raises ApiError, may take a while."""
+    seconds = 0.0
+    try:
+        with av.open(io.BytesIO(data)) as container:
+            for frame in container.decode(audio=0):
+                seconds += frame.samples / frame.sample_rate
+                if seconds > MAX_DURATION_S:
+                    raise invalid(place, f"is longer than {MAX_DURATION_S} s")
+    except av.FFmpegError as error:
+        raise invalid(place, f"cannot be read: {_reason(error)}") from error
+    return seconds
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "it is no image of a known format"

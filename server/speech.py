@@ -109,9 +109,7 @@ class Speech:
             seed=asked.seed,
         )
 
-    async def _events(
-        self, request: Request, encoder: AudioEncoder
-    ) -> AsyncGenerator[Event, None]:
+    async def _events(self, request: Request, encoder: AudioEncoder) -> AsyncGenerator[Event, None]:
         num_tokens = num_frames = 0
         outputs = encoded(self._orchestrator.run(request), encoder)
         try:

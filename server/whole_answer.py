@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.responses import PlainTextResponse
 
 from omnistage.server.disconnect import ClientGone, unless_gone
 
@@ -19,15 +20,17 @@ MAX_NAME = 64
 async def whole_answer(
     http: Request,
     request_id: str,
-    making: Coroutine[Any, Any, Mapping[str, Any]],
+    making: Coroutine[Any, Any, Mapping[str, Any] | str],
     headers: Mapping[str, str],
 ) -> Response:
-    """What `making` makes, as JSON; it is cancelled if the client hangs up."""
+    """What `making` makes, as JSON or plain text; it is cancelled if the client hangs up."""
     try:
         made = await unless_gone(http.receive, making)
     except ClientGone:
         logger.info("%s: the client hung up (499)", request_id)
         return Response(status_code=CLIENT_CLOSED_REQUEST)
+    if isinstance(made, str):
+        return PlainTextResponse(made, headers=dict(headers))
     data = msgspec.json.encode(made)
     return Response(data, headers=dict(headers), media_type="application/json")
 

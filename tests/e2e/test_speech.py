@@ -1,4 +1,4 @@
-"""Given text on the real server: the same sound as the reference's, whose thinker says that text."""
+"""Given text on the real server: it sounds as the reference does, made to answer with it."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ def assert_equal(sound: npt.NDArray[np.int16], answer: Answer) -> None:
     [
         ("Hello there, how are you?", "", "ethan"),
         ("Hm", "", "ethan"),
-        ("Ein längerer Satz – mit Ümläuten, 漢字 und\nzwei Zeilen. " * 4, "", "ethan"),
+        ("Ein längerer Satz: mit Ümläuten, 漢字 und\nzwei Zeilen. " * 4, "", "ethan"),
         ("Take three steps back.", "\nWhisper, as if\nnobody may hear.", "chelsie"),
     ],
 )

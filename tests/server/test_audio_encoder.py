@@ -1,4 +1,4 @@
-"""Sound in every format: joined chunks are one file, lossless ones bit for bit, first bytes early."""
+"""Sound in every format: joined chunks are one file, lossless ones bit for bit, first bytes soon."""
 
 import io
 from collections.abc import Iterator

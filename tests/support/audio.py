@@ -15,4 +15,5 @@ def samples_of(data: bytes) -> npt.NDArray[np.int16]:
     with av.open(io.BytesIO(data)) as container:
         frames = [*container.decode(audio=0), None]
     parts = [part.to_ndarray()[0] for frame in frames for part in resampler.resample(frame)]
-    return np.concatenate(parts).astype(np.int16, copy=False)
+    samples: npt.NDArray[np.int16] = np.concatenate(parts)
+    return samples

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,12 @@ ALIVE_INTERVAL_S = 0.2
 
 
 def text_of(body: Mapping[str, Any]) -> str:
-    """The text to be spoken or the last message's: it names the script."""
+    """The text to be spoken, the prompt of a transcript, or the last message: the script."""
     if "input" in body:
         return str(body["input"])
     content = body["messages"][-1].get("content", "")
-    return content if isinstance(content, str) else content[-1].get("text", "")
+    text = content if isinstance(content, str) else content[-1].get("text", "")
+    return str(text.rpartition("before it: ")[2])
 
 
 class FakeGraph:
@@ -196,7 +198,9 @@ class FakeThinker(FakeStage):
         num_choices = meta["body"].get("n", 1)
         for index in range(num_choices):
             yield self._text({"role": "assistant", "content": ""}, index=index, prompt=[1, 2])
-        make: Callable[[], list[Any]] = SCRIPTS.get(script, spoken_words)
+        has_logprobs = meta["body"].get("logprobs")
+        words = partial(with_logprobs, "stop") if has_logprobs else spoken_words
+        make: Callable[[], list[Any]] = SCRIPTS.get(script, words)
         for delta, more in make():
             for index in range(num_choices):
                 yield self._text(delta, index=index, **more)
@@ -241,12 +245,12 @@ def tool_call() -> list[Any]:
     ]
 
 
-def with_logprobs() -> list[Any]:
+def with_logprobs(finish: str = "length") -> list[Any]:
     def entry(token: str) -> dict[str, Any]:
         return {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": []}
 
     deltas = [({"content": word}, {"logprobs": {"content": [entry(word)]}}) for word in WORDS]
-    return [*deltas, ({"content": ""}, {"finish": "length"})]
+    return [*deltas, ({"content": ""}, {"finish": finish})]
 
 
 SCRIPTS: dict[str, Callable[[], list[Any]]] = {
@@ -254,6 +258,7 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
     "endless": lambda: [],
     "flood": lambda: [],
     "tool": tool_call,
+    "cut": with_logprobs,
     "logprobs": with_logprobs,
 }
 

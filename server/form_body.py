@@ -1,0 +1,71 @@
+"""Reads a body that is a form with files, or the same fields as JSON.
+
+OpenAI's clients write lists as `name[]`, once for each item, and objects as `name[key]`.
+"""
+
+import re
+from email.message import Message
+from typing import Any
+
+from fastapi import Request
+from starlette.datastructures import FormData, UploadFile
+from starlette.exceptions import HTTPException
+
+from omnistage.server.errors import ApiError, invalid
+from omnistage.server.json_body import JsonRequest
+
+NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")
+MAX_FILES, MAX_FIELDS = 64, 256
+Fields = dict[str, Any]
+
+
+async def read_fields(request: Request) -> Fields:
+    """The fields by name: strings, files as bytes, lists, objects; of JSON what it has."""
+    header = Message()
+    header["content-type"] = request.headers.get("content-type", "nothing")
+    kind = header.get_content_type()
+    if kind == "application/json":
+        parsed: Fields = await JsonRequest(request.scope, request.receive).json()
+        return parsed
+    if kind != "multipart/form-data" or not header.get_boundary():
+        message = "The Content-Type must be multipart/form-data with a boundary, or JSON."
+        raise ApiError(415, message, code="unsupported_media_type")
+    try:
+        async with request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
+            return await _fields(form)
+    except HTTPException as error:
+        message = f"The form cannot be read: {error.detail}"
+        raise ApiError(400, message, code="invalid_value") from error
+
+
+async def _fields(form: FormData) -> Fields:
+    fields: Fields = {}
+    for written, value in form.multi_items():
+        found = NAME.fullmatch(written)
+        if found is None:
+            raise invalid(written[:80], "is no name of a field")
+        name, key = found["name"], found["key"]
+        read = await _value(value, name)
+        if found["is_list"]:
+            place, key = fields.setdefault(name, []), None
+            if isinstance(place, list):
+                place.append(read)
+                continue
+        elif key is not None:
+            place = fields.setdefault(name, {})
+            if isinstance(place, dict) and key not in place:
+                place[key] = read
+                continue
+        elif name not in fields:
+            fields[name] = read
+            continue
+        raise invalid(name, "is there twice")
+    return fields
+
+
+async def _value(value: str | UploadFile, name: str) -> str | bytes:
+    if isinstance(value, UploadFile):
+        return await value.read()
+    if "\0" in value:
+        raise invalid(name, "has a NUL character in it")
+    return value

@@ -1,0 +1,126 @@
+"""POST /v1/audio/transcriptions and /v1/audio/translations: a chat about a sound."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import Request as HttpRequest
+from fastapi import Response
+
+from omnistage.server.admission import Admission
+from omnistage.server.audio_history import AudioHistory
+from omnistage.server.errors import ApiError
+from omnistage.server.form_body import read_fields
+from omnistage.server.media_check import check_media, sound_s
+from omnistage.server.models import check_model
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.request import Request, TextOutput
+from omnistage.server.schema import ChatRequest
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, Event, EventStream
+from omnistage.server.transcript import Transcript
+from omnistage.server.transcription_fields import (
+    SoundRequest,
+    TranscriptionRequest,
+    TranslationRequest,
+    chat_messages,
+    request_of,
+)
+from omnistage.server.whole_answer import warning_headers, whole_answer
+from omnistage.stages.kinds import KINDS
+
+# Places in the chat, and the fields that what is there comes from.
+FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
+
+
+class Transcriptions:
+    """Answers what is asked about one sound by running it through the graph."""
+
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._history = AudioHistory()
+        self._keep_alive_s = keep_alive_s
+        self._max_unsent_bytes = max_unsent_bytes
+
+    async def transcribe(self, http: HttpRequest) -> Response:
+        """What was said, in its own language."""
+        return await self._create(TranscriptionRequest, http)
+
+    async def translate(self, http: HttpRequest) -> Response:
+        """What was said, in English."""
+        return await self._create(TranslationRequest, http)
+
+    async def _create(self, kind: type[SoundRequest], http: HttpRequest) -> Response:
+        self._check_hears()
+        asked = request_of(kind, await read_fields(http))
+        check_model(asked.model, self._orchestrator.graph.model)
+        transcript = Transcript(asked)
+        try:
+            request = await asyncio.to_thread(self._request, transcript)
+        except ApiError as error:
+            raise _about_fields(error) from None
+        self._orchestrator.admit(request.outputs)
+        headers = warning_headers(sorted(asked.model_extra or {}))
+        if not asked.stream:
+            body = self._body(request, transcript)
+            return await whole_answer(http, request.id, body, headers)
+        events = self._events(request, transcript)
+        stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes, done=b"")
+        stream.headers.update(headers)
+        return stream
+
+    def _check_hears(self) -> None:
+        graph = self._orchestrator.graph
+        if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].hears:
+            raise ApiError(400, "This model does not hear.", code="unsupported_model")
+
+    def _request(self, transcript: Transcript) -> Request:
+        """The chat; takes a while: the sound is looked at."""
+        asked = transcript.asked
+        is_verbose = asked.response_format == "verbose_json"
+        chat = ChatRequest(
+            messages=chat_messages(asked),
+            temperature=asked.temperature,
+            max_completion_tokens=asked.max_completion_tokens,
+            logprobs=is_verbose or transcript.has_logprobs,
+        )
+        admission = Admission(self._orchestrator.graph, (), self._history)
+        request = admission.request(chat)
+        check_media(request.body["messages"])
+        if is_verbose:
+            transcript.duration_s = sound_s(asked.file, "file")
+        return request
+
+    async def _events(
+        self, request: Request, transcript: Transcript
+    ) -> AsyncGenerator[Event, None]:
+        try:
+            async with aclosing(self._orchestrator.run(request)) as outputs:
+                async for output in outputs:
+                    assert isinstance(output, TextOutput)
+                    event = transcript.take(output.chunk)
+                    if event is not None:
+                        yield event
+        except ApiError as error:
+            raise _about_fields(error) from None
+        yield transcript.done
+
+    async def _body(self, request: Request, transcript: Transcript) -> Any:
+        async with aclosing(self._events(request, transcript)) as events:
+            async for _ in events:
+                continue
+        return transcript.body
+
+
+def _about_fields(error: ApiError) -> ApiError:
+    """The error with the field to blame instead of a place in the chat."""
+    for place, name in FIELDS.items():
+        if error.param is not None and error.param.startswith(place):
+            error.message = error.message.replace(error.param, name)
+            error.param = name
+    return error

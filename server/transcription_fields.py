@@ -1,0 +1,176 @@
+"""What can be asked about one sound, and the words in which the model is asked it."""
+
+import base64
+import binascii
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from omnistage.server.errors import ApiError, field_path, invalid, unsupported
+from omnistage.server.form_body import Fields
+
+MAX_PROMPT = 16_384
+MAX_WORDS = 1024
+STYLE = "Keep the spelling and the style of this text before it:"
+
+Text = Annotated[str, Field(max_length=MAX_PROMPT)]
+Word = Annotated[str, Field(min_length=1, max_length=200)]
+Language = Annotated[str, Field(pattern=r"^[A-Za-z]{2,20}([-_][A-Za-z0-9]{2,8})*$")]
+
+
+def _one_as_list(value: Any) -> Any:
+    """A form has a list's only item under the bare name, too."""
+    return [value] if isinstance(value, str) else value
+
+
+Words = Annotated[list[Word], Field(max_length=MAX_WORDS), BeforeValidator(_one_as_list)]
+Languages = Annotated[list[Language], Field(max_length=64), BeforeValidator(_one_as_list)]
+
+
+class SoundRequest(BaseModel):
+    """Fields of both questions; a form's values are text, so numbers may be."""
+
+    model_config = ConfigDict(extra="allow")
+
+    task: ClassVar[str]
+
+    file: Annotated[bytes, Field(min_length=1)]
+    model: str | None = None
+    prompt: Text | None = None
+    temperature: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 31)] | None = None
+    stream: bool | None = None
+
+    def check(self) -> None:
+        """Raise ApiError for what the model cannot do."""
+        if self.response_format in ("srt", "vtt"):
+            asked = f"{self.response_format}: this model makes no time stamps, so it"
+            raise unsupported("response_format", asked)
+        if self.response_format == "diarized_json":
+            raise unsupported("response_format", "diarized_json: telling speakers apart")
+
+    @property
+    def instruction(self) -> str:
+        """What the model is told, after the sound."""
+        raise NotImplementedError
+
+    @property
+    def text_language(self) -> str:
+        """The language of the answer."""
+        raise NotImplementedError
+
+
+class TranscriptionRequest(SoundRequest):
+    """What was said, in its own language."""
+
+    task = "transcribe"
+
+    language: Language | None = None
+    languages: Languages | None = None
+    keywords: Words | None = None
+    timestamp_granularities: (
+        Annotated[list[Literal["word", "segment"]], BeforeValidator(_one_as_list)] | None
+    ) = None
+    include: Annotated[list[Literal["logprobs"]], BeforeValidator(_one_as_list)] | None = None
+    chunking_strategy: str | dict[str, Any] | None = None
+    known_speaker_names: Words | None = None
+    known_speaker_references: list[str] | None = None
+
+    def check(self) -> None:
+        """Raise ApiError for what the model cannot do, and for what would have no effect."""
+        super().check()
+        if self.stream and self.response_format != "json":
+            raise invalid("response_format", "must be json with stream")
+        if self.include and self.response_format != "json":
+            raise invalid("include", "needs the response_format json")
+        if self.timestamp_granularities and self.response_format != "verbose_json":
+            raise invalid("timestamp_granularities", "needs the response_format verbose_json")
+        if "word" in (self.timestamp_granularities or ()):
+            raise unsupported("timestamp_granularities", "Time stamps of words")
+        if self.chunking_strategy not in (None, "auto"):
+            raise unsupported("chunking_strategy", "A chunking_strategy other than auto")
+        for name in ("known_speaker_names", "known_speaker_references"):
+            if getattr(self, name):
+                raise unsupported(name)
+
+    @property
+    def instruction(self) -> str:
+        """What the model is told, after the sound."""
+        parts = ["Transcribe the audio into text, word for word. Answer with the text only."]
+        if self.language:
+            parts.append(f"The language of the audio is {self.language}.")
+        if self.languages:
+            parts.append(f"The language of the audio is one of: {', '.join(self.languages)}.")
+        if self.keywords:
+            parts.append(f"These words may be said: {', '.join(self.keywords)}.")
+        if self.prompt:
+            parts.append(f"{STYLE} {self.prompt}")
+        return " ".join(parts)
+
+    @property
+    def text_language(self) -> str:
+        """As it was told: the model does not tell it."""
+        return self.language or "unknown"
+
+
+class TranslationRequest(SoundRequest):
+    """What was said, in English."""
+
+    task = "translate"
+
+    def check(self) -> None:
+        """Raise ApiError for what the model cannot do."""
+        super().check()
+        if self.stream:
+            raise unsupported("stream")
+
+    @property
+    def instruction(self) -> str:
+        """What the model is told, after the sound."""
+        told = "Translate the speech in the audio into English. Answer with the translation only."
+        return f"{told} {STYLE} {self.prompt}" if self.prompt else told
+
+    @property
+    def text_language(self) -> str:
+        """As OpenAI spells it."""
+        return "english"
+
+
+T = TypeVar("T", bound=SoundRequest)
+
+
+def request_of(kind: type[T], fields: Fields) -> T:
+    """Checked fields; `input_audio: {data, format}` stands for a file in JSON. ApiError."""
+    if "input_audio" in fields:
+        fields = {**fields, "file": _decoded(fields.pop("input_audio"))}
+    try:
+        request = kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        param = field_path(first["loc"])
+        raise ApiError(
+            400, f"{param}: {first['msg']}", param=param, code="invalid_value"
+        ) from error
+    request.check()
+    return request
+
+
+def _decoded(audio: Any) -> bytes:
+    data = audio.get("data") if isinstance(audio, dict) else None
+    if not isinstance(data, str):
+        raise invalid("input_audio.data", "must be base64")
+    try:
+        return binascii.a2b_base64(data, strict_mode=True)
+    except ValueError as error:
+        raise invalid("input_audio.data", f"is not valid base64: {error}") from error
+
+
+def chat_messages(request: SoundRequest) -> list[dict[str, Any]]:
+    """The question as one turn of a chat; what a file is called does not count, what it is does."""
+    audio = {"data": base64.b64encode(request.file).decode("ascii"), "format": "wav"}
+    parts = [
+        {"type": "input_audio", "input_audio": audio},
+        {"type": "text", "text": request.instruction},
+    ]
+    return [{"role": "user", "content": parts}]
