@@ -10,6 +10,7 @@ from omnistage.server.wav import SAMPLE_BYTES, SAMPLE_RATE_HZ
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 MIN_STEP, MAX_STEP = 0.5, 2.0  # beyond, FFmpeg's atempo leaves samples out
 SLICE_BYTES = SAMPLE_RATE_HZ // 50 * SAMPLE_BYTES  # it returns as much at once as it is given
+TAIL_BYTES = 4096  # it keeps the end of what it is given to itself: silence, so that it may
 
 
 class TimeStretch:
@@ -19,7 +20,9 @@ class TimeStretch:
 
     def __init__(self, encoder: AudioEncoder, speed: float) -> None:
         self._encoder = encoder
+        self._speed = speed
         self._num_samples = 0
+        self._num_bytes = 0
         self._graph = av.filter.Graph()
         source = self._graph.add_abuffer(
             sample_rate=SAMPLE_RATE_HZ,
@@ -33,25 +36,29 @@ class TimeStretch:
 
     def encode(self, pcm: bytes) -> bytes:
         """Take whole samples at their own pace."""
-        return self._encoder.encode(
-            b"".join(
-                self._stretched(pcm[start : start + SLICE_BYTES])
-                for start in range(0, len(pcm), SLICE_BYTES)
-            )
-        )
+        stretched = self._stretched(pcm)
+        self._num_bytes += len(stretched)
+        return self._encoder.encode(stretched)
 
     def finish(self) -> bytes:
         """What the filter still holds, and the rest of the file."""
-        if not self._num_samples:
-            return b""
+        num_bytes = round(self._num_samples / self._speed) * SAMPLE_BYTES
+        rest = self._stretched(bytes(TAIL_BYTES))
         self._graph.push(None)
-        return self._encoder.encode(self._pull()) + self._encoder.finish()
+        rest += self._pull()
+        return (
+            self._encoder.encode(rest[: max(0, num_bytes - self._num_bytes)])
+            + self._encoder.finish()
+        )
 
     def _stretched(self, pcm: bytes) -> bytes:
-        frame = audio_frame(pcm, self._num_samples)
-        self._num_samples += frame.samples
-        self._graph.push(frame)
-        return self._pull()
+        parts = []
+        for start in range(0, len(pcm), SLICE_BYTES):
+            frame = audio_frame(pcm[start : start + SLICE_BYTES], self._num_samples)
+            self._num_samples += frame.samples
+            self._graph.push(frame)
+            parts.append(self._pull())
+        return b"".join(parts)
 
     def _pull(self) -> bytes:
         parts = []

@@ -1,6 +1,7 @@
 """Laziness, cancels and refusals of the real server."""
 
 import asyncio
+import base64
 import gc
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from support.audio import samples_of
 from support.prompts import QUESTIONS
 from support.server import TinyServer, assert_same_sound
 
@@ -151,3 +153,26 @@ async def test_a_timeline_follows_the_request_through_every_stage(server: TinySe
     }
     assert 0 < marks[-1][1] < took_ms
     await settle(server, 2)
+
+
+@pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac", "wav"])
+async def test_speech_in_every_format_and_a_turn_that_names_it(
+    form: str, server: TinyServer
+) -> None:
+    audio = {"voice": "ethan", "format": form}
+    exact = await server.ask(HELLO)
+    body = server.body(HELLO, audio=audio)
+    async with httpx.AsyncClient(timeout=60) as client:
+        url = f"{server.url}/v1/chat/completions"
+        said = (await client.post(url, json=body)).json()["choices"][0]["message"]["audio"]
+        sound = samples_of(base64.b64decode(said["data"]))
+        assert 0 <= len(sound) - len(exact.pcm) <= 2 * 1152
+        earlier = {"role": "assistant", "audio": {"id": said["id"]}}
+        more = [*HELLO, earlier, {"role": "user", "content": "And?"}]
+        again = await client.post(url, json=server.body(more, audio=audio))
+        assert again.status_code == 200
+    streamed = b""
+    async for event in server.events(HELLO, audio=audio):
+        for choice in event["choices"]:
+            streamed += base64.b64decode((choice["delta"].get("audio") or {}).get("data", ""))
+    assert 0 <= len(samples_of(streamed)) - len(exact.pcm) <= 2 * 1152

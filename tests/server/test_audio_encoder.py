@@ -1,4 +1,4 @@
-"""Sound in every format: joined chunks are one file, lossless ones bit for bit, first bytes soon."""
+"""Sound in every format: joined chunks are one file, lossless ones bit for bit."""
 
 import io
 from collections.abc import Iterator
@@ -107,7 +107,8 @@ def test_another_speed_keeps_the_pitch(speed: float) -> None:
     encoder = TimeStretch(make_encoder("pcm", is_streamed=True), speed)
     chunks = [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
     stretched = np.frombuffer(b"".join(chunks), "<i2")
-    assert len(stretched) == pytest.approx(len(sound) / speed, rel=0.01)
+    assert len(stretched) == round(len(sound) / speed)
+    assert np.abs(stretched[-480:]).max() > 4000
     peak = np.abs(np.fft.rfft(stretched.astype(float))).argmax() * SAMPLE_RATE_HZ / len(stretched)
     assert peak == pytest.approx(440, abs=2)
 

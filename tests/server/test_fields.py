@@ -10,7 +10,10 @@ import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 from support.gateway import MODEL, RunningGateway
 
+from omnistage.server import speech
 from omnistage.server.fields import DONE, IGNORED, REFUSED
+from omnistage.server.speech import SpeechRequest
+from omnistage.server.transcription_fields import TranscriptionRequest
 
 ROOT = Path(__file__).parents[2]
 URL = "/v1/chat/completions"
@@ -124,6 +127,22 @@ def test_the_documentation_lists_every_field() -> None:
     assert sorted(listed["done"]) == sorted(DONE)
     assert sorted(listed["accepted without effect"]) == sorted(IGNORED)
     assert sorted(listed["refused"]) == sorted(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("heading", "fields"),
+    [
+        ("POST /v1/audio/speech", SpeechRequest.model_fields.keys() | speech.IGNORED),
+        (
+            "POST /v1/audio/transcriptions, /v1/audio/translations",
+            TranscriptionRequest.model_fields.keys(),
+        ),
+    ],
+)
+def test_the_documentation_lists_every_field_of_sound(heading: str, fields: set[str]) -> None:
+    cells = [cell for cell, *_ in rows(heading)]
+    listed = {re.split(r"[^a-z_]", name)[0] for cell in cells for name in names(cell)}
+    assert listed - {"vtt", "diarized_json"} == {*fields}
 
 
 def codes_in(path: Path) -> set[str]:

@@ -80,9 +80,7 @@ def test_every_field_reaches_the_model(openai: OpenAI, gateway: RunningGateway) 
 
 
 def test_plain_text(openai: OpenAI, client: httpx.Client) -> None:
-    answer: Any = openai.audio.transcriptions.create(
-        model=MODEL, file=WAV, response_format="text"
-    )
+    answer: Any = openai.audio.transcriptions.create(model=MODEL, file=WAV, response_format="text")
     assert answer == TEXT
     response = post(client, response_format="text")
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
@@ -117,9 +115,7 @@ def test_log_probabilities(openai: OpenAI) -> None:
     answer = openai.audio.transcriptions.create(model=MODEL, file=WAV, include=["logprobs"])
     assert [entry.token for entry in answer.logprobs or ()] == WORDS
     events = list(
-        openai.audio.transcriptions.create(
-            model=MODEL, file=WAV, include=["logprobs"], stream=True
-        )
+        openai.audio.transcriptions.create(model=MODEL, file=WAV, include=["logprobs"], stream=True)
     )
     entries = [entry.token for event in events[:-1] for entry in getattr(event, "logprobs", ())]
     assert entries == WORDS
