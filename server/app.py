@@ -13,7 +13,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request_id import RequestId
 from omnistage.server.speech import Speech
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
-from omnistage.server.transcription import Transcriptions
+from omnistage.server.transcription import Transcriptions, transcription_routes
 from omnistage.server.voices import voice_routes
 
 
@@ -38,6 +38,5 @@ def build_app(
     json_routes.post("/v1/audio/speech", response_model=None)(speech.create)
     app.include_router(json_routes)
     transcriptions = Transcriptions(orchestrator, keep_alive_s, max_unsent_bytes)
-    app.post("/v1/audio/transcriptions", response_model=None)(transcriptions.transcribe)
-    app.post("/v1/audio/translations", response_model=None)(transcriptions.translate)
+    app.include_router(transcription_routes(transcriptions))
     return app

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
@@ -16,7 +17,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import AudioOutput, Request, TextOutput
 from omnistage.server.schema import Number, Seed, Voice
 from omnistage.server.sound import encoded
-from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, Event, EventStream
+from omnistage.server.sse import BareEventStream, Event, EventStream
 from omnistage.server.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch
 from omnistage.server.whole_answer import warning_headers
 from omnistage.stages.kinds import KINDS
@@ -61,31 +62,27 @@ class SoundStream(EventStream):
         return b"" if failure is None else None
 
 
+@dataclass(frozen=True, slots=True)
 class Speech:
     """Answers speech requests by running them through the graph."""
 
-    def __init__(
-        self,
-        orchestrator: Orchestrator,
-        keep_alive_s: float = KEEP_ALIVE_S,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
-    ) -> None:
-        self._orchestrator = orchestrator
-        self._keep_alive_s = keep_alive_s
-        self._max_unsent_bytes = max_unsent_bytes
+    orchestrator: Orchestrator
+    keep_alive_s: float
+    max_unsent_bytes: int
 
     async def create(self, asked: SpeechRequest) -> Response:
         """Validate and admit, then stream; the status waits for the first sound."""
         request = self._request(asked)
-        self._orchestrator.admit(request.outputs)
+        self.orchestrator.admit(request.outputs)
         form = asked.response_format or "mp3"
         encoder: AudioEncoder = make_encoder(form, is_streamed=True)
         if asked.speed not in (None, 1.0):
             encoder = TimeStretch(encoder, asked.speed)
         events = self._events(request, encoder)
-        limit = self._max_unsent_bytes
+        limit = self.max_unsent_bytes
+        stream: EventStream
         if asked.stream_format == "sse":
-            stream = EventStream(events, self._keep_alive_s, limit, done=b"")
+            stream = BareEventStream(events, self.keep_alive_s, limit)
         else:
             stream = SoundStream(events, None, limit)
             stream.headers["Content-Type"] = CONTENT_TYPES[form]
@@ -94,7 +91,7 @@ class Speech:
         return stream
 
     def _request(self, asked: SpeechRequest) -> Request:
-        graph = self._orchestrator.graph
+        graph = self.orchestrator.graph
         check_model(asked.model, graph.model)
         if "audio" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].reads_out:
             message = "This model does not speak a given text."
@@ -104,14 +101,14 @@ class Speech:
             id=f"speech-{uuid4().hex}",
             outputs=OUTPUTS,
             body={"input": asked.input, "instructions": asked.instructions or ""},
-            speaker=known_speaker(asked.voice, self._orchestrator.speakers, "voice"),
+            speaker=known_speaker(asked.voice, self.orchestrator.speakers, "voice"),
             stage_params=checked_stage_params(asked.stage_params or {}, graph, path),
             seed=asked.seed,
         )
 
     async def _events(self, request: Request, encoder: AudioEncoder) -> AsyncGenerator[Event, None]:
         num_tokens = num_frames = 0
-        outputs = encoded(self._orchestrator.run(request), encoder)
+        outputs = encoded(self.orchestrator.run(request), encoder)
         try:
             async with aclosing(outputs):
                 async for output in outputs:

@@ -84,7 +84,7 @@ class EventStream(Response):
 
     The status waits for the first event, so that a request which a stage refuses gets its real
     status; when that takes longer than a keep-alive, 200 goes out and a failure becomes an event.
-    A client that leaves more than `max_unsent_bytes` unread is cut off. `done` is the last event.
+    A client that leaves more than `max_unsent_bytes` unread is cut off.
     """
 
     def __init__(
@@ -92,13 +92,11 @@ class EventStream(Response):
         events: AsyncGenerator[Event, None],
         keep_alive_s: float | None = KEEP_ALIVE_S,
         max_unsent_bytes: int = MAX_UNSENT_BYTES,
-        done: bytes = DONE,
     ) -> None:
         super().__init__(headers=HEADERS)
         del self.headers["content-length"]
         self._events = events
         self._keep_alive_s = keep_alive_s
-        self._done = done
         self._unsent = Unsent(max_unsent_bytes)
         self._is_started = False
 
@@ -155,7 +153,7 @@ class EventStream(Response):
 
     def _ending(self, failure: ApiError | None) -> bytes | None:
         """The last bytes; None to cut the body off."""
-        return self._done if failure is None else encode_event(failure.envelope) + self._done
+        return DONE if failure is None else encode_event(failure.envelope) + DONE
 
     async def _take(self) -> bytes | None:
         try:
@@ -169,3 +167,10 @@ class EventStream(Response):
             headers = self.raw_headers
             await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+class BareEventStream(EventStream):
+    """The same without [DONE]."""
+
+    def _ending(self, failure: ApiError | None) -> bytes | None:
+        return b"" if failure is None else encode_event(failure.envelope)

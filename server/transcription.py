@@ -3,10 +3,11 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
 
 from omnistage.server.admission import Admission
 from omnistage.server.audio_history import AudioHistory
@@ -17,7 +18,7 @@ from omnistage.server.models import check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import ChatRequest
-from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, Event, EventStream
+from omnistage.server.sse import BareEventStream, Event
 from omnistage.server.transcript import Transcript
 from omnistage.server.transcription_fields import (
     SoundRequest,
@@ -33,19 +34,13 @@ from omnistage.stages.kinds import KINDS
 FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 
 
+@dataclass(frozen=True, slots=True)
 class Transcriptions:
     """Answers what is asked about one sound by running it through the graph."""
 
-    def __init__(
-        self,
-        orchestrator: Orchestrator,
-        keep_alive_s: float = KEEP_ALIVE_S,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
-    ) -> None:
-        self._orchestrator = orchestrator
-        self._history = AudioHistory()
-        self._keep_alive_s = keep_alive_s
-        self._max_unsent_bytes = max_unsent_bytes
+    orchestrator: Orchestrator
+    keep_alive_s: float
+    max_unsent_bytes: int
 
     async def transcribe(self, http: HttpRequest) -> Response:
         """What was said, in its own language."""
@@ -58,24 +53,24 @@ class Transcriptions:
     async def _create(self, kind: type[SoundRequest], http: HttpRequest) -> Response:
         self._check_hears()
         asked = request_of(kind, await read_fields(http))
-        check_model(asked.model, self._orchestrator.graph.model)
+        check_model(asked.model, self.orchestrator.graph.model)
         transcript = Transcript(asked)
         try:
             request = await asyncio.to_thread(self._request, transcript)
         except ApiError as error:
             raise _about_fields(error) from None
-        self._orchestrator.admit(request.outputs)
+        self.orchestrator.admit(request.outputs)
         headers = warning_headers(sorted(asked.model_extra or {}))
         if not asked.stream:
             body = self._body(request, transcript)
             return await whole_answer(http, request.id, body, headers)
         events = self._events(request, transcript)
-        stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes, done=b"")
+        stream = BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes)
         stream.headers.update(headers)
         return stream
 
     def _check_hears(self) -> None:
-        graph = self._orchestrator.graph
+        graph = self.orchestrator.graph
         if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].hears:
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
@@ -89,7 +84,7 @@ class Transcriptions:
             max_completion_tokens=asked.max_completion_tokens,
             logprobs=is_verbose or transcript.has_logprobs,
         )
-        admission = Admission(self._orchestrator.graph, (), self._history)
+        admission = Admission(self.orchestrator.graph, (), AudioHistory())
         request = admission.request(chat)
         check_media(request.body["messages"])
         if is_verbose:
@@ -100,7 +95,7 @@ class Transcriptions:
         self, request: Request, transcript: Transcript
     ) -> AsyncGenerator[Event, None]:
         try:
-            async with aclosing(self._orchestrator.run(request)) as outputs:
+            async with aclosing(self.orchestrator.run(request)) as outputs:
                 async for output in outputs:
                     assert isinstance(output, TextOutput)
                     event = transcript.take(output.chunk)
@@ -124,3 +119,16 @@ def _about_fields(error: ApiError) -> ApiError:
             error.message = error.message.replace(error.param, name)
             error.param = name
     return error
+
+
+def transcription_routes(transcriptions: Transcriptions) -> APIRouter:
+    """POST of both; /openapi.json is told of their forms, which FastAPI does not read itself."""
+    router = APIRouter()
+    for name, kind, answer in (
+        ("transcriptions", TranscriptionRequest, transcriptions.transcribe),
+        ("translations", TranslationRequest, transcriptions.translate),
+    ):
+        form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
+        extra = {"requestBody": {"required": True, "content": form}}
+        router.post(f"/v1/audio/{name}", response_model=None, openapi_extra=extra)(answer)
+    return router

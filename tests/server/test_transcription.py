@@ -260,3 +260,11 @@ def test_a_graph_that_does_not_hear_says_so(tmp_path: Path) -> None:
         with pytest.raises(BadRequestError) as raised:
             openai.audio.transcriptions.create(model=MODEL, file=WAV)
         assert raised.value.code == "unsupported_model"
+
+
+@pytest.mark.parametrize("url", [URL, TRANSLATIONS])
+def test_the_form_is_described(url: str, client: httpx.Client) -> None:
+    operation = client.get("/openapi.json").json()["paths"][url]["post"]
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert form["properties"]["file"]["format"] == "binary"
+    assert form["required"] == ["file"]
