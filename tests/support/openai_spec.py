@@ -1,7 +1,7 @@
 """OpenAI's own specification: what of it the tests need, and a check of captured JSON against it.
 
 `python -m support.openai_spec openapi.json tests/openai/chat.json NAME...` copies the components
-with these names, and those they refer to, out of the whole specification (MIT, tests/openai/LICENSE).
+with these names, and those they refer to, out of the whole specification (tests/openai/LICENSE).
 """
 
 import json
@@ -36,7 +36,7 @@ def _validator(component: str, copy: str) -> Draft202012Validator:
 
 
 def _with_null(schema: Any) -> Any:
-    """`nullable` as the specification means it: its dialect of JSON Schema does not know the word."""
+    """`nullable` as the specification means it: JSON Schema does not know the word."""
     if isinstance(schema, list):
         return [_with_null(item) for item in schema]
     if not isinstance(schema, dict):
