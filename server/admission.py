@@ -11,13 +11,12 @@ from omnistage.server.audio_encoder import FORMATS
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import field_path, invalid
 from omnistage.server.fields import DONE, check_refused, check_template_kwargs
-from omnistage.server.grammar import check_response_format, check_structured_outputs
 from omnistage.server.messages import checked_messages
 from omnistage.server.models import check_model
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
 from omnistage.server.timeline import Timeline
-from omnistage.server.tools import check_tools
+from omnistage.server.tools import checked_tools
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.kinds import KINDS
 
@@ -71,20 +70,11 @@ class Admission:
 
     def _check_fields(self, chat: ChatRequest) -> None:
         check_model(chat.model, self.graph.model)
-        if chat.stream_options is not None and not chat.stream:
-            raise invalid("stream_options", "is only allowed when stream is true")
+        chat.check(chat.max_completion_tokens or chat.max_tokens)
         if chat.top_logprobs and not chat.logprobs:
             raise invalid("top_logprobs", "needs logprobs to be true")
-        max_tokens = chat.max_completion_tokens or chat.max_tokens
-        if max_tokens is not None and (chat.min_tokens or 0) > max_tokens:
-            raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
         check_refused(chat.model_extra or {})
         check_template_kwargs(chat.chat_template_kwargs)
-        check_tools(chat.tools, chat.tool_choice)
-        if chat.response_format is not None:
-            check_response_format(chat.response_format)
-        if chat.structured_outputs is not None:
-            check_structured_outputs(chat.structured_outputs)
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)
@@ -100,6 +90,8 @@ class Admission:
             return ("text",)
         if (chat.n or 1) > 1:
             raise invalid("n", "must be 1 with audio")
+        if chat.include_reasoning is False:  # its tokens could not be told from the spoken ones
+            raise invalid("include_reasoning", "must be true with audio")
         return ("text", "audio")
 
     def _body(self, chat: ChatRequest, own: Mapping[str, StageParameter]) -> dict[str, Any]:
@@ -107,12 +99,13 @@ class Admission:
         given = chat.model_dump(exclude_none=True)
         body = {name: given[name] for name in given.keys() & (DONE - OWN_FIELDS)}
         body["messages"] = checked_messages(chat.messages, self.history)
+        if chat.tools is not None or chat.tool_choice is not None:
+            body["tools"], body["tool_choice"] = checked_tools(chat.tools, chat.tool_choice)
         body |= {name: value for name, value in own.items() if name != "max_tokens"}
         max_tokens = own.get("max_tokens", body.pop("max_tokens", None))
         if "max_tokens" in own or "max_completion_tokens" not in body:
             body["max_completion_tokens"] = max_tokens
-        if body["max_completion_tokens"] is None:
-            del body["max_completion_tokens"]
+        body = {name: value for name, value in body.items() if value is not None}
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 

@@ -7,22 +7,42 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from omnistage.server.errors import invalid
+from omnistage.server.errors import invalid, unsupported
 
 Part = Mapping[str, Any]
 
+DETAILS = ("auto", "low", "high", "original")
+UNSUPPORTED = ("file", "image_embeds", "audio_embeds", "video_embeds")
+# Known and without effect, wherever a part has them.
+WITHOUT_EFFECT = ("detail", "prompt_cache_breakpoint")
+
 
 def checked_part(part: Any, path: str) -> dict[str, Any]:
+    """The part from its checked fields alone; raises ApiError."""
     kind = part.get("type") if isinstance(part, dict) else None
     build = PARTS.get(kind) if isinstance(kind, str) else None
+    if kind in UNSUPPORTED:
+        raise unsupported(f"{path}.type", f"{path}.type {kind!r}")
     if build is None:
         allowed = ", ".join(sorted(PARTS))
         raise invalid(f"{path}.type", f"{kind!r} is not supported; allowed: {allowed}")
     return build(part, path)
 
 
+def unknown_part_keys(part: Part, path: str) -> list[str]:
+    """Keys of a checked part that nobody here knows, and that so have no effect."""
+    kind = part["type"]
+    inner = "image_url" if kind == "input_image" else kind
+    known = {"type", "text", kind, inner, *WITHOUT_EFFECT}
+    unknown = [f"{path}.{key}" for key in sorted(part.keys() - known)]
+    if isinstance(part.get(inner), dict):
+        below = part[inner].keys() - {"url", "data", "format", *WITHOUT_EFFECT}
+        unknown += [f"{path}.{inner}.{key}" for key in sorted(below)]
+    return unknown
+
+
 def _text(part: Part, path: str) -> dict[str, Any]:
-    key = "refusal" if part["type"] == "refusal" else "text"
+    key = part["type"] if part["type"] in ("refusal", "thinking") else "text"
     if not isinstance(part.get(key), str):
         raise invalid(f"{path}.{key}", "must be a string")
     return {"type": "text", "text": part[key]}
@@ -32,7 +52,9 @@ def _media(part: Part, path: str) -> dict[str, Any]:
     key = "image_url" if part["type"] == "input_image" else part["type"]
     place = part.get(key)
     param = f"{path}.{key}"
+    _check_detail(part, path)
     if isinstance(place, dict):
+        _check_detail(place, param)
         place, param = place.get("url"), f"{param}.url"
     if not isinstance(place, str):
         raise invalid(param, "must be a data URL")
@@ -44,6 +66,11 @@ def _media(part: Part, path: str) -> dict[str, Any]:
         raise invalid(param, "must be a data URL with base64 data (data:…;base64,…)")
     _check_base64(data, param)
     return {"type": key, key: {"url": place}}
+
+
+def _check_detail(place: Mapping[str, Any], path: str) -> None:
+    if place.get("detail") not in (None, *DETAILS):
+        raise invalid(f"{path}.detail", f"must be one of {', '.join(DETAILS)}")
 
 
 def _input_audio(part: Part, path: str) -> dict[str, Any]:
@@ -73,6 +100,7 @@ PARTS: Mapping[str, Callable[[Part, str], dict[str, Any]]] = {
     "input_text": _text,
     "output_text": _text,
     "refusal": _text,
+    "thinking": _text,
     "image_url": _media,
     "input_image": _media,
     "audio_url": _media,

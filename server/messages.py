@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omnistage.server.audio_history import AudioHistory
-from omnistage.server.errors import ApiError, invalid
-from omnistage.server.media import checked_part
+from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.media import checked_part, unknown_part_keys
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SENT_ON = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning")
@@ -21,13 +21,15 @@ def checked_messages(messages: Sequence[Message], history: AudioHistory) -> list
 
 
 def unknown_keys(messages: Sequence[Message]) -> list[str]:
-    """Keys of messages that nobody here knows, and that so have no effect."""
+    """Keys of checked messages that nobody here knows, and that so have no effect."""
     known = {*SENT_ON, *WITHOUT_EFFECT}
-    return [
-        f"messages[{i}].{key}"
-        for i, message in enumerate(messages)
-        for key in sorted(message.keys() - known)
-    ]
+    unknown = []
+    for i, message in enumerate(messages):
+        unknown += [f"messages[{i}].{key}" for key in sorted(message.keys() - known)]
+        content = message.get("content")
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            unknown += unknown_part_keys(part, f"messages[{i}].content[{j}]")
+    return unknown
 
 
 def _message(message: Message, path: str, history: AudioHistory) -> dict[str, Any]:
@@ -40,14 +42,20 @@ def _message(message: Message, path: str, history: AudioHistory) -> dict[str, An
         raise invalid(f"{path}.name", "must be a string")
     if not isinstance(message.get("reasoning", ""), str | None):
         raise invalid(f"{path}.reasoning", "must be a string")
+    if message.get("function_call"):
+        raise unsupported(f"{path}.function_call")
     checked = {name: message[name] for name in SENT_ON if message.get(name) is not None}
     audio = message.get("audio")
+    if audio is not None and role != "assistant":
+        raise invalid(f"{path}.audio", "must be in a message of the assistant")
     if "content" in checked:
         checked["content"] = _content(checked["content"], f"{path}.content")
     if "tool_calls" in checked:
         _check_tool_calls(role, checked["tool_calls"], f"{path}.tool_calls")
-    if role == "assistant" and audio is not None and "content" not in checked:
+    if audio is not None and not checked.get("content"):  # LangChain sends an empty text with it
         checked["content"] = _spoken(audio, f"{path}.audio.id", history)
+    if role == "assistant" and "content" not in checked and isinstance(message.get("refusal"), str):
+        checked["content"] = message["refusal"]
     if "content" not in checked and not (role == "assistant" and checked.get("tool_calls")):
         raise invalid(f"{path}.content", "must be a string or a list of parts")
     return checked

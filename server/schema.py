@@ -1,6 +1,6 @@
-"""The fields of a chat completion request that have an effect; fields.py lists the others."""
+"""The fields of chat and text completions that have an effect; fields.py lists the others."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -12,9 +12,13 @@ from pydantic import (
     model_validator,
 )
 
+from omnistage.server.errors import invalid
+from omnistage.server.grammar import check_response_format, check_structured_outputs
+
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4
-
+MAX_TOP_LOGPROBS = 20
+MAX_CHOICES = 128
 
 # As JSON has them: a string or a boolean is no number, and no number is infinite.
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -91,18 +95,15 @@ class StageParameters(BaseModel):
         return self
 
 
-class ChatRequest(BaseModel):
-    """The body of POST /v1/chat/completions."""
+class Sampling(BaseModel):
+    """How a model answers, whatever it is asked: OpenAI's fields and vLLM's."""
 
     model_config = ConfigDict(extra="allow")
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
     model: str | None = None
-    modalities: list[str] | None = None
-    audio: AudioOptions | None = None
     stream: Flag | None = None
     stream_options: StreamOptions | None = None
-    n: Annotated[Count, Field(ge=1, le=128)] | None = None
+    n: Annotated[Count, Field(ge=1, le=MAX_CHOICES)] | None = None
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
@@ -113,24 +114,11 @@ class ChatRequest(BaseModel):
     logit_bias: dict[TokenIdKey, Bias] | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
-    max_tokens: NumTokens | None = None
-    max_completion_tokens: NumTokens | None = None
     min_tokens: MinTokens | None = None
-    logprobs: Flag | None = None
-    top_logprobs: Annotated[Count, Field(ge=0, le=20)] | None = None
-    stage_params: dict[str, dict[str, Any]] | None = None
-    return_codes: Flag | None = None
     return_token_ids: Flag | None = None
-    return_timeline: Flag | None = None
-    # The entry stage's chat class reads these itself, and refuses what it cannot use.
-    tools: list[dict[str, Any]] | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: Flag | None = None
+    # The entry stage's serving class reads these itself, and refuses what it cannot use.
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
-    reasoning_effort: str | None = None
-    include_reasoning: Flag | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
     bad_words: Words | None = None
@@ -138,7 +126,7 @@ class ChatRequest(BaseModel):
     include_stop_str_in_output: Flag | None = None
     skip_special_tokens: Flag | None = None
     spaces_between_special_tokens: Flag | None = None
-    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None
 
     @field_validator("stop", mode="plain")
     @classmethod
@@ -151,3 +139,43 @@ class ChatRequest(BaseModel):
         if len(stops) > MAX_STOPS:
             raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS}")
         return value
+
+    @property
+    def has_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def check(self, max_tokens: int | None) -> None:
+        """Raise ApiError for fields that do not go together, or ask for too large a grammar."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "is only allowed when stream is true")
+        if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
+            raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
+        if self.response_format is not None:
+            check_response_format(self.response_format)
+        if self.structured_outputs is not None:
+            check_structured_outputs(self.structured_outputs)
+
+
+class ChatRequest(Sampling):
+    """The body of POST /v1/chat/completions."""
+
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    modalities: list[str] | None = None
+    audio: AudioOptions | None = None
+    max_tokens: NumTokens | None = None
+    max_completion_tokens: NumTokens | None = None
+    logprobs: Flag | None = None
+    top_logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    stage_params: dict[str, dict[str, Any]] | None = None
+    return_codes: Flag | None = None
+    return_timeline: Flag | None = None
+    # The entry stage's chat class reads these itself, and refuses what it cannot use.
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    include_reasoning: Flag | None = None
+    chat_template_kwargs: dict[str, Any] | None = None

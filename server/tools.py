@@ -1,30 +1,47 @@
-"""Checks tools and the choice among them before the entry stage's chat class reads them."""
+"""Checks tools and the choice among them before the entry stage's chat class reads them.
+
+vLLM's class does not know a choice of several tools (`allowed_tools`): it gets these tools alone.
+"""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from omnistage.server.errors import invalid
+from omnistage.server.errors import invalid, unsupported
 from omnistage.server.grammar import check_schema
 
 CHOICES = ("none", "auto", "required")
+MODES = ("auto", "required")
 MAX_TOOLS = 128
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 
-def check_tools(tools: Sequence[Any] | None, choice: Any) -> None:
-    """Raise ApiError for what is no tool, or a choice that no tool fits."""
+Tool = Mapping[str, Any]
+Choice = str | Mapping[str, Any] | None
+
+
+def checked_tools(
+    tools: Sequence[Tool] | None, choice: Choice
+) -> tuple[Sequence[Tool] | None, Choice]:
+    """The tools that may be called, and a choice of vLLM's; raises ApiError for what is neither."""
     if tools is not None and not 1 <= len(tools) <= MAX_TOOLS:
         raise invalid("tools", f"must have 1 to {MAX_TOOLS} tools, or be left out")
-    names = {_checked_name(tool, f"tools[{number}]") for number, tool in enumerate(tools or ())}
-    if choice is not None:
-        _check_choice(choice, names)
+    by_name = {
+        _checked_name(tool, f"tools[{number}]"): tool for number, tool in enumerate(tools or ())
+    }
+    if isinstance(choice, str):
+        _check_word(choice, by_name)
+    elif choice is not None and choice.get("type") == "allowed_tools":
+        return _allowed(choice, by_name)
+    elif choice is not None:
+        _check_kind(choice, "tool_choice")
+        _named(choice, "tool_choice", by_name)
+    return tools, choice
 
 
 def _checked_name(tool: Any, path: str) -> str:
     """The name of a tool that is one."""
-    if tool.get("type") != "function":
-        raise invalid(f"{path}.type", "must be function")
+    _check_kind(tool, path)
     function = tool.get("function")
     if not isinstance(function, dict):
         raise invalid(f"{path}.function", "must be an object with a name")
@@ -41,17 +58,43 @@ def _checked_name(tool: Any, path: str) -> str:
     return name
 
 
-def _check_choice(choice: Any, names: Collection[str]) -> None:
-    if isinstance(choice, str):
-        if choice not in CHOICES:
-            raise invalid("tool_choice", f"must be a tool or one of {', '.join(CHOICES)}")
-        if not names and choice != "none":
-            raise invalid("tool_choice", "needs tools")
-        return
-    if choice.get("type") != "function":
-        raise invalid("tool_choice.type", "must be function")
-    function = choice.get("function")
+def _check_kind(given: Mapping[str, Any], path: str) -> None:
+    if given.get("type") == "custom":
+        raise unsupported(f"{path}.type", f"{path}.type 'custom'")
+    if given.get("type") != "function":
+        raise invalid(f"{path}.type", "must be function")
+
+
+def _check_word(choice: str, names: Collection[str]) -> None:
+    if choice not in CHOICES:
+        raise invalid("tool_choice", f"must be a tool or one of {', '.join(CHOICES)}")
+    if not names and choice != "none":
+        raise invalid("tool_choice", "needs tools")
+
+
+def _named(given: Mapping[str, Any], path: str, names: Collection[str]) -> str:
+    """The name of a tool that is one of `names`."""
+    function = given.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str) or name not in names:
         known = ", ".join(sorted(names)) or "none"
-        raise invalid("tool_choice.function.name", f"{name!r} is no tool; tools: {known}")
+        raise invalid(f"{path}.function.name", f"{name!r} is no tool; tools: {known}")
+    return name
+
+
+def _allowed(choice: Mapping[str, Any], by_name: Mapping[str, Tool]) -> tuple[Sequence[Tool], str]:
+    path = "tool_choice.allowed_tools"
+    allowed = choice.get("allowed_tools")
+    if not isinstance(allowed, dict) or allowed.get("mode") not in MODES:
+        raise invalid(f"{path}.mode", f"must be one of {', '.join(MODES)}")
+    given = allowed.get("tools")
+    if not isinstance(given, list) or not given:
+        raise invalid(f"{path}.tools", "must be a list of tools, not an empty one")
+    names = []
+    for number, one in enumerate(given):
+        place = f"{path}.tools[{number}]"
+        if not isinstance(one, dict):
+            raise invalid(place, "must be an object with a type and a function")
+        _check_kind(one, place)
+        names.append(_named(one, place, by_name))
+    return [tool for name, tool in by_name.items() if name in names], allowed["mode"]

@@ -142,11 +142,13 @@ class Thinker:
         if "input" in meta["body"]:
             self._read_out(request_id, meta)
             return
-        check_markers(meta["body"], self._markers)
+        has_turns = "messages" in meta["body"]  # else a prompt: text or ids, no media
+        if has_turns:
+            check_markers(meta["body"], self._markers)
         spoken = None
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
             spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
-        if self._ports.downstream is not None:
+        if has_turns and self._ports.downstream is not None:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
             async for chunk in self._chat.stream(request_id, meta["body"]):

@@ -33,20 +33,29 @@ SPECIAL_TOKENS = (
     "<tts_text_eod>",
     "<tts_text_bos_single>",
 )
+# Qwen's words of one token that are not special: a decoder shows them.
+TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
 # The config names the roles by one token id each, so each has to be one token.
 ROLE_WORDS = ("user", "system", "assistant")
 
 CHAT_TEMPLATE = """\
+{%- if tools -%}<|im_start|>system
+Tools, each called as <tool_call>{"name": …, "arguments": …}</tool_call>:
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif -%}
 {%- for message in messages -%}
-<|im_start|>{{ message.role }}
+<|im_start|>{{ 'user' if message.role == 'tool' else message.role }}
 {% if message.content is string %}{{ message.content }}\
-{% else %}{% for part in message.content -%}
+{% elif message.content %}{% for part in message.content -%}
 {%- if part.type in ('image', 'image_url') -%}<|vision_start|><|image_pad|><|vision_end|>
 {%- elif part.type in ('audio', 'audio_url', 'input_audio') -%}\
 <|audio_start|><|audio_pad|><|audio_end|>
 {%- elif part.type in ('video', 'video_url') -%}<|vision_start|><|video_pad|><|vision_end|>
 {%- elif part.type == 'text' -%}{{ part.text }}
-{%- endif -%}{% endfor %}{% endif %}<|im_end|>
+{%- endif -%}{% endfor %}{% endif %}\
+{%- for call in message.tool_calls or [] -%}<tool_call>{{ call.function | tojson }}</tool_call>
+{%- endfor -%}<|im_end|>
 {% endfor -%}
 {%- if add_generation_prompt -%}<|im_start|>assistant
 {% endif -%}"""
@@ -89,13 +98,13 @@ class TinyTokenizer:
             "added_tokens_decoder": {
                 str(self.id(token)): {
                     "content": token,
-                    "special": True,
+                    "special": token in SPECIAL_TOKENS,
                     "lstrip": False,
                     "rstrip": False,
                     "normalized": False,
                     "single_word": False,
                 }
-                for token in SPECIAL_TOKENS
+                for token in (*SPECIAL_TOKENS, *TAGS)
             },
         }
 
@@ -115,6 +124,7 @@ def make_tokenizer() -> TinyTokenizer:
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     )
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
     return TinyTokenizer(tokenizer)
 
 

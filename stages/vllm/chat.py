@@ -1,4 +1,4 @@
-"""vLLM's own chat serving class, used as a library: templates, tools, reasoning, logprobs."""
+"""vLLM's own serving classes, used as a library: templates, tools, reasoning, logprobs."""
 
 import json
 import re
@@ -13,20 +13,20 @@ from omnistage.stages.vllm.compat import (
     AsyncLLM,
     BaseModelPath,
     ChatCompletionRequest,
+    CompletionRequest,
     OnlineRenderer,
     OpenAIServingChat,
+    OpenAIServingCompletion,
     OpenAIServingModels,
     accepted,
 )
 
 
 class Chat:
-    """Chat completions of one engine, as dicts of OpenAI's chunks."""
+    """Chat and text completions of one engine, as dicts of OpenAI's chunks."""
 
     def __init__(self, engine: AsyncLLM, name: str, options: Mapping[str, Any]) -> None:
-        models = OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)])
-        shared: dict[str, Any] = {
-            "request_logger": None,
+        template: dict[str, Any] = {
             "chat_template": None,
             "chat_template_content_format": "auto",
             "trust_request_chat_template": False,
@@ -36,40 +36,35 @@ class Chat:
             **options,
         }
         renderer_options = {
-            **shared,
+            **template,
             "model_config": engine.model_config,
             "renderer": engine.renderer,
-            "trust_request_mm_kwargs": False,
+            "request_logger": None,
+            "trust_request_mm_kwargs": True,  # the gateway lets few pass
         }
-        chat_options = {
-            **shared,
+        shared: dict[str, Any] = {
             "engine_client": engine,
-            "models": models,
-            "response_role": "assistant",
+            "models": OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)]),
+            "request_logger": None,
             "online_renderer": OnlineRenderer(**accepted(OnlineRenderer, renderer_options)),
             "enable_prompt_tokens_details": True,
         }
+        chat_options = {**template, **shared, "response_role": "assistant"}
         self._chat = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
+        self._completion = OpenAIServingCompletion(**accepted(OpenAIServingCompletion, shared))
         self._name = name
         self._vocab_size = engine.model_config.get_vocab_size()
+        known = getattr(engine.renderer.tokenizer, "chat_template", None)
+        self._knows_developer = "developer" in str(template["chat_template"] or known)
 
     async def stream(self, request_id: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
-        """Chunks of one completion, each with its token ids; raises RequestError."""
+        """Chunks of one answer, to messages each with its token ids; raises RequestError."""
         self._check_stops(body)
-        fields = {
-            **body,
-            "model": self._name,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_token_ids": True,
-            "request_id": request_id,
-            "vllm_xargs": {"omnistage_id": request_id},
-        }
         try:
-            result = await self._chat.create_chat_completion(ChatCompletionRequest(**fields))
+            result = await self._begin(request_id, body)
         except ValidationError as error:
             first = error.errors()[0]
-            param = blamed(first["loc"][:1])
+            param = blamed(first["loc"][:1], body)
             raise RequestError(400, first["msg"], param=param, code="invalid_value") from error
         except CLIENT_ERRORS as error:
             raise request_error(error, body) from error
@@ -94,6 +89,26 @@ class Chat:
         if not is_whole:
             raise RequestError(500, "The engine ended the answer before its usage.")
 
+    async def _begin(self, request_id: str, body: Mapping[str, Any]) -> Any:
+        fields = {
+            **body,
+            "model": self._name,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "request_id": request_id,
+            "vllm_xargs": {"omnistage_id": request_id},
+        }
+        if "prompt" in body:
+            return await self._completion.create_completion(CompletionRequest(**fields))
+        fields["messages"] = [self._message(message) for message in body["messages"]]
+        fields["return_token_ids"] = True
+        return await self._chat.create_chat_completion(ChatCompletionRequest(**fields))
+
+    def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A developer is a system to a template that does not know him: it would leave him out."""
+        is_unknown = message["role"] == "developer" and not self._knows_developer
+        return {**message, "role": "system"} if is_unknown else message
+
     def _check_stops(self, body: Mapping[str, Any]) -> None:
         """vLLM checks the ids itself since 0.32 only; its samplers write to the logits at them."""
         for token_id in body.get("stop_token_ids") or ():
@@ -102,12 +117,17 @@ class Chat:
                 raise RequestError(400, message, param="stop_token_ids", code="invalid_value")
 
 
-def blamed(place: Sequence[str | int]) -> str | None:
+def blamed(place: Sequence[str | int], body: Mapping[str, Any]) -> str | None:
     """The request's field that an error of vLLM's is about; it names media by their kind."""
     if not place:
         return None
     name = str(place[0])
-    return name if name in ChatCompletionRequest.model_fields else "messages"
+    return name if name in ChatCompletionRequest.model_fields else asked(body)
+
+
+def asked(body: Mapping[str, Any]) -> str:
+    """The field with what the model is to answer."""
+    return "prompt" if "prompt" in body else "messages"
 
 
 def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
@@ -117,16 +137,16 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     if cause is not None and str(cause) not in message:
         message = f"{message}: {cause}" if message else str(cause)
     parameter = getattr(error, "parameter", None) or _named(message)
-    param = blamed([parameter] if parameter else [])
+    param = blamed([parameter] if parameter else [], body)
     if "tool-call-parser" in message:
         param = "tools"  # this stage has none
     if message.startswith(("Failed to apply", "Failed to load")):
-        param = "messages"  # a medium that its processor refuses
+        param = asked(body)  # a medium that its processor refuses
     if message.startswith("Grammar error"):
         param = "structured_outputs" if "structured_outputs" in body else "response_format"
     if "maximum context length" in message or "max_model_len" in message:
         code = "context_length_exceeded"
-        return RequestError(400, message, param=param or "messages", code=code)
+        return RequestError(400, message, param=param or asked(body), code=code)
     return RequestError(400, message, param=param, code="invalid_value")
 
 

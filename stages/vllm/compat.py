@@ -8,6 +8,8 @@ import vllm.exceptions
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.renderers.online_renderer import OnlineRenderer
@@ -30,8 +32,10 @@ __all__ = [
     "AsyncLLM",
     "BaseModelPath",
     "ChatCompletionRequest",
+    "CompletionRequest",
     "OnlineRenderer",
     "OpenAIServingChat",
+    "OpenAIServingCompletion",
     "OpenAIServingModels",
     "RequestOutputKind",
     "SamplingParams",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from omnistage.server.errors import ApiError
-from omnistage.server.tools import check_tools
+from omnistage.server.tools import checked_tools
 
 
 def tool(**function: Any) -> dict[str, Any]:
@@ -26,7 +26,20 @@ LOOK = tool(name="look", description="Looks.", parameters={"type": "object"}, st
     ],
 )
 def test_tools_pass(tools: Any, choice: Any) -> None:
-    check_tools(tools, choice)
+    assert checked_tools(tools, choice) == (tools, choice)
+
+
+def allowed(*names: str, mode: str = "auto") -> dict[str, Any]:
+    return {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": mode, "tools": [tool(name=name) for name in names]},
+    }
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_only_allowed_tools_are_left(mode: str) -> None:
+    tools = [LOOK, tool(name="go"), tool(name="sit")]
+    assert checked_tools(tools, allowed("sit", "look", mode=mode)) == ([LOOK, tools[2]], mode)
 
 
 @pytest.mark.parametrize(
@@ -50,6 +63,11 @@ def test_tools_pass(tools: Any, choice: Any) -> None:
         ([LOOK], "sometimes", "tool_choice"),
         (None, "required", "tool_choice"),
         ([LOOK], {}, "tool_choice.type"),
+        ([LOOK], {"type": "custom", "custom": {"name": "look"}}, "tool_choice.type"),
+        ([LOOK], {"type": "allowed_tools"}, "tool_choice.allowed_tools.mode"),
+        ([LOOK], allowed("look", mode="none"), "tool_choice.allowed_tools.mode"),
+        ([LOOK], allowed(), "tool_choice.allowed_tools.tools"),
+        ([LOOK], allowed("fly"), "tool_choice.allowed_tools.tools[0].function.name"),
         ([LOOK], {"type": "function"}, "tool_choice.function.name"),
         (
             [LOOK],
@@ -60,6 +78,6 @@ def test_tools_pass(tools: Any, choice: Any) -> None:
 )
 def test_what_is_no_tool_or_no_choice_is_named(tools: Any, choice: Any, param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        check_tools(tools, choice)
+        checked_tools(tools, choice)
     assert caught.value.status == 400
     assert caught.value.param == param
