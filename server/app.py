@@ -13,6 +13,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request_id import RequestId
 from omnistage.server.speech import Speech
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+from omnistage.server.text_completions import TextCompletions
 from omnistage.server.transcription import Transcriptions, transcription_routes
 from omnistage.server.voices import voice_routes
 
@@ -33,6 +34,8 @@ def build_app(
     chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes = APIRouter(route_class=JsonRoute)
     json_routes.post("/v1/chat/completions", response_model=None)(chat.create)
+    text = TextCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
+    json_routes.post("/v1/completions", response_model=None)(text.create)
     json_routes.post("/v1/images/generations", response_model=None)(Images(orchestrator).create)
     speech = Speech(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes.post("/v1/audio/speech", response_model=None)(speech.create)

@@ -77,7 +77,7 @@ class ChatCompletions:
             request,
             SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
             make_encoder(form, is_streamed=bool(chat.stream)) if has_audio else None,
-            chat.stream_options is not None and chat.stream_options.include_usage,
+            chat.has_usage,
         )
 
     async def _chunks(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
@@ -110,11 +110,11 @@ class ChatCompletions:
     async def _events(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
         async with aclosing(self._chunks(answer)) as chunks:
             async for chunk in chunks:
-                if not chunk["choices"]:
-                    if answer.has_usage or "timeline" in chunk:
-                        yield chunk
+                if answer.has_usage:
+                    chunk.setdefault("usage", None)
+                elif "usage" in chunk:
                     continue
-                yield {**chunk, "usage": None} if answer.has_usage else chunk
+                yield chunk
 
 
 def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:

@@ -26,13 +26,14 @@ class AnswerHead:
     id: str
     model: str
     has_token_ids: bool = False
+    object: str = "chat.completion.chunk"
     created: int = field(default_factory=lambda: int(time.time()))
 
     def chunk(self, choices: list[ChatChunk], **more: Any) -> ChatChunk:
         """One chunk."""
         return {
             "id": self.id,
-            "object": "chat.completion.chunk",
+            "object": self.object,
             "created": self.created,
             "model": self.model,
             "choices": choices,
@@ -71,9 +72,10 @@ class TextChunks:
         chunk = output.chunk
         self._usage = chunk.get("usage") or self._usage
         choices = [self._choice(choice) for choice in chunk.get("choices", ())]
-        if not choices:
+        told = [choice for choice in choices if says_something(choice)]
+        if not told:
             return []
-        return [self.head.chunk(choices, **self.head.extras(chunk, "prompt_token_ids"))]
+        return [self.head.chunk(told, **self.head.extras(chunk, "prompt_token_ids"))]
 
     def _choice(self, choice: Mapping[str, Any]) -> ChatChunk:
         index = choice["index"]
@@ -163,6 +165,11 @@ class SpeechChunks:
             self.head.chunk([_choice({}, self._finish_reason)]),
             self.head.chunk([], usage=usage),
         ]
+
+
+def says_something(choice: ChatChunk) -> bool:
+    """Whether a client misses it: a token whose text is held back makes an empty delta."""
+    return any(choice.get(name) for name in ("delta", "logprobs", "finish_reason", "token_ids"))
 
 
 def _choice(delta: ChatChunk, finish_reason: str | None = None) -> ChatChunk:

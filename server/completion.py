@@ -130,7 +130,6 @@ class Completion:
             "object": "chat.completion",
             "choices": choices,
             "usage": self._usage,
-            "system_fingerprint": None,
             "service_tier": None,
         }
 

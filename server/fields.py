@@ -1,14 +1,20 @@
-"""Every top-level field of a chat completion request, and what the server does with it.
+"""Every top-level field of a chat or text completion, and what the server does with it.
 
 docs/api.md lists the same; a test compares the two.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from omnistage.server.errors import unsupported
 from omnistage.server.messages import unknown_keys
-from omnistage.server.schema import AudioOptions, ChatRequest, StreamOptions
+from omnistage.server.schema import (
+    AudioOptions,
+    ChatRequest,
+    CompletionRequest,
+    Sampling,
+    StreamOptions,
+)
 
 DONE = frozenset(ChatRequest.model_fields)
 
@@ -50,9 +56,7 @@ REFUSED = frozenset(
         "kv_transfer_params",
         "length_penalty",
         "logprob_token_ids",
-        "media_io_kwargs",
         "mm_payload",
-        "mm_processor_kwargs",
         "priority",
         "prompt_logprobs",
         "repetition_detection",
@@ -69,8 +73,16 @@ REFUSED = frozenset(
         "use_beam_search",
         "vllm_xargs",
         "watermarking",
+        # SGLang-Omni's: parts of a message say where a medium belongs
+        "audios",
+        "images",
+        "videos",
     }
 )
+
+# Of POST /v1/completions; what is chat's alone would have no effect there.
+COMPLETION_DONE = frozenset(CompletionRequest.model_fields)
+COMPLETION_REFUSED = (DONE | REFUSED | {"suffix"}) - COMPLETION_DONE
 
 # Of chat_template_kwargs: these are not the template's but those of the call that renders it.
 RENDERING = frozenset(
@@ -96,9 +108,9 @@ RENDERING = frozenset(
 NESTED = {"audio": AudioOptions, "stream_options": StreamOptions}
 
 
-def check_refused(extra: Mapping[str, Any]) -> None:
+def check_refused(extra: Mapping[str, Any], refused: Set[str] = REFUSED) -> None:
     """Raise ApiError for the first known field that asks for what is not done."""
-    for name in sorted(REFUSED & extra.keys()):
+    for name in sorted(refused & extra.keys()):
         if extra[name]:
             raise unsupported(name)
 
@@ -110,10 +122,15 @@ def check_template_kwargs(given: Mapping[str, Any] | None) -> None:
 
 
 def unknown_fields(chat: ChatRequest) -> list[str]:
-    """What nobody here knows, and so has no effect."""
-    unknown = sorted((chat.model_extra or {}).keys() - IGNORED - REFUSED)
+    """What nobody here knows of a checked request, and so has no effect."""
+    return unknown_names(chat, REFUSED) + unknown_keys(chat.messages)
+
+
+def unknown_names(asked: Sampling, refused: Set[str]) -> list[str]:
+    """Fields that nobody here knows, at the top and in options."""
+    unknown = sorted((asked.model_extra or {}).keys() - IGNORED - refused)
     for name in NESTED:
-        options = getattr(chat, name)
+        options = getattr(asked, name, None)
         if options is not None:
             unknown += [f"{name}.{key}" for key in sorted(options.model_extra or {})]
-    return unknown + unknown_keys(chat.messages)
+    return unknown

@@ -35,6 +35,7 @@ Seed = Annotated[Count, Field(ge=MIN_SEED, le=MAX_SEED)]
 NumTokens = Annotated[Count, Field(ge=1, le=1 << 31)]
 MinTokens = Annotated[Count, Field(ge=0, le=1 << 31)]
 TokenId = Annotated[Count, Field(ge=0, lt=1 << 31)]
+Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
@@ -43,6 +44,12 @@ def _word(value: str) -> str:
     if not value.strip():
         raise ValueError("must have more than white space")
     return value
+
+
+def _is_prompt(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
+    return isinstance(value, str) and bool(value)
 
 
 Words = Annotated[list[Annotated[str, AfterValidator(_word)]], Field(max_length=1024)]
@@ -72,6 +79,45 @@ class StreamOptions(BaseModel):
 
     include_usage: Flag = False
     include_obfuscation: Flag = False
+
+
+def _not_heard(value: bool) -> bool:
+    if value:
+        raise ValueError("is not supported: the sound of a video is not heard")
+    return value
+
+
+class ProcessorOptions(BaseModel):
+    """How much of pictures and videos the model sees: pixels of each, and a video's frames a s."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min_pixels: Pixels | None = None
+    max_pixels: Pixels | None = None
+    fps: Annotated[Number, Field(ge=0.5, le=60)] | None = None
+    use_audio_in_video: Annotated[Flag, AfterValidator(_not_heard)] | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> "ProcessorOptions":
+        if None not in (self.min_pixels, self.max_pixels) and self.min_pixels > self.max_pixels:  # type: ignore[operator]
+            raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
+        return self
+
+
+class VideoOptions(BaseModel):
+    """How many frames of a video are taken, evenly."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    num_frames: Annotated[Count, Field(ge=2, le=64)] | None = None
+
+
+class MediaOptions(BaseModel):
+    """How media are read, by kind."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    video: VideoOptions | None = None
 
 
 class StageParameters(BaseModel):
@@ -149,12 +195,42 @@ class Sampling(BaseModel):
         """Raise ApiError for fields that do not go together, or ask for too large a grammar."""
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "is only allowed when stream is true")
+        if (self.n or 1) > 1 and self.temperature == 0:
+            raise invalid("n", "must be 1 at temperature 0, where all answers are one")
         if max_tokens is not None and (self.min_tokens or 0) > max_tokens:
             raise invalid("min_tokens", f"exceeds the {max_tokens} tokens allowed")
         if self.response_format is not None:
             check_response_format(self.response_format)
         if self.structured_outputs is not None:
             check_structured_outputs(self.structured_outputs)
+
+
+class CompletionRequest(Sampling):
+    """The body of POST /v1/completions."""
+
+    prompt: str | list[Any]
+    max_tokens: Annotated[Count, Field(ge=0, le=1 << 31)] | None = None
+    logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    echo: Flag | None = None
+    best_of: Annotated[Count, Field(ge=1, le=MAX_CHOICES)] | None = None
+
+    @field_validator("prompt", mode="plain")
+    @classmethod
+    def _prompts(cls, value: Any) -> Any:
+        several = isinstance(value, list) and not (value and type(value[0]) is int)
+        prompts = value if several else [value]
+        if not 1 <= len(prompts) <= MAX_CHOICES or not all(map(_is_prompt, prompts)):
+            raise ValueError(
+                f"must be a text, a list of token ids, or a list of 1 to {MAX_CHOICES} of these, "
+                "none of them empty"
+            )
+        return value
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts there are: one may come without a list around it."""
+        is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
+        return 1 if is_one else len(self.prompt)
 
 
 class ChatRequest(Sampling):
@@ -179,3 +255,5 @@ class ChatRequest(Sampling):
     )
     include_reasoning: Flag | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: ProcessorOptions | None = None
+    media_io_kwargs: MediaOptions | None = None

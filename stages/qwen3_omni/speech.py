@@ -40,6 +40,7 @@ class SpokenTokens:
         self._num_sent = 0
         self._num_chunks = 0
         self._is_open = False
+        self._is_silent = False  # within a tool call or reasoning, or the token that ends them
 
     def open(self, prompt_ids: Sequence[int], grids: Sequence[Grid]) -> None:
         """Announce the request to the talker, before the thinker has seen its prompt."""
@@ -63,11 +64,16 @@ class SpokenTokens:
             token_ids = list(choice.get("token_ids") or ())
             if choice.get("finish_reason") is not None:
                 token_ids = token_ids[:-1]
+            text = delta.get("content") or ""
             if delta.get("tool_calls") or delta.get("reasoning"):
+                self._is_silent = True
+            elif text:
+                self._is_silent = False
+            if self._is_silent:
                 self._held.clear()
                 continue
             self._held += token_ids
-            self._release(delta.get("content") or "", choice.get("finish_reason") is not None)
+            self._release(text, choice.get("finish_reason") is not None)
 
     def _release(self, text: str, is_finished: bool) -> None:
         if not self._has_stop:

@@ -142,6 +142,8 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
         param = "tools"  # this stage has none
     if message.startswith(("Failed to apply", "Failed to load")):
         param = asked(body)  # a medium that its processor refuses
+    if "out of vocabulary" in message and param is None:
+        param = asked(body)
     if message.startswith("Grammar error"):
         param = "structured_outputs" if "structured_outputs" in body else "response_format"
     if "maximum context length" in message or "max_model_len" in message:

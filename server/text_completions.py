@@ -1,0 +1,169 @@
+"""POST /v1/completions: prompts in, text out, in OpenAI's older shape."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from fastapi import Request as HttpRequest
+from fastapi import Response
+
+from omnistage.server.chunks import AnswerHead, ChatChunk, finish_reason_of, usage_of
+from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.fields import (
+    COMPLETION_DONE,
+    COMPLETION_REFUSED,
+    check_refused,
+    unknown_names,
+)
+from omnistage.server.models import check_model
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.request import Request, TextOutput
+from omnistage.server.schema import MAX_CHOICES, CompletionRequest
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.whole_answer import warning_headers, whole_answer
+
+DEFAULT_TOKENS = 16  # OpenAI's
+# Read here; the entry stage's body has the other fields that are done.
+OWN_FIELDS = frozenset({"model", "best_of", "stream", "stream_options"})
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice as far as it has come."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: dict[str, list[Any]] | None = None
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        """Take one piece."""
+        self.text += choice["text"]
+        self.finish_reason = choice["finish_reason"] or self.finish_reason
+        if choice["logprobs"] is not None:
+            self.logprobs = self.logprobs or {}
+            for name, values in choice["logprobs"].items():
+                self.logprobs.setdefault(name, []).extend(values)
+        for name in ("prompt_token_ids", "token_ids"):
+            if name in choice:
+                self.token_ids.setdefault(name, []).extend(choice[name])
+
+    def to_dict(self, index: int) -> ChatChunk:
+        """The choice of a completion."""
+        return {
+            "index": index,
+            "text": self.text,
+            "logprobs": self.logprobs,
+            "finish_reason": self.finish_reason or "stop",
+            **self.token_ids,
+        }
+
+
+class TextCompletions:
+    """Answers prompts by running them through the graph's entry stage."""
+
+    def __init__(
+        self,
+        orchestrator: Orchestrator,
+        keep_alive_s: float = KEEP_ALIVE_S,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    ) -> None:
+        self._orchestrator = orchestrator
+        self._keep_alive_s = keep_alive_s
+        self._max_unsent_bytes = max_unsent_bytes
+
+    async def create(self, asked: CompletionRequest, http: HttpRequest) -> Response:
+        """Validate and admit, then stream or collect."""
+        request = self._request(asked)
+        self._orchestrator.admit(request.outputs)
+        head = AnswerHead(
+            request.id,
+            self._orchestrator.graph.model,
+            bool(asked.return_token_ids),
+            "text_completion",
+        )
+        headers = warning_headers(unknown_names(asked, COMPLETION_REFUSED))
+        if asked.stream:
+            events = self._events(request, head, asked.has_usage)
+            stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
+            stream.headers.update(headers)
+            return stream
+        return await whole_answer(http, request.id, self._collect(request, head), headers)
+
+    def _request(self, asked: CompletionRequest) -> Request:
+        graph = self._orchestrator.graph
+        check_model(asked.model, graph.model)
+        if "text" not in graph.outputs:
+            makes = ", ".join(sorted(graph.outputs))
+            message = f"This model makes no text; it makes {makes}."
+            raise ApiError(400, message, code="unsupported_model")
+        max_tokens = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
+        asked.check(max_tokens)
+        check_refused(asked.model_extra or {}, COMPLETION_REFUSED)
+        num_choices = asked.n or 1
+        if asked.best_of not in (None, num_choices):
+            raise unsupported("best_of", f"best_of {asked.best_of} with n {num_choices}")
+        if num_choices * asked.num_prompts > MAX_CHOICES:
+            raise invalid("n", f"times the number of prompts exceeds {MAX_CHOICES}")
+        if max_tokens == 0 and not asked.echo:
+            raise invalid("max_tokens", "must be at least 1 without echo")
+        if asked.echo and asked.return_token_ids:
+            raise unsupported("echo", "echo with return_token_ids")
+        given = asked.model_dump(exclude_none=True)
+        body = {name: given[name] for name in given.keys() & (COMPLETION_DONE - OWN_FIELDS)}
+        return Request(
+            id=f"cmpl-{uuid4().hex}",
+            outputs=("text",),
+            body={**body, "max_tokens": max_tokens},
+            seed=asked.seed,
+        )
+
+    async def _chunks(self, request: Request, head: AnswerHead) -> AsyncGenerator[ChatChunk, None]:
+        """One piece of text a chunk, the usage last."""
+        usage: Mapping[str, Any] = {}
+        async with aclosing(self._orchestrator.run(request)) as outputs:
+            async for output in outputs:
+                assert isinstance(output, TextOutput)
+                usage = output.chunk.get("usage") or usage
+                choices = [choice_of(one, head) for one in output.chunk.get("choices", ())]
+                if choices:
+                    yield head.chunk(choices)
+        if request.body["max_tokens"] == 0:  # vLLM makes one to read the prompt, and keeps it
+            usage = {**usage, "completion_tokens": 0}
+        yield head.chunk([], usage=usage_of(usage, 0))
+
+    async def _events(
+        self, request: Request, head: AnswerHead, has_usage: bool
+    ) -> AsyncGenerator[ChatChunk, None]:
+        async with aclosing(self._chunks(request, head)) as chunks:
+            async for chunk in chunks:
+                if has_usage:
+                    chunk.setdefault("usage", None)
+                elif "usage" in chunk:
+                    continue
+                yield chunk
+
+    async def _collect(self, request: Request, head: AnswerHead) -> ChatChunk:
+        choices: dict[int, Choice] = {}
+        usage: ChatChunk = {}
+        async with aclosing(self._chunks(request, head)) as chunks:
+            async for chunk in chunks:
+                usage = chunk.get("usage", usage)
+                for choice in chunk["choices"]:
+                    choices.setdefault(choice["index"], Choice()).add(choice)
+        whole = [choice.to_dict(index) for index, choice in sorted(choices.items())]
+        return head.chunk(whole, usage=usage)
+
+
+def choice_of(choice: Mapping[str, Any], head: AnswerHead) -> ChatChunk:
+    """A piece of one choice, without what is vLLM's alone."""
+    return {
+        "index": choice["index"],
+        "text": choice["text"],
+        "logprobs": choice.get("logprobs"),
+        "finish_reason": finish_reason_of(choice),
+        **head.extras(choice, "prompt_token_ids"),
+        **head.extras(choice, "token_ids"),
+    }
