@@ -56,6 +56,7 @@ REFUSED = frozenset(
         "kv_transfer_params",
         "length_penalty",
         "logprob_token_ids",
+        "media_io_kwargs",
         "mm_payload",
         "priority",
         "prompt_logprobs",

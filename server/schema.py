@@ -88,13 +88,12 @@ def _not_heard(value: bool) -> bool:
 
 
 class ProcessorOptions(BaseModel):
-    """How much of pictures and videos the model sees: pixels of each, and a video's frames a s."""
+    """How much of a picture or a video's frame the model sees."""
 
     model_config = ConfigDict(extra="forbid")
 
     min_pixels: Pixels | None = None
     max_pixels: Pixels | None = None
-    fps: Annotated[Number, Field(ge=0.5, le=60)] | None = None
     use_audio_in_video: Annotated[Flag, AfterValidator(_not_heard)] | None = None
 
     @model_validator(mode="after")
@@ -102,22 +101,6 @@ class ProcessorOptions(BaseModel):
         if None not in (self.min_pixels, self.max_pixels) and self.min_pixels > self.max_pixels:  # type: ignore[operator]
             raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
         return self
-
-
-class VideoOptions(BaseModel):
-    """How many frames of a video are taken, evenly."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    num_frames: Annotated[Count, Field(ge=2, le=64)] | None = None
-
-
-class MediaOptions(BaseModel):
-    """How media are read, by kind."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    video: VideoOptions | None = None
 
 
 class StageParameters(BaseModel):
@@ -256,4 +239,3 @@ class ChatRequest(Sampling):
     include_reasoning: Flag | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: ProcessorOptions | None = None
-    media_io_kwargs: MediaOptions | None = None

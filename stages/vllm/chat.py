@@ -21,6 +21,9 @@ from omnistage.stages.vllm.compat import (
     accepted,
 )
 
+# Of media that their processor refuses or that are too large, and of ids that are no token.
+INPUT_REFUSALS = ("Failed to apply", "Failed to load", "encoder cache", "out of vocabulary")
+
 
 class Chat:
     """Chat and text completions of one engine, as dicts of OpenAI's chunks."""
@@ -140,9 +143,7 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     param = blamed([parameter] if parameter else [], body)
     if "tool-call-parser" in message:
         param = "tools"  # this stage has none
-    if message.startswith(("Failed to apply", "Failed to load")):
-        param = asked(body)  # a medium that its processor refuses
-    if "out of vocabulary" in message and param is None:
+    if any(reason in message for reason in INPUT_REFUSALS):
         param = asked(body)
     if message.startswith("Grammar error"):
         param = "structured_outputs" if "structured_outputs" in body else "response_format"
