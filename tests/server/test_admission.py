@@ -44,6 +44,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (body_of(modalities=["audio"]), "modalities"),
     (spoken(n=2), "n"),
     (spoken(audio={"voice": "ethan", "format": "vinyl"}), "audio.format"),
+    (spoken(include_reasoning=False), "include_reasoning"),
+    (body_of(reasoning_effort="some"), "reasoning_effort"),
+    (
+        body_of(messages=[{**WORDS[0], "audio": {"id": "audio_1"}}]),
+        "messages[0].audio",
+    ),
+    (
+        body_of(messages=[{"role": "assistant", "content": "x", "function_call": {"name": "f"}}]),
+        "messages[0].function_call",
+    ),
+    (part(type="thinking", thinking=3), f"{PART}.thinking"),
+    (
+        part(type="image_url", image_url={"url": PIXEL, "detail": "most"}),
+        f"{PART}.image_url.detail",
+    ),
     (spoken(audio={"voice": "nobody", "format": "wav"}), "audio.voice"),
     (spoken(audio={"voice": {"id": "nobody"}}), "audio.voice"),
     (spoken(stage_params={"singer": {}}), "stage_params.singer"),

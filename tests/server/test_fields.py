@@ -9,9 +9,10 @@ import httpx
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 from support.gateway import MODEL, RunningGateway
+from support.prompts import PICTURE, image_part
 
 from omnistage.server import speech
-from omnistage.server.fields import DONE, IGNORED, REFUSED
+from omnistage.server.fields import COMPLETION_DONE, DONE, IGNORED, REFUSED
 from omnistage.server.speech import SpeechRequest
 from omnistage.server.transcription_fields import TranscriptionRequest
 
@@ -36,11 +37,32 @@ def test_unknown_keys_below_are_named_by_their_place(client: httpx.Client) -> No
         stream=True,
         stream_options={"include_usage": True, "often": True},
         audio={"voice": "ethan", "format": "wav", "speed": 2},
-        messages=[{"role": "user", "content": "words", "mood": "glad"}],
+        messages=[
+            {
+                "role": "user",
+                "mood": "glad",
+                "content": [
+                    {
+                        "type": "text",
+                        "text": "words",
+                        "font": "bold",
+                        "prompt_cache_breakpoint": {},
+                    },
+                    {**image_part(PICTURE), "uuid": "7", "detail": "low"},
+                ],
+            }
+        ],
     )
+    body["messages"][0]["content"][1]["image_url"] |= {"detail": "high", "alt": "noise"}
     warning = client.post(URL, json=body).headers[WARNING]
-    for place in ("stream_options.often", "audio.speed", "messages[0].mood"):
-        assert place in warning
+    assert warning.partition(": ")[2].split(", ") == [
+        "audio.speed",
+        "stream_options.often",
+        "messages[0].mood",
+        "messages[0].content[0].font",
+        "messages[0].content[1].uuid",
+        "messages[0].content[1].image_url.alt",
+    ]
 
 
 def test_a_warning_stays_one_short_ascii_line(client: httpx.Client) -> None:
@@ -89,6 +111,13 @@ def test_a_refused_field_is_refused_by_name(name: str, client: httpx.Client) -> 
         ({"audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
         ({"modalities": []}, "modalities"),
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
+        ({"n": 2, "temperature": 0}, "n"),
+        (
+            {"mm_processor_kwargs": {"use_audio_in_video": True}},
+            "mm_processor_kwargs.use_audio_in_video",
+        ),
+        ({"mm_processor_kwargs": {"fps": 2}}, "mm_processor_kwargs.fps"),
+        ({"mm_processor_kwargs": {"min_pixels": 4096, "max_pixels": 2048}}, "mm_processor_kwargs"),
     ],
 )
 def test_what_would_have_no_effect_is_refused(
@@ -143,6 +172,11 @@ def test_the_documentation_lists_every_field_of_sound(heading: str, fields: set[
     cells = [cell for cell, *_ in rows(heading)]
     listed = {re.split(r"[^a-z_]", name)[0] for cell in cells for name in names(cell)}
     assert listed - {"vtt", "diarized_json"} == {*fields}
+
+
+def test_the_documentation_lists_every_field_of_text_completions() -> None:
+    listed = [name for fields, *_ in rows("POST /v1/completions") for name in names(fields)]
+    assert sorted(listed) == sorted(COMPLETION_DONE | {"suffix"})
 
 
 def codes_in(path: Path) -> set[str]:

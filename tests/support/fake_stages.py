@@ -19,9 +19,11 @@ ALIVE_INTERVAL_S = 0.2
 
 
 def text_of(body: Mapping[str, Any]) -> str:
-    """The text to be spoken, the prompt of a transcript, or the last message: the script."""
+    """The text to be spoken, a prompt, that of a transcript, or the last message: the script."""
     if "input" in body:
         return str(body["input"])
+    if "prompt" in body:
+        return str(body["prompt"])
     content = body["messages"][-1].get("content", "")
     text = content if isinstance(content, str) else content[-1].get("text", "")
     return str(text.rpartition("before it: ")[2])
@@ -226,6 +228,7 @@ class FakeThinker(FakeStage):
     ) -> Any:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         choice |= {"token_ids": [7], "stop_reason": None}
+        choice["text"] = delta.get("content", "")  # of a text completion
         chunk = {"id": "vllm", "object": "chat.completion.chunk", "created": 1, "model": "v"}
         chunk |= {"choices": [choice], "prompt_token_ids": prompt}
         return "text", {}, {"chunk": chunk}, False
