@@ -90,6 +90,14 @@ class Grids:
         return self._seen[key]
 
 
+def media_tokens(prompt: Mapping[str, Any]) -> dict[str, int]:
+    """Places in a prompt that media take, by their kind; not every vLLM tells them."""
+    return {
+        kind: sum(where.length for where in places)
+        for kind, places in prompt.get("mm_placeholders", {}).items()
+    }
+
+
 class Thinker:
     """One AsyncLLM and vLLM's chat serving over it."""
 
@@ -148,8 +156,9 @@ class Thinker:
         spoken = None
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
             spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
-        if has_turns and self._ports.downstream is not None:
-            self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
+        media: dict[str, int] = {}
+        if has_turns:
+            self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken, media)
         try:
             async for chunk in self._chat.stream(request_id, meta["body"]):
                 is_last = not chunk["choices"]  # the usage chunk, always asked for
@@ -159,6 +168,9 @@ class Thinker:
                     spoken.add(chunk)
                     if is_last:
                         spoken.finish()
+                if is_last and media:
+                    told = chunk["usage"].get("prompt_tokens_details") or {}
+                    chunk["usage"]["prompt_tokens_details"] = {**told, "multimodal_tokens": media}
                 self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
         finally:
             self._engine.rendered.pop(request_id, None)
@@ -173,9 +185,14 @@ class Thinker:
         self._ports.send_output(request_id, "text", {"chunk": chunk}, last=True)
 
     def _rendered(
-        self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
+        self,
+        request_id: str,
+        spoken: SpokenTokens | None,
+        media: dict[str, int],
+        prompt: Mapping[str, Any],
     ) -> dict[str, Any]:
         self._ports.mark(request_id, "rendered")
+        media |= media_tokens(prompt)
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
         if spoken is not None:
             spoken.open(prompt["prompt_token_ids"], grids)

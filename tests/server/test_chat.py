@@ -262,6 +262,43 @@ def test_a_spoken_answer_can_be_named_later(gateway: RunningGateway, openai: Ope
     assert refusal.value.param == "messages[0].audio.id"
 
 
+def test_every_part_of_text_is_text_to_the_stage(
+    gateway: RunningGateway, client: httpx.Client
+) -> None:
+    parts = [
+        {"type": "thinking", "thinking": "Hm."},
+        {"type": "output_text", "text": "So."},
+        {"type": "refusal", "refusal": "No."},
+    ]
+    messages = [
+        {"role": "assistant", "content": parts},
+        {"role": "assistant", "content": None, "refusal": "Never."},
+        {"role": "user", "content": [{"type": "input_text", "text": "words"}]},
+    ]
+    body = {"model": MODEL, "messages": messages}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]["messages"]
+    assert [part["text"] for part in seen[0]["content"]] == ["Hm.", "So.", "No."]
+    assert seen[1]["content"] == "Never."
+
+
+def test_only_allowed_tools_reach_the_stage(gateway: RunningGateway, client: httpx.Client) -> None:
+    tools = [{"type": "function", "function": {"name": name}} for name in ("look", "go")]
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools[1:]}}
+    body = asked("words", tools=tools, tool_choice=choice)
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]
+    assert (seen["tools"], seen["tool_choice"]) == (tools[1:], "required")
+
+
+def test_a_delta_that_says_nothing_is_not_sent(client: httpx.Client) -> None:
+    events = events_of(client, asked("held"))
+    deltas = [event["choices"][0]["delta"] for event in events]
+    assert deltas == [{"role": "assistant", "content": ""}, {"content": "all"}, {"content": ""}]
+    with_ids = events_of(client, asked("held", return_token_ids=True))
+    assert len(with_ids) == len(events) + 2
+
+
 # Failures
 
 

@@ -52,6 +52,12 @@ BODIES: list[dict[str, Any]] = [
     },
 ]
 
+PROMPTS: list[dict[str, Any]] = [
+    {"model": MODEL, "prompt": "words", "temperature": 0.5, "stop": ["x"], "n": 2, "logprobs": 1},
+    {"model": MODEL, "prompt": ["words", "more"], "echo": True, "max_tokens": 0},
+    {"model": MODEL, "prompt": [[1, 2], [3]], "stream": True, "best_of": 1, "seed": 7},
+]
+
 texts = st.one_of(
     st.sampled_from(["", "\0", "\ud800", "\u202e", "NaN", "data:", "data:;base64,", *ROLES]),
     st.text(max_size=8),
@@ -80,8 +86,8 @@ def places(value: Any) -> list[tuple[Any, Any]]:
 
 
 @st.composite
-def bodies(draw: st.DrawFn) -> bytes:
-    body = copy.deepcopy(draw(st.sampled_from(BODIES)))
+def bodies(draw: st.DrawFn, good: list[dict[str, Any]]) -> bytes:
+    body = copy.deepcopy(draw(st.sampled_from(good)))
     for _ in range(draw(st.integers(1, 3))):
         spots = places(body)
         if not spots or draw(st.integers(0, 3)) == 0:
@@ -99,16 +105,29 @@ def bodies(draw: st.DrawFn) -> bytes:
     return data
 
 
-@settings(
+fuzzed = settings(
     max_examples=200,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-@given(data=bodies())
+
+
+@fuzzed
+@given(data=bodies(BODIES))
 def test_no_body_makes_the_gateway_fail(data: bytes, client: httpx.Client) -> None:
-    headers = {"content-type": "application/json"}
-    response = client.post("/v1/chat/completions", content=data, headers=headers)
+    check_answered(client, "/v1/chat/completions", data)
+
+
+@fuzzed
+@given(data=bodies(PROMPTS))
+def test_no_prompt_makes_the_gateway_fail(data: bytes, client: httpx.Client) -> None:
+    check_answered(client, "/v1/completions", data)
+
+
+def check_answered(client: httpx.Client, url: str, data: bytes) -> None:
+    """An answer without an error in it, or a refusal with all that OpenAI's have."""
+    response = client.post(url, content=data, headers={"content-type": "application/json"})
     assert response.status_code < 500, (data, response.text)
     if response.status_code == 200:
         assert b'"error"' not in response.content, data

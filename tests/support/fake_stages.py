@@ -263,6 +263,12 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
     "tool": tool_call,
     "cut": with_logprobs,
     "logprobs": with_logprobs,
+    "held": lambda: [
+        ({}, {}),
+        ({}, {}),
+        ({"content": "all"}, {}),
+        ({"content": ""}, {"finish": "stop"}),
+    ],
 }
 
 
