@@ -53,6 +53,9 @@ class Chat:
             "enable_prompt_tokens_details": True,
         }
         chat_options = {**template, **shared, "response_role": "assistant"}
+        self._with_tools = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
+        # A parser goes through the whole answer again at each token.
+        chat_options |= {"tool_parser": None, "enable_auto_tools": False}
         self._chat = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
         self._completion = OpenAIServingCompletion(**accepted(OpenAIServingCompletion, shared))
         self._name = name
@@ -105,7 +108,8 @@ class Chat:
             return await self._completion.create_completion(CompletionRequest(**fields))
         fields["messages"] = [self._message(message) for message in body["messages"]]
         fields["return_token_ids"] = True
-        return await self._chat.create_chat_completion(ChatCompletionRequest(**fields))
+        chat = self._with_tools if "tools" in body else self._chat
+        return await chat.create_chat_completion(ChatCompletionRequest(**fields))
 
     def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A developer is a system to a template that does not know him: it would leave him out."""
@@ -142,7 +146,8 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     parameter = getattr(error, "parameter", None) or _named(message)
     param = blamed([parameter] if parameter else [], body)
     if "tool-call-parser" in message:
-        param = "tools"  # this stage has none
+        message = "tools are not supported: this stage has no tool_parser among its options"
+        return RequestError(400, message, param="tools", code="unsupported_parameter")
     if any(reason in message for reason in INPUT_REFUSALS):
         param = asked(body)
     if message.startswith("Grammar error"):
