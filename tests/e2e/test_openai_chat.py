@@ -82,7 +82,8 @@ def test_a_stop_string(client: OpenAI, greedy: dict[str, Any]) -> None:
 
 
 def test_several_choices_have_one_usage(client: OpenAI, greedy: dict[str, Any]) -> None:
-    answers = ask(client, **{**greedy, "temperature": 1, "seed": 5, "n": 3, "max_tokens": 5})
+    several = {**greedy, "temperature": 1, "seed": 5, "n": 3, "max_tokens": 5}
+    answers = ask(client, **several, extra_body={"ignore_eos": True})
     assert [choice.index for choice in answers.whole.choices] == [0, 1, 2]
     assert len({choice.message.content for choice in answers.whole.choices}) == 3
     assert len(answers.helped.choices) == 3
