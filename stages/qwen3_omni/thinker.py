@@ -98,6 +98,12 @@ def media_tokens(prompt: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
+def tell_media(usage: dict[str, Any], media: Mapping[str, int]) -> None:
+    """Put these places into the details of a prompt's usage."""
+    details = usage.get("prompt_tokens_details") or {}
+    usage["prompt_tokens_details"] = {**details, "multimodal_tokens": dict(media)}
+
+
 class Thinker:
     """One AsyncLLM and vLLM's chat serving over it."""
 
@@ -168,9 +174,8 @@ class Thinker:
                     spoken.add(chunk)
                     if is_last:
                         spoken.finish()
-                if is_last and media:
-                    told = chunk["usage"].get("prompt_tokens_details") or {}
-                    chunk["usage"]["prompt_tokens_details"] = {**told, "multimodal_tokens": media}
+                if is_last:
+                    tell_media(chunk["usage"], media)
                 self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
         finally:
             self._engine.rendered.pop(request_id, None)
