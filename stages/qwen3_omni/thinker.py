@@ -90,20 +90,6 @@ class Grids:
         return self._seen[key]
 
 
-def media_tokens(prompt: Mapping[str, Any]) -> dict[str, int]:
-    """Places in a prompt that media take, by their kind; not every vLLM tells them."""
-    return {
-        kind: sum(where.length for where in places)
-        for kind, places in prompt.get("mm_placeholders", {}).items()
-    }
-
-
-def tell_media(usage: dict[str, Any], media: Mapping[str, int]) -> None:
-    """Put these places into the details of a prompt's usage."""
-    details = usage.get("prompt_tokens_details") or {}
-    usage["prompt_tokens_details"] = {**details, "multimodal_tokens": dict(media)}
-
-
 class Thinker:
     """One AsyncLLM and vLLM's chat serving over it."""
 
@@ -162,9 +148,8 @@ class Thinker:
         spoken = None
         if "audio" in meta["outputs"] and self._ports.downstream is not None:
             spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
-        media: dict[str, int] = {}
-        if has_turns:
-            self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken, media)
+        if has_turns and self._ports.downstream is not None:
+            self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
             async for chunk in self._chat.stream(request_id, meta["body"]):
                 is_last = not chunk["choices"]  # the usage chunk, always asked for
@@ -174,8 +159,6 @@ class Thinker:
                     spoken.add(chunk)
                     if is_last:
                         spoken.finish()
-                if is_last:
-                    tell_media(chunk["usage"], media)
                 self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
         finally:
             self._engine.rendered.pop(request_id, None)
@@ -190,14 +173,9 @@ class Thinker:
         self._ports.send_output(request_id, "text", {"chunk": chunk}, last=True)
 
     def _rendered(
-        self,
-        request_id: str,
-        spoken: SpokenTokens | None,
-        media: dict[str, int],
-        prompt: Mapping[str, Any],
+        self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
     ) -> dict[str, Any]:
         self._ports.mark(request_id, "rendered")
-        media |= media_tokens(prompt)
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
         if spoken is not None:
             spoken.open(prompt["prompt_token_ids"], grids)
