@@ -221,9 +221,8 @@ class StageWorker:
                 asyncio.get_running_loop().call_soon(silence, chunk.request_id)
         elif chunk.request_id not in self._cancelled:
             self._num_chunks_in += 1
-            meta: dict[str, Any] = dict(chunk.meta)
-            if "prompt" in chunk.tensors:
-                meta["prompt"] = chunk.tensors["prompt"].numpy()
+            arrays = {name: tensor.numpy() for name, tensor in chunk.tensors.items()}
+            meta: dict[str, Any] = {**chunk.meta, **arrays}
             self._num_requests += 1
             task = asyncio.get_running_loop().create_task(self._serve(chunk.request_id, meta))
             self._tasks[chunk.request_id] = task

@@ -1,9 +1,9 @@
 """The diffusion stage: any Diffusers pipeline, unmodified, its steps batched across requests."""
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -13,7 +13,11 @@ import torch
 from diffusers import DiffusionPipeline
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
+from omnistage.stages.diffusion.previews import ON_STEP, Previews, num_steps
+from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher, find_denoiser
+from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.text_tokens import TextTokens
 from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.failure import RequestError
 from omnistage.stages.stage import StagePorts
@@ -29,9 +33,12 @@ ARGUMENTS = (
     "num_inference_steps",
     "guidance_scale",
     "true_cfg_scale",
+    "strength",
 )
 COUNT = "num_images_per_prompt"
-ON_STEP = "callback_on_step_end"
+STEPS = "num_inference_steps"
+# Of the steps that a pipeline takes by default.
+SHARE_OF_STEPS = {"low": 0.4, "medium": 0.7}
 
 
 class DiffusionStage:
@@ -62,10 +69,13 @@ class DiffusionStage:
         pipeline = DiffusionPipeline.from_pretrained(self._ports.model, torch_dtype=self._dtype)
         pipeline.to("cuda" if torch.cuda.is_available() else "cpu")
         pipeline.set_progress_bar_config(disable=True)
-        self._known = inspect.signature(pipeline.__call__).parameters
+        self._tasks = Tasks.find(pipeline)
+        self._tokens = TextTokens(pipeline)
+        self._denoiser = find_denoiser(pipeline)
         once = {
             "prompt": "A warm-up.",
-            "num_inference_steps": 1,
+            STEPS: 1,
+            **pictures_for_warm_up(pipeline),
             **self._ports.engine.get("warm_up", {}),
         }
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
@@ -75,12 +85,32 @@ class DiffusionStage:
         """Make the pictures of one request; each step is told."""
         loop = asyncio.get_running_loop()
         body = meta["body"]
+        images = [meta[f"image{i}"] for i in range(body.get("num_images", 0))]
+        pipeline = self._tasks.choose(len(images), "mask" in meta)
+        if body.get("background") == "transparent" and not makes_alpha(pipeline):
+            raise RequestError(
+                400,
+                "This model's pictures have no alpha channel.",
+                param="background",
+                code="unsupported_parameter",
+            )
+        arguments = self._arguments(pipeline, body, meta.get("seed"))
+        arguments |= picture_arguments(pipeline, images, meta.get("mask"), "width" in arguments)
+        previews = None
+        if body.get("partial_images"):
+            previews = Previews(pipeline, self._denoiser, arguments, body["partial_images"])
+            pipeline = previews.pipeline
 
-        def told(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
-            loop.call_soon_threadsafe(self._tell_step, request_id, step + 1)
+        def told(running: Any, step: int, time: Any, tensors: Any) -> Any:
+            self._tell(loop, request_id, {"step": step + 1, "steps": num_steps(running)})
+            made = previews and previews.after_step(running, step, tensors["latents"])
+            if made is not None:
+                self._tell(loop, request_id, {"is_preview": True}, to_uint8(made.images)[0])
             return tensors
 
-        job = self._engine.submit(**self._arguments(body, meta.get("seed"), told))
+        if ON_STEP in arguments_of(pipeline):
+            arguments = {**arguments, ON_STEP: told}
+        job = self._engine.submit(pipeline, **arguments)
         self._running.add(request_id)
         try:
             result = await awaited(job.result)
@@ -91,31 +121,46 @@ class DiffusionStage:
             raise RequestError(400, str(error), code="invalid_value") from error
         finally:
             self._running.discard(request_id)
+        text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(to_uint8, result.images)
         for index, picture in enumerate(pictures):
             tensors = {"pixels": Tensor.from_numpy(picture)}
             last = index == len(pictures) - 1
-            self._ports.send_output(request_id, "image", {"index": index}, tensors, last)
+            told_last = {"index": index, "text_tokens": text_tokens}
+            self._ports.send_output(request_id, "image", told_last, tensors, last)
 
-    def _tell_step(self, request_id: str, step: int) -> None:
-        """A step may be told after its request was cancelled: nobody waits for it then."""
-        if request_id in self._running:
-            self._ports.send_output(request_id, "image", {"step": step})
+    def _tell(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        request_id: str,
+        meta: Mapping[str, Any],
+        picture: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
+        """From the engine's thread; the request may have been cancelled: nobody waits then."""
+        tensors = {} if picture is None else {"pixels": Tensor.from_numpy(picture)}
+
+        def send() -> None:
+            if request_id in self._running:
+                self._ports.send_output(request_id, "image", meta, tensors)
+
+        loop.call_soon_threadsafe(send)
 
     def _arguments(
-        self, body: Mapping[str, Any], seed: int | None, told: Callable[..., Any]
+        self, pipeline: Any, body: Mapping[str, Any], seed: int | None
     ) -> dict[str, Any]:
+        known = arguments_of(pipeline)
         arguments = {"prompt": body["prompt"], COUNT: body.get("n", 1), "output_type": "np"}
         for name in ARGUMENTS:
             if body.get(name) is None:
                 continue
-            if name not in self._known:
+            if name not in known:
                 raise RequestError(400, f"this pipeline takes no {name}", param=name)
             arguments[name] = body[name]
+        share = SHARE_OF_STEPS.get(body.get("quality", ""))
+        if share is not None and STEPS not in arguments:
+            arguments[STEPS] = math.ceil(share * known[STEPS].default)
         if seed is not None:
             arguments["generator"] = torch.Generator().manual_seed(seed)
-        if ON_STEP in self._known:
-            arguments[ON_STEP] = told
         return arguments
 
     async def alive(self) -> None:
@@ -133,6 +178,6 @@ async def awaited(future: "Future[Any]") -> Any:
 
 
 def to_uint8(images: npt.NDArray[np.float32]) -> list[npt.NDArray[np.uint8]]:
-    """Pictures [height, width, 3] of 0..255 from [n, height, width, 3] of 0..1."""
+    """Pictures [height, width, channels] of 0..255 from [n, height, width, channels] of 0..1."""
     rounded = (np.asarray(images).clip(0, 1) * 255).round().astype(np.uint8)
     return [np.ascontiguousarray(picture) for picture in rounded]

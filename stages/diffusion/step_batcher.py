@@ -38,6 +38,7 @@ class Job:
     """One pipeline call; its result is the call's own."""
 
     number: int
+    pipeline: Any
     arguments: Mapping[str, Any]
     result: "Future[Any]" = field(default_factory=Future)
     run: greenlet | None = None
@@ -79,9 +80,9 @@ class StepBatcher:
         self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
         self._thread.start()
 
-    def submit(self, **arguments: Any) -> Job:
-        """Run the pipeline with these arguments, among the others."""
-        job = Job(next(self._numbers), arguments)
+    def submit(self, pipeline: Any = None, /, **arguments: Any) -> Job:
+        """Run the pipeline, or another over the same denoiser, with these arguments."""
+        job = Job(next(self._numbers), pipeline or self._pipeline, arguments)
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("the engine is closed")
@@ -139,7 +140,7 @@ class StepBatcher:
 
     def _call_pipeline(self, job: Job) -> None:
         """In the request's greenlet, from its start to its end."""
-        own = copy.copy(self._pipeline)
+        own = copy.copy(job.pipeline)
         if getattr(own, "scheduler", None) is not None:
             own.scheduler = copy.deepcopy(own.scheduler)
         try:

@@ -1,0 +1,50 @@
+"""The pictures that a request brings along, as a pipeline's arguments."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from omnistage.stages.diffusion.tasks import arguments_of
+
+Pixels = npt.NDArray[np.uint8]
+
+WARM_UP_SIZE = (64, 64)
+SIDE_STEP, MAX_SIDE = 16, 4096
+
+
+def pictures_for_warm_up(pipeline: Any) -> dict[str, Image.Image]:
+    """What a pipeline that edits needs beside a prompt."""
+    given = {"image": Image.new("RGB", WARM_UP_SIZE), "mask_image": Image.new("L", WARM_UP_SIZE)}
+    return {name: picture for name, picture in given.items() if name in arguments_of(pipeline)}
+
+
+def picture_arguments(
+    pipeline: Any, images: Sequence[Pixels], mask: Pixels | None, has_size: bool
+) -> dict[str, Any]:
+    """The arguments of an edit: pictures [height, width, 3], mask [height, width], 255 to repaint.
+
+    A pipeline that repaints its picture makes one of the same size, unless another is asked for.
+    """
+    if not images:
+        return {}
+    pictures = [Image.fromarray(image) for image in images]
+    arguments: dict[str, Any] = {"image": pictures if len(pictures) > 1 else pictures[0]}
+    if mask is not None:
+        arguments["mask_image"] = Image.fromarray(mask)
+    if "strength" in arguments_of(pipeline) and not has_size:
+        width, height = fitting_size(*pictures[0].size)
+        arguments |= {"width": width, "height": height}
+    return arguments
+
+
+def fitting_size(width: int, height: int) -> tuple[int, int]:
+    """The nearest size below that pipelines make."""
+    scale = min(1.0, MAX_SIDE / max(width, height))
+    return _rounded(width * scale), _rounded(height * scale)
+
+
+def _rounded(side: float) -> int:
+    return max(SIDE_STEP, int(side) // SIDE_STEP * SIDE_STEP)

@@ -1,0 +1,25 @@
+"""How many tokens a request's words are."""
+
+import copy
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+
+class TextTokens:
+    """Counts with a copy of a pipeline's first tokenizer: the engine's thread uses the other."""
+
+    def __init__(self, pipeline: Any) -> None:
+        tokenizers = (
+            component
+            for component in pipeline.components.values()
+            if isinstance(component, PreTrainedTokenizerBase)
+        )
+        self._tokenizer = copy.deepcopy(next(tokenizers, None))
+
+    def count(self, *texts: str | None) -> int:
+        """The tokens of all texts; 0 for a pipeline without a tokenizer."""
+        if self._tokenizer is None:
+            return 0
+        given = [text for text in texts if text]
+        return sum(len(self._tokenizer(text, add_special_tokens=False).input_ids) for text in given)

@@ -1,0 +1,136 @@
+"""Previews against the bare pipelines' decoding, written out."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
+from support.tiny_pipelines import PIPELINES
+
+from omnistage.stages.diffusion.previews import ON_STEP, Previews, due_steps, predicted
+from omnistage.stages.diffusion.step_batcher import find_denoiser
+from omnistage.stages.diffusion.tasks import Tasks
+
+STEPS = 6
+
+
+def decode_qwen_image(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
+    shape = (1, -1, 1, 1, 1)
+    mean = torch.tensor(pipeline.vae.config.latents_mean).view(shape)
+    std = torch.tensor(pipeline.vae.config.latents_std).view(shape)
+    unpacked = pipeline._unpack_latents(latents, 64, 64, pipeline.vae_scale_factor)
+    picture: torch.Tensor = pipeline.vae.decode(unpacked * std + mean).sample[:, :, 0]
+    return picture
+
+
+def decode_flux(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
+    unpacked = pipeline._unpack_latents(latents, 64, 64, pipeline.vae_scale_factor)
+    return decode_sd3(pipeline, unpacked)
+
+
+def decode_sd3(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
+    config = pipeline.vae.config
+    picture: torch.Tensor = pipeline.vae.decode(
+        latents / config.scaling_factor + config.shift_factor
+    ).sample
+    return picture
+
+
+DECODE: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
+    "qwen-image": decode_qwen_image,
+    "flux": decode_flux,
+    "sd3": decode_sd3,
+}
+
+
+class Run:
+    """One call with previews: its picture, its previews by step, and what went on inside."""
+
+    def __init__(self, pipeline: Any, arguments: dict[str, Any], num_previews: int) -> None:
+        self.previews = Previews(pipeline, find_denoiser(pipeline), arguments, num_previews)
+        self.made: dict[int, torch.Tensor] = {}
+        self.latents: list[torch.Tensor] = []
+        self.velocities: list[torch.Tensor] = []
+        denoiser = getattr(pipeline, find_denoiser(pipeline))
+        hook = denoiser.register_forward_hook(lambda _, __, out: self.velocities.append(out[0]))
+        with torch.inference_mode():
+            self.picture = self.previews.pipeline(**arguments, **{ON_STEP: self._told}).images
+        hook.remove()
+
+    def _told(self, running: Any, step: int, _: Any, tensors: Any) -> Any:
+        self.latents.append(tensors["latents"])
+        preview = self.previews.after_step(running, step, tensors["latents"])
+        if preview is not None:
+            self.made[step + 1] = preview.images
+        return tensors
+
+
+@pytest.fixture(params=PIPELINES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@torch.inference_mode()
+def test_a_preview_is_the_predicted_picture_decoded(name: str) -> None:
+    """Without guidance: what the denoiser said is then what the scheduler was given."""
+    pipeline = PIPELINES[name].make()
+    arguments = PIPELINES[name].request(1, STEPS, 1.0)
+    run = Run(pipeline, arguments, 3)
+    assert sorted(run.made) == [2, 3, 4]
+    assert len(run.velocities) == STEPS, "a preview must not run the denoiser"
+    for step, preview in run.made.items():
+        sigma = float(pipeline.scheduler.sigmas[step])
+        clean = run.latents[step - 1] - sigma * run.velocities[step - 1]
+        wanted = (DECODE[name](pipeline, clean) / 2 + 0.5).clamp(0, 1)
+        assert torch.allclose(preview, wanted, atol=1e-5)
+    assert torch.equal(run.picture, pipeline(**PIPELINES[name].request(1, STEPS, 1.0)).images)
+
+
+@torch.inference_mode()
+def test_previews_change_nothing_and_the_last_would_be_the_picture(name: str) -> None:
+    pipeline = PIPELINES[name].make()
+    request = PIPELINES[name].request
+    plain = pipeline(**request(2, STEPS, 3.0)).images
+    run = Run(pipeline, request(2, STEPS, 3.0), 3)
+    assert torch.equal(run.picture, plain)
+    last = run.previews.decode(run.previews.pipeline, run.latents[-1])
+    assert torch.equal(last.images, plain)
+
+
+def test_an_edit_has_previews_too_and_encodes_its_picture_once() -> None:
+    pipeline = Tasks.find(PIPELINES["qwen-image"].make()).image
+    encoded: list[int] = []
+    encode = pipeline.vae.encode
+    pipeline.vae.encode = lambda *args, **kwargs: encoded.append(1) or encode(*args, **kwargs)
+    arguments = PIPELINES["qwen-image"].request(1, STEPS, 2.0)
+    run = Run(pipeline, {**arguments, "image": torch.rand(1, 3, 64, 64)}, 2)
+    assert run.made
+    assert len(encoded) == 1
+
+
+def test_a_preview_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    pipeline = PIPELINES["sd3"].make()
+    arguments = PIPELINES["sd3"].request(1, STEPS, 1.0)
+    previews = Previews(pipeline, "transformer", arguments, 3)
+    assert previews.after_step(object(), 1, torch.zeros(1)) is None
+    broken = previews.pipeline
+    broken._num_timesteps = STEPS  # as in a call, but with nothing recorded
+    broken.scheduler.set_timesteps(STEPS)
+    assert previews.after_step(broken, 1, torch.zeros(1)) is None
+    assert "no previews" in caplog.text
+    assert previews.after_step(broken, 2, torch.zeros(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_previews", "due"),
+    [(20, 3, {5, 10, 15}), (20, 0, set()), (3, 3, {1, 2}), (1, 3, set()), (50, 1, {25})],
+)
+def test_previews_are_spread_over_the_steps(steps: int, num_previews: int, due: set[int]) -> None:
+    assert due_steps(steps, num_previews) == due
+
+
+def test_only_straight_lines_are_followed() -> None:
+    latents = torch.ones(1)
+    assert predicted(DDIMScheduler(), torch.zeros(1), latents) is latents
+    assert predicted(FlowMatchEulerDiscreteScheduler(), None, latents) is latents
