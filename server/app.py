@@ -6,6 +6,7 @@ from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.errors import install_error_handlers
 from omnistage.server.health import health_routes
+from omnistage.server.image_store import ImageStore, image_file_routes
 from omnistage.server.images import Images
 from omnistage.server.json_body import JsonRoute
 from omnistage.server.models import model_routes
@@ -31,15 +32,19 @@ def build_app(
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
     app.include_router(voice_routes(orchestrator))
+    store = ImageStore()
     chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes = APIRouter(route_class=JsonRoute)
     json_routes.post("/v1/chat/completions", response_model=None)(chat.create)
     text = TextCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes.post("/v1/completions", response_model=None)(text.create)
-    json_routes.post("/v1/images/generations", response_model=None)(Images(orchestrator).create)
+    images = Images(orchestrator, store, keep_alive_s)
+    json_routes.post("/v1/images/generations", response_model=None)(images.generate)
     speech = Speech(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes.post("/v1/audio/speech", response_model=None)(speech.create)
     app.include_router(json_routes)
+    app.post("/v1/images/edits", response_model=None)(images.edit)
+    app.include_router(image_file_routes(store))
     transcriptions = Transcriptions(orchestrator, keep_alive_s, max_unsent_bytes)
     app.include_router(transcription_routes(transcriptions))
     return app

@@ -8,7 +8,7 @@ from omnistage.stages.graph import StageGraph
 
 GATEWAY_CONNECTOR = "shm"
 REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it
-IMAGES_ARENA_MB = 112  # and so does the largest picture, 4096 x 4096 x 3
+IMAGES_ARENA_MB = 144  # and so do the largest pictures with a mask, 4096 x 4096 x 4
 
 Options = Mapping[str, int | float | str | bool]
 MakeConnector = Callable[[str, Path, Options], Connector]
@@ -32,8 +32,9 @@ class Channels:
         self._channels: list[tuple[Connector, str]] = []
         large = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": REQUESTS_ARENA_MB})
         images = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": IMAGES_ARENA_MB})
+        entry = images if "image" in graph.outputs else large
         for name in graph.stages:
-            requests = large if name == graph.entry else self.gateway
+            requests = entry if name == graph.entry else self.gateway
             outputs = images if graph.outputs.get("image") == name else self.gateway
             self._channels.append((requests, requests_address(name)))
             self._channels.append((outputs, outputs_address(name)))

@@ -85,7 +85,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise _invalid("The body has a number with too many digits.") from error
     if not isinstance(value, dict):
         raise _invalid("The body must be a JSON object.")
-    _check(value)
+    check_values(value)
     return value
 
 
@@ -106,8 +106,8 @@ def _first_twice(pairs: list[tuple[str, Any]]) -> str:
     raise AssertionError("no key is there twice")
 
 
-def _check(body: Any) -> None:
-    """Look at every key and value once."""
+def check_values(body: Any) -> None:
+    """Look at every key and value once; raises ApiError."""
     waiting: list[tuple[Any, Link, int]] = [(body, None, 1)]
     while waiting:
         value, link, depth = waiting.pop()

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.timeline import Timeline
 
 StageParameter = int | float | bool
@@ -22,6 +22,7 @@ class Request:
     seed: int | None = None
     return_codes: bool = False
     timeline: Timeline | None = None  # if it was asked for
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
     def to_chunk(self) -> Chunk:
         """The chunk that opens it at the entry stage."""
@@ -34,7 +35,7 @@ class Request:
             "return_codes": self.return_codes,
             "timeline": self.timeline is not None,
         }
-        return Chunk(self.id, "request", 0, {}, meta)
+        return Chunk(self.id, "request", 0, self.tensors, meta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,25 @@ class AudioOutput:
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput:
-    """One picture, or the number of a step that was taken; `last` on the last picture."""
+    """One picture, a preview of one, or the number of a step that was taken.
 
-    pixels: bytes = b""  # [height, width, 3]
+    `text_tokens` counts the request's words; `last` is on the last picture.
+    """
+
+    pixels: bytes = b""  # [height, width, num_channels]
     width: int = 0
     height: int = 0
+    num_channels: int = 3
+    is_preview: bool = False
     step: int = 0
+    num_steps: int = 0  # 0 if the pipeline does not say it
+    text_tokens: int = 0
     last: bool = False
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height."""
+        return self.width, self.height
 
 
 Output = TextOutput | AudioOutput | ImageOutput
@@ -90,8 +103,16 @@ def output_of(chunk: Chunk) -> Output:
 
 def image_of(chunk: Chunk) -> ImageOutput:
     """Read a picture or a step."""
-    tensor = chunk.tensors.get("pixels")
+    meta, tensor = chunk.meta, chunk.tensors.get("pixels")
     if tensor is None:
-        return ImageOutput(step=int(chunk.meta["step"]), last=chunk.last)
-    height, width, _ = tensor.shape
-    return ImageOutput(bytes(tensor.data), width, height, last=chunk.last)
+        return ImageOutput(step=meta["step"], num_steps=meta["steps"], last=chunk.last)
+    height, width, num_channels = tensor.shape
+    return ImageOutput(
+        bytes(tensor.data),
+        width,
+        height,
+        num_channels,
+        meta.get("is_preview", False),
+        text_tokens=meta.get("text_tokens", 0),
+        last=chunk.last,
+    )

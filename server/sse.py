@@ -174,3 +174,17 @@ class BareEventStream(EventStream):
 
     def _ending(self, failure: ApiError | None) -> bytes | None:
         return b"" if failure is None else encode_event(failure.envelope)
+
+
+class NamedEventStream(EventStream):
+    """The same where each event has its type as its name, and the end is no event."""
+
+    def _encode(self, event: Event) -> bytes:
+        return _named(event["type"], event)
+
+    def _ending(self, failure: ApiError | None) -> bytes | None:
+        return b"" if failure is None else _named("error", failure.envelope)
+
+
+def _named(name: str, event: Event) -> bytes:
+    return f"event: {name}\n".encode() + encode_event(event)

@@ -35,7 +35,7 @@ class Previews:
     ) -> None:
         """`denoiser`: the name of the component."""
         self.pipeline = copy.copy(pipeline)
-        self.pipeline.__class__ = _listening(type(pipeline))
+        self.pipeline.__class__ = _listening(pipeline.__class__)
         self._results: dict[str, list[Any]] = defaultdict(list)
         self.pipeline.heard = Recorder(self._results)
         self._denoiser = denoiser
@@ -93,7 +93,8 @@ def predicted(scheduler: Any, before: torch.Tensor | None, latents: torch.Tensor
         return latents
     last, now = scheduler.sigmas[scheduler.step_index - 1 : scheduler.step_index + 1].tolist()
     slope = (latents.float() - before.float()) / (now - last)
-    return (latents.float() - now * slope).to(latents.dtype)
+    end: torch.Tensor = latents.float() - now * slope
+    return end.to(latents.dtype)
 
 
 class Recorder:

@@ -103,9 +103,10 @@ class DiffusionStage:
 
         def told(running: Any, step: int, time: Any, tensors: Any) -> Any:
             self._tell(loop, request_id, {"step": step + 1, "steps": num_steps(running)})
-            made = previews and previews.after_step(running, step, tensors["latents"])
-            if made is not None:
-                self._tell(loop, request_id, {"is_preview": True}, to_uint8(made.images)[0])
+            if previews is not None:
+                made = previews.after_step(running, step, tensors["latents"])
+                for picture in to_uint8(made.images)[:1] if made is not None else ():
+                    self._tell(loop, request_id, {"is_preview": True}, picture)
             return tensors
 
         if ON_STEP in arguments_of(pipeline):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from openai import OpenAI
-from support.gateway import OMNI, RunningGateway, running_gateway
+from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 
 ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 
@@ -24,12 +24,34 @@ def client(gateway: RunningGateway) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def openai(gateway: RunningGateway) -> Iterator[OpenAI]:
-    with OpenAI(
+    with strict_client(gateway) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("images"), IMAGES, arena_mb=16) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def images_client(images: RunningGateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=images.url, timeout=10, limits=ONE_SHOT) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="session")
+def images_openai(images: RunningGateway) -> Iterator[OpenAI]:
+    with strict_client(images) as connected:
+        yield connected
+
+
+def strict_client(gateway: RunningGateway) -> OpenAI:
+    return OpenAI(
         base_url=f"{gateway.url}/v1",
         api_key="none",
         max_retries=0,
         timeout=10,
         default_headers={"Connection": "close"},
         _strict_response_validation=True,
-    ) as connected:
-        yield connected
+    )

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.body_limit import MAX_BODY_BYTES
 from omnistage.server.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
-from omnistage.server.images import MAX_SIDE
+from omnistage.server.image_schema import MAX_SIDE
 from omnistage.stages.graph import StageGraph
 
 
@@ -26,15 +27,18 @@ def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> N
     connector.destroy("requests")
 
 
-def test_the_largest_picture_fits_the_channel_of_its_stage(run_directory: Path) -> None:
+@pytest.mark.parametrize("address", ["dit.gateway", "gateway.dit"])
+def test_the_largest_picture_fits_the_channels_of_its_stage(
+    run_directory: Path, address: str
+) -> None:
     graph = StageGraph.model_validate(
         {"model": "a", "stages": {"dit": {"kind": "diffusers"}}, "outputs": {"image": "dit"}}
     )
     channels = Channels(graph, run_directory, make_connector)
     channels.create()
-    sender = channels.gateway.sender("dit.gateway")
-    receiver = channels.gateway.receiver("dit.gateway")
-    pixels = Tensor.from_numpy(np.zeros((MAX_SIDE, MAX_SIDE, 3), np.uint8))
+    sender = channels.gateway.sender(address)
+    receiver = channels.gateway.receiver(address)
+    pixels = Tensor.from_numpy(np.zeros((MAX_SIDE, MAX_SIDE, 4), np.uint8))
     for index in range(2):
         sender.send(Chunk("a", "image", index, {"pixels": pixels}))
         got = receiver.receive()

@@ -15,6 +15,7 @@ SAMPLES_PER_FRAME = 480
 SPEAKERS = ["chelsie", "ethan"]
 WORDS = ["Hel", "lo", " there"]
 FRAMES = [2, 3]
+STEPS = 4
 ALIVE_INTERVAL_S = 0.2
 
 
@@ -40,7 +41,8 @@ class FakeGraph:
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
-        kind = {"thinker": FakeThinker, "code2wav": FakeCode2Wav}.get(name, FakeStage)
+        kinds = {"thinker": FakeThinker, "code2wav": FakeCode2Wav, "dit": FakeDit}
+        kind = kinds.get(name, FakeStage)
         self.stages[name] = kind(name, self._connector, self)
         self.launched.append(name)
         return self.stages[name]
@@ -270,6 +272,40 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
         ({"content": ""}, {"finish": "stop"}),
     ],
 }
+
+
+class FakeDit(FakeStage):
+    """Makes pictures of one colour a picture; the prompt names the script."""
+
+    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
+        body = meta["body"]
+        script = body["prompt"]
+        if script == "refuse":
+            yield (
+                "error",
+                {},
+                {**self.failure(400, "no such size", self.name), "param": "size"},
+                True,
+            )
+            return
+        for step in range(1, STEPS + 1):
+            yield "image", {}, {"step": step, "steps": STEPS}, False
+            if step <= (body["partial_images"] or 0):
+                yield "image", self._picture(body, 100 + step), {"is_preview": True}, False
+            if script == "fail later" and step == 2:
+                yield "error", {}, self.failure(500, "broken", self.name), True
+                return
+        if script == "hang":
+            await asyncio.Event().wait()
+        for index in range(body["n"]):
+            last = index == body["n"] - 1
+            told = {"index": index, "text_tokens": len(script.split())}
+            yield "image", self._picture(body, index), told, last
+
+    def _picture(self, body: Mapping[str, Any], grey: int) -> dict[str, Tensor]:
+        channels = 4 if body["background"] == "transparent" else 3
+        shape = (body["height"] or 32, body["width"] or 48, channels)
+        return {"pixels": Tensor.from_numpy(np.full(shape, grey, np.uint8))}
 
 
 class FakeCode2Wav(FakeStage):

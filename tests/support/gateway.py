@@ -31,6 +31,12 @@ OMNI = {
     "edges": [{"from": "thinker", "to": "talker"}, {"from": "talker", "to": "code2wav"}],
     "outputs": {"text": "thinker", "audio": "code2wav"},
 }
+IMAGES = {
+    "model": MODEL,
+    "stages": {"dit": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"image": "dit"},
+}
 TEXT_ONLY = {
     "model": MODEL,
     "stages": {"thinker": {"kind": "qwen3_omni.thinker"}},
@@ -42,8 +48,8 @@ TEXT_ONLY = {
 class SharedConnector:
     """One in-process connector for both ends of every channel."""
 
-    def __init__(self, directory: Path) -> None:
-        self.connector = make_connector("inprocess", directory, {})
+    def __init__(self, directory: Path, arena_mb: int) -> None:
+        self.connector = make_connector("inprocess", directory, {"arena_mb": arena_mb})
 
     def __call__(self, name: str, directory: Path, options: Any) -> Connector:
         return self.connector
@@ -73,6 +79,7 @@ def running_gateway(
     loading: frozenset[str] = frozenset(),
     keep_alive_s: float = KEEP_ALIVE_S,
     max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    arena_mb: int = 1,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends."""
     listening = socket.create_server(("127.0.0.1", 0))
@@ -80,7 +87,7 @@ def running_gateway(
     is_started = threading.Event()
 
     async def serve() -> None:
-        shared = SharedConnector(directory)
+        shared = SharedConnector(directory, arena_mb)
         stages = FakeGraph(shared.connector)
         stages.is_loading = set(loading)
         parsed = StageGraph.model_validate(graph)

@@ -100,12 +100,12 @@ def test_previews_change_nothing_and_the_last_would_be_the_picture(name: str) ->
 
 def test_an_edit_has_previews_too_and_encodes_its_picture_once() -> None:
     pipeline = Tasks.find(PIPELINES["qwen-image"].make()).image
-    encoded: list[int] = []
-    encode = pipeline.vae.encode
-    pipeline.vae.encode = lambda *args, **kwargs: encoded.append(1) or encode(*args, **kwargs)
+    encoded: list[Any] = []
+    hook = pipeline.vae.encoder.register_forward_hook(lambda *call: encoded.append(call))
     arguments = PIPELINES["qwen-image"].request(1, STEPS, 2.0)
     run = Run(pipeline, {**arguments, "image": torch.rand(1, 3, 64, 64)}, 2)
     assert run.made
+    hook.remove()
     assert len(encoded) == 1
 
 

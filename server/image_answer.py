@@ -1,0 +1,97 @@
+"""From the pictures that leave the graph to OpenAI's image responses and events."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from omnistage.server.image_schema import ImageRequest
+from omnistage.server.image_store import ImageStore
+from omnistage.server.image_usage import images_usage
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.pictures import InputPictures
+from omnistage.server.request import ImageOutput, Request
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAnswer:
+    """One admitted request. `prefix` begins the names of its events."""
+
+    prefix: str
+    asked: ImageRequest
+    given: InputPictures
+    request: Request
+    orchestrator: Orchestrator
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Previews, then each picture; the usages of several add up to the request's."""
+        created_at = int(time.time())
+        given = self.given.sizes
+        num_previews = num_pictures = 0
+        async with aclosing(self.outputs()) as outputs:
+            async for output in outputs:
+                if not output.pixels:
+                    if self.asked.stream_progress:
+                        yield self._event("progress", step=output.step, steps=output.num_steps)
+                    continue
+                file = await self.encode(output)
+                head = {"b64_json": file, "created_at": created_at, **self._head(output)}
+                if output.is_preview:
+                    yield self._event("partial_image", **head, partial_image_index=num_previews)
+                    num_previews += 1
+                    continue
+                text_tokens = output.text_tokens if num_pictures == 0 else 0
+                usage = images_usage(text_tokens, given if num_pictures == 0 else (), [output.size])
+                yield self._event("completed", **head, usage=usage)
+                num_pictures += 1
+
+    async def whole(self, store: ImageStore, base_url: str) -> dict[str, Any]:
+        """All pictures at once, by value or by URL."""
+        pictures = await self.pictures()
+        files = await asyncio.gather(*(self.encode(picture) for picture in pictures))
+        if self.asked.response_format == "url":
+            content_type = self.asked.encoding.content_type
+            data = [{"url": base_url + store.put(file, content_type)} for file in files]
+        else:
+            data = [{"b64_json": file} for file in files]
+        usage = images_usage(
+            pictures[0].text_tokens, self.given.sizes, [picture.size for picture in pictures]
+        )
+        return {
+            "created": int(time.time()),
+            **self._head(pictures[0]),
+            "data": data,
+            "usage": usage,
+        }
+
+    async def pictures(self) -> list[ImageOutput]:
+        """All that is made, without previews."""
+        async with aclosing(self.outputs()) as outputs:
+            return [one async for one in outputs if one.pixels and not one.is_preview]
+
+    async def outputs(self) -> AsyncGenerator[ImageOutput, None]:
+        """What leaves the graph."""
+        async with aclosing(self.orchestrator.run(self.request)) as outputs:
+            async for output in outputs:
+                assert isinstance(output, ImageOutput)
+                yield output
+
+    async def encode(self, picture: ImageOutput) -> bytes:
+        """A picture as the file that is asked for."""
+        return await asyncio.to_thread(self.asked.encoding.encode, picture)
+
+    def _event(self, name: str, **fields: Any) -> Event:
+        return {"type": f"{self.prefix}.{name}", **fields}
+
+    def _head(self, picture: ImageOutput) -> dict[str, Any]:
+        has_alpha = picture.num_channels == 4 and self.asked.encoding.form != "jpeg"
+        return {
+            "background": "transparent" if has_alpha else "opaque",
+            "output_format": self.asked.encoding.form,
+            "quality": self.asked.made_quality,
+            "size": f"{picture.width}x{picture.height}",
+        }

@@ -1,0 +1,121 @@
+"""Reads the body of an edit: a form with files, or JSON with data URLs."""
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+
+from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.image_schema import WORDS, EditRequest
+from omnistage.server.json_body import JsonRequest, check_values
+from omnistage.server.media import checked_part
+from omnistage.server.pictures import File
+
+MAX_IMAGES = 16
+MAX_FIELDS = 100
+MAX_TEXT_BYTES = 1 << 20
+IMAGE_KEY = re.compile(r"image(\[\d*\])?")
+FORM = "multipart/form-data"
+
+
+@dataclass(frozen=True, slots=True)
+class EditForm:
+    """An edit's fields and files as they came; what is in the files nobody has looked at."""
+
+    asked: EditRequest
+    images: list[File]
+    mask: File | None
+
+    @classmethod
+    async def read(cls, http: Request) -> "EditForm":
+        """Read the body; raises ApiError."""
+        if http.headers.get("content-type", "").startswith(FORM):
+            return await _read_form(http)
+        if "json" in http.headers.get("content-type", ""):
+            return _read_json(await JsonRequest(http.scope, http.receive).json())
+        message = f"The Content-Type must be {FORM} or application/json."
+        raise ApiError(415, message, code="unsupported_media_type")
+
+
+def edit_request(fields: Mapping[str, Any]) -> EditRequest:
+    """The fields as a request; RequestValidationError as for a JSON body."""
+    try:
+        return EditRequest.model_validate(fields)
+    except ValidationError as error:
+        problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        raise RequestValidationError(problems) from error
+
+
+async def _read_form(http: Request) -> EditForm:
+    fields: dict[str, Any] = {}
+    images: list[File] = []
+    masks: list[File] = []
+    form = http.form(max_files=MAX_IMAGES + 2, max_fields=MAX_FIELDS, max_part_size=MAX_TEXT_BYTES)
+    try:
+        async with form as given:
+            for name, value in given.multi_items():
+                is_image = IMAGE_KEY.fullmatch(name) is not None
+                if isinstance(value, UploadFile):
+                    if not is_image and name != "mask":
+                        raise invalid(name, "must not be a file")
+                    (images if is_image else masks).append(File(name, await value.read()))
+                elif is_image or name == "mask":
+                    raise invalid(name, "must be a file")
+                elif name in fields:
+                    raise invalid(name, "is there twice")
+                else:
+                    fields[name] = _value(name, value)
+    except HTTPException as error:
+        raise ApiError(
+            400, f"The form cannot be read: {error.detail}", code="invalid_form"
+        ) from error
+    if len(masks) > 1:
+        raise invalid("mask", "is there twice")
+    check_values(fields)
+    return _checked(fields, images, next(iter(masks), None))
+
+
+def _value(name: str, text: str) -> Any:
+    """A form has words only: those of other fields are what JSON says."""
+    if name in WORDS or name not in EditRequest.model_fields:
+        return text
+    if text in ("True", "False"):  # as Python writes them
+        return text == "True"
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return text
+
+
+def _read_json(body: dict[str, Any]) -> EditForm:
+    given = body.pop("images", None)
+    if not isinstance(given, list) or not given:
+        raise invalid("images", "must be a list of objects with an image_url")
+    images = [_from_url(image, f"images[{i}]") for i, image in enumerate(given)]
+    mask = body.pop("mask", None)
+    return _checked(body, images, None if mask is None else _from_url(mask, "mask"))
+
+
+def _from_url(image: Any, param: str) -> File:
+    if isinstance(image, dict) and image.get("file_id") is not None:
+        raise unsupported(f"{param}.file_id")
+    url = image.get("image_url") if isinstance(image, dict) else None
+    part = checked_part({"type": "image_url", "image_url": url}, param)
+    _, _, data = part["image_url"]["url"].partition(",")
+    return File(f"{param}.image_url", base64.b64decode(data))
+
+
+def _checked(fields: Mapping[str, Any], images: list[File], mask: File | None) -> EditForm:
+    if not images:
+        raise invalid("image", "is missing: a file to edit")
+    if len(images) > MAX_IMAGES:
+        raise invalid("image", f"has {len(images)} files; at most {MAX_IMAGES}")
+    return EditForm(edit_request(fields), images, mask)

@@ -1,0 +1,54 @@
+"""What a request for pictures is counted as.
+
+An image token is 16 x 16 pixels: what the denoisers of Qwen-Image, Flux and Stable Diffusion 3 take
+as one. Words are counted by the stage, with its pipeline's tokenizer.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+TOKEN_SIDE = 16
+
+Size = tuple[int, int]
+
+
+def image_tokens(sizes: Iterable[Size]) -> int:
+    """The tokens of pictures by width and height."""
+    return sum(
+        math.ceil(width / TOKEN_SIDE) * math.ceil(height / TOKEN_SIDE) for width, height in sizes
+    )
+
+
+def images_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) -> dict[str, Any]:
+    """OpenAI's usage of an image request."""
+    input_images, output = image_tokens(given), image_tokens(made)
+    return {
+        "input_tokens": text_tokens + input_images,
+        "input_tokens_details": {"text_tokens": text_tokens, "image_tokens": input_images},
+        "output_tokens": output,
+        "output_tokens_details": {"text_tokens": 0, "image_tokens": output},
+        "total_tokens": text_tokens + input_images + output,
+    }
+
+
+def chat_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) -> dict[str, Any]:
+    """The same as usage of a chat completion."""
+    usage = images_usage(text_tokens, given, made)
+    return {
+        "prompt_tokens": usage["input_tokens"],
+        "completion_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "prompt_tokens_details": {
+            "cached_tokens": 0,
+            "audio_tokens": 0,
+            **usage["input_tokens_details"],
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+            **usage["output_tokens_details"],
+        },
+    }

@@ -1,0 +1,111 @@
+"""Pictures as files: read what clients send, write what stages make."""
+
+import io
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps
+
+from omnistage.server.errors import invalid
+from omnistage.server.media_check import BOMB, IMAGE_FORMATS
+from omnistage.server.request import ImageOutput
+
+MAX_INPUT_PIXELS = 16_777_216  # of all pictures of a request
+FORMATS = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
+MODES = {3: "RGB", 4: "RGBA"}
+WHITE = (255, 255, 255, 255)
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """The kind of file that a client wants; `compression` is 0 (small) to 100 (good)."""
+
+    form: str = "png"
+    compression: int = 100
+
+    def encode(self, picture: ImageOutput) -> bytes:
+        """A picture as a file; JPEG has no alpha channel."""
+        size = (picture.width, picture.height)
+        image = Image.frombuffer(MODES[picture.num_channels], size, picture.pixels)
+        options: dict[str, Any] = {} if self.form == "png" else {"quality": self.compression}
+        if self.form == "jpeg":
+            image = image.convert("RGB")
+        buffer = io.BytesIO()
+        image.save(buffer, FORMATS[self.form], **options)
+        return buffer.getvalue()
+
+    @property
+    def content_type(self) -> str:
+        """Its media type."""
+        return f"image/{self.form}"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """What a client sent, and the field to blame for it."""
+
+    param: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InputPictures:
+    """Pictures [height, width, 3] to edit; in the mask [height, width] 255 is to be repainted."""
+
+    images: tuple[Pixels, ...] = ()
+    mask: Pixels | None = None
+
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Width and height of each picture."""
+        return [(image.shape[1], image.shape[0]) for image in self.images]
+
+
+def read_pictures(images: list[File], mask: File | None = None) -> InputPictures:
+    """Decode what a client sent; raises ApiError. May take a while."""
+    left = MAX_INPUT_PIXELS
+    read = []
+    for file in images:
+        image = _opened(file, left)
+        left -= image.width * image.height
+        read.append(np.asarray(_without_alpha(image)))
+    return InputPictures(tuple(read), None if mask is None else _mask(mask, read[0]))
+
+
+def _opened(file: File, max_pixels: int) -> Image.Image:
+    try:
+        with Image.open(io.BytesIO(file.data), formats=IMAGE_FORMATS) as image:
+            width, height = image.size
+            if width * height > max_pixels:
+                problem = f"is {width} x {height}; a request has at most {MAX_INPUT_PIXELS} pixels"
+                raise invalid(file.param, problem)
+            image.load()
+            return ImageOps.exif_transpose(image)
+    except (OSError, ValueError, SyntaxError, BOMB) as error:
+        known = ", ".join(IMAGE_FORMATS)
+        raise invalid(file.param, f"cannot be read as an image ({known})") from error
+
+
+def _without_alpha(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    background = Image.new("RGBA", image.size, WHITE)
+    return Image.alpha_composite(background, image.convert("RGBA")).convert("RGB")
+
+
+def _mask(file: File, image: Pixels) -> Pixels:
+    mask = _opened(file, MAX_INPUT_PIXELS)
+    height, width, _ = image.shape
+    if mask.size != (width, height):
+        problem = f"is {mask.width} x {mask.height}, but the first image is {width} x {height}"
+        raise invalid(file.param, problem)
+    if not mask.has_transparency_data:
+        raise invalid(file.param, "has no alpha channel: what is transparent is repainted")
+    alpha = np.asarray(mask.convert("RGBA"))[..., 3]
+    if alpha.all():
+        raise invalid(file.param, "has no fully transparent pixel: nothing would be repainted")
+    return np.where(alpha == 0, np.uint8(255), np.uint8(0))
