@@ -48,7 +48,7 @@ TEXT_ONLY = {
 class SharedConnector:
     """One in-process connector for both ends of every channel."""
 
-    def __init__(self, directory: Path, arena_mb: int) -> None:
+    def __init__(self, directory: Path, arena_mb: int = 1) -> None:
         self.connector = make_connector("inprocess", directory, {"arena_mb": arena_mb})
 
     def __call__(self, name: str, directory: Path, options: Any) -> Connector:

@@ -9,9 +9,9 @@ import numpy.typing as npt
 from PIL import Image
 
 
-def file_of(image: Image.Image, form: str = "PNG") -> bytes:
+def file_of(image: Image.Image, form: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, form)
+    image.save(buffer, form, **options)
     return buffer.getvalue()
 
 

@@ -1,0 +1,110 @@
+"""Mutated bodies for pictures: an answer or a refusal, never a failure of ours."""
+
+import copy
+import json
+from typing import Any
+
+import httpx
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.gateway import MODEL
+from support.pictures import mask_png, png
+
+from omnistage.server.image_schema import EditRequest, ImageRequest
+
+BODY: dict[str, Any] = {
+    "model": MODEL,
+    "prompt": "a cat",
+    "n": 2,
+    "size": "32x32",
+    "quality": "low",
+    "output_format": "jpeg",
+    "output_compression": 50,
+    "seed": 3,
+}
+STREAM = {"prompt": "a cat", "width": 32, "height": 32, "stream": True, "partial_images": 1}
+FIELDS = {name: json.dumps(value).strip('"') for name, value in BODY.items()}
+FILES = [("image", png(16, 16)), ("image[]", png(8, 24)), ("mask", mask_png(16, 16))]
+
+texts = st.one_of(
+    st.sampled_from(
+        ["", "\0", "\ud800", "NaN", "1e999", "64x64", "0x0", "auto", "true", "[[", "9" * 99]
+    ),
+    st.text(max_size=8),
+)
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=5,
+)
+several = settings(
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    body = copy.deepcopy(draw(st.sampled_from([BODY, STREAM])))
+    for _ in range(draw(st.integers(1, 3))):
+        body[draw(st.sampled_from(sorted(ImageRequest.model_fields)) | texts)] = draw(odd)
+    return json.dumps(body).encode()
+
+
+@st.composite
+def forms(draw: st.DrawFn) -> bytes:
+    """A form with fields changed, files broken, then perhaps bytes changed anywhere."""
+    fields: dict[str, str] = dict(FIELDS)
+    for _ in range(draw(st.integers(0, 3))):
+        name = draw(st.sampled_from(sorted(EditRequest.model_fields)) | st.text(max_size=5))
+        fields[name] = draw(texts | odd.map(json.dumps))
+    files = draw(st.lists(st.sampled_from(FILES), max_size=4))
+    body = b""
+    for name, text in fields.items():
+        body += part(name, "", text.encode(errors="replace"))
+    for name, file in files:
+        cut = draw(st.sampled_from([len(file), len(file), len(file) // 2, 0]))
+        body += part(name, '; filename="a"', file[:cut])
+    body += b"--limit--\r\n"
+    if draw(st.integers(0, 3)) == 0:
+        at = draw(st.integers(0, len(body)))
+        body = body[:at] + draw(st.binary(max_size=4)) + body[at + draw(st.integers(0, 4)) :]
+    return body
+
+
+def part(name: str, more: str, data: bytes) -> bytes:
+    quoted = (
+        name.encode(errors="replace").replace(b'"', b"%22").replace(b"\r", b"").replace(b"\n", b"")
+    )
+    head = b'--limit\r\nContent-Disposition: form-data; name="' + quoted + b'"' + more.encode()
+    return head + b"\r\n\r\n" + data + b"\r\n"
+
+
+def assert_is_an_answer(response: httpx.Response, data: bytes) -> None:
+    assert response.status_code < 500, (data, response.text)
+    if response.status_code == 200:
+        assert b'"error"' not in response.content, data
+        return
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    assert isinstance(error["code"], str)
+
+
+@several
+@given(data=bodies())
+def test_no_body_makes_a_generation_fail(data: bytes, images_client: httpx.Client) -> None:
+    headers = {"content-type": "application/json"}
+    response = images_client.post("/v1/images/generations", content=data, headers=headers)
+    assert_is_an_answer(response, data)
+
+
+@several
+@given(data=forms())
+def test_no_form_makes_an_edit_fail(data: bytes, images_client: httpx.Client) -> None:
+    headers = {"content-type": "multipart/form-data; boundary=limit"}
+    response = images_client.post("/v1/images/edits", content=data, headers=headers)
+    assert_is_an_answer(response, data)
