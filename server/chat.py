@@ -15,6 +15,7 @@ from omnistage.server.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
 from omnistage.server.completion import Completion
 from omnistage.server.fields import unknown_fields
+from omnistage.server.image_chat import ImageChat, wants_images
 from omnistage.server.media_check import check_media, has_media
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
@@ -51,6 +52,8 @@ class ChatCompletions:
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
+        if wants_images(chat, self._orchestrator.graph):
+            return await ImageChat(self._orchestrator, self._keep_alive_s).create(chat, http)
         received_ns = time.monotonic_ns()
         answer = self._answer(chat)
         if answer.request.timeline is not None:

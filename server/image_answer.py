@@ -14,6 +14,9 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.pictures import InputPictures
 from omnistage.server.request import ImageOutput, Request
 
+# All that one request can make: ten pictures of the largest size and three previews, in base64.
+MAX_UNSENT_BYTES = 1 << 30
+
 Event = dict[str, Any]
 
 
@@ -55,7 +58,9 @@ class ImageAnswer:
         files = await asyncio.gather(*(self.encode(picture) for picture in pictures))
         if self.asked.response_format == "url":
             content_type = self.asked.encoding.content_type
-            data = [{"url": base_url + store.put(file, content_type)} for file in files]
+            data: list[Event] = [
+                {"url": base_url + store.put(file, content_type)} for file in files
+            ]
         else:
             data = [{"b64_json": file} for file in files]
         usage = images_usage(

@@ -108,9 +108,16 @@ def _from_url(image: Any, param: str) -> File:
     if isinstance(image, dict) and image.get("file_id") is not None:
         raise unsupported(f"{param}.file_id")
     url = image.get("image_url") if isinstance(image, dict) else None
-    part = checked_part({"type": "image_url", "image_url": url}, param)
-    _, _, data = part["image_url"]["url"].partition(",")
-    return File(f"{param}.image_url", base64.b64decode(data))
+    return file_of_part(checked_part({"type": "image_url", "image_url": url}, param), param)
+
+
+def file_of_part(part: Mapping[str, Any], path: str) -> File:
+    """The picture of a checked part of a message."""
+    param, url = f"{path}.image_url", part["image_url"]["url"]
+    head, _, data = url.partition(",")
+    if not head.startswith("data:"):
+        raise invalid(param, "must be a data URL")
+    return File(param, base64.b64decode(data))
 
 
 def _checked(fields: Mapping[str, Any], images: list[File], mask: File | None) -> EditForm:

@@ -8,7 +8,7 @@ from fastapi import Response
 from starlette.requests import ClientDisconnect
 
 from omnistage.server.errors import ApiError
-from omnistage.server.image_answer import ImageAnswer
+from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import EditForm
 from omnistage.server.image_schema import ImageRequest
 from omnistage.server.image_store import ImageStore
@@ -20,9 +20,6 @@ from omnistage.server.whole_answer import CLIENT_CLOSED_REQUEST, warning_headers
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
-
-# All that one request can make: ten pictures of the largest size and three previews, in base64.
-MAX_UNSENT_BYTES = 1 << 30
 
 
 class Images:

@@ -60,12 +60,14 @@ def forms(draw: st.DrawFn) -> bytes:
     for _ in range(draw(st.integers(0, 3))):
         name = draw(st.sampled_from(sorted(EditRequest.model_fields)) | st.text(max_size=5))
         fields[name] = draw(texts | odd.map(json.dumps))
-    files = draw(st.lists(st.sampled_from(FILES), max_size=4))
+    files = FILES[:1] * draw(st.sampled_from([0, 1, 1, 1])) + draw(
+        st.lists(st.sampled_from(FILES), max_size=2)
+    )
     body = b""
     for name, text in fields.items():
         body += part(name, "", text.encode(errors="replace"))
     for name, file in files:
-        cut = draw(st.sampled_from([len(file), len(file), len(file) // 2, 0]))
+        cut = draw(st.sampled_from([len(file)] * 6 + [len(file) // 2, 0]))
         body += part(name, '; filename="a"', file[:cut])
     body += b"--limit--\r\n"
     if draw(st.integers(0, 3)) == 0:

@@ -1,0 +1,180 @@
+"""Chats that are answered by pictures: the last text of the user says what is in them."""
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import uuid4
+
+from fastapi import Request as HttpRequest
+from fastapi import Response
+
+from omnistage.server.chunks import AnswerHead, ChatChunk
+from omnistage.server.errors import invalid
+from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
+from omnistage.server.image_form import edit_request, file_of_part
+from omnistage.server.image_schema import IGNORED, image_fields
+from omnistage.server.image_usage import chat_usage
+from omnistage.server.media import checked_part
+from omnistage.server.messages import ROLES
+from omnistage.server.models import check_model
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.pictures import File, read_pictures
+from omnistage.server.request import ImageOutput
+from omnistage.server.schema import ChatRequest
+from omnistage.server.sse import EventStream
+from omnistage.server.whole_answer import warning_headers, whole_answer
+from omnistage.stages.graph import StageGraph
+
+MODALITIES = ({"image"}, {"text", "image"})
+# What has a meaning here; of an image request's fields, those that a chat cannot have.
+READ = {"messages", "model", "modalities", "n", "seed", "stream", "stream_options"}
+NOT_HERE = {"prompt", "partial_images", "stream_progress", "response_format"}
+
+
+def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
+    """Whether pictures are asked for; where there is nothing else, by saying nothing."""
+    if chat.modalities is None:
+        return set(graph.outputs) == {"image"}
+    return "image" in chat.modalities
+
+
+@dataclass(frozen=True, slots=True)
+class ImageChat:
+    """Answers chats with `message.images` or `delta.images`; each of `n` choices has one."""
+
+    orchestrator: Orchestrator
+    keep_alive_s: float
+
+    async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
+        """Validate and admit, then stream or collect."""
+        self._check(chat)
+        fields = image_fields(chat.model_extra or {})
+        fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
+        prompt, files = last_wish(chat.messages)
+        asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
+        given = await asyncio.to_thread(read_pictures, files)
+        request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
+        self.orchestrator.admit(request.outputs)
+        answer = ImageAnswer("chat", asked, given, request, self.orchestrator)
+        head = AnswerHead(request.id, self.orchestrator.graph.model)
+        unknown = {*chat.model_fields_set} - READ - fields.keys() - IGNORED
+        headers = warning_headers(sorted(unknown))
+        if not chat.stream:
+            return await whole_answer(http, request.id, completion(answer, head), headers)
+        has_usage = chat.stream_options is not None and chat.stream_options.include_usage
+        events = chunks(answer, head, has_usage)
+        stream = EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES)
+        stream.headers.update(headers)
+        return stream
+
+    def _check(self, chat: ChatRequest) -> None:
+        graph = self.orchestrator.graph
+        check_model(chat.model, graph.model)
+        if set(chat.modalities or ("image",)) not in MODALITIES:
+            raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
+        if "image" not in graph.outputs:
+            makes = ", ".join(sorted(graph.outputs))
+            raise invalid("modalities", f"asks for image; this model makes {makes}")
+        if chat.stream_options is not None and not chat.stream:
+            raise invalid("stream_options", "is only allowed when stream is true")
+
+
+def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[File]]:
+    """The text of the user's last message, and the pictures in it.
+
+    What comes before it has no effect: it may have our own pictures and no content.
+    """
+    for number, message in enumerate(messages):
+        if message.get("role") not in ROLES:
+            raise invalid(f"messages[{number}].role", f"must be one of {', '.join(ROLES)}")
+    index = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=None)
+    if index is None:
+        raise invalid("messages", "must have one of the user")
+    place = f"messages[{index}].content"
+    content = messages[index].get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        raise invalid(place, "must be a string or a list of parts")
+    texts, files = [], []
+    for number, given in enumerate(parts):
+        path = f"{place}[{number}]"
+        part = checked_part(given, path)
+        if part["type"] == "text":
+            texts.append(part["text"])
+        elif part["type"] == "image_url":
+            files.append(file_of_part(part, path))
+        else:
+            raise invalid(path, "must be text or a picture for images")
+    prompt = "\n".join(texts)
+    if not prompt:
+        raise invalid(place, "must have a text that says what is wanted")
+    return prompt, files
+
+
+async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:
+    """The whole answer."""
+    pictures = await answer.pictures()
+    items = await asyncio.gather(*(_item(answer, picture) for picture in pictures))
+    message: ChatChunk = {
+        "role": "assistant",
+        "content": None,
+        "refusal": None,
+        "annotations": [],
+    }
+    choices = [
+        {
+            "index": index,
+            "message": {**message, "images": [item]},
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+        for index, item in enumerate(items)
+    ]
+    return {
+        **head.chunk(choices, usage=_usage(answer, pictures)),
+        "object": "chat.completion",
+        "system_fingerprint": None,
+        "service_tier": None,
+    }
+
+
+async def chunks(
+    answer: ImageAnswer, head: AnswerHead, has_usage: bool
+) -> AsyncGenerator[ChatChunk, None]:
+    """The streamed answer; it begins when the first step is done, so a refusal is still one."""
+    more: Mapping[str, Any] = {"usage": None} if has_usage else {}
+    pictures: list[ImageOutput] = []
+    is_opened = False
+    async with aclosing(answer.outputs()) as outputs:
+        async for output in outputs:
+            if not is_opened:
+                is_opened = True
+                for index in range(answer.asked.n or 1):
+                    opening = _choice(index, {"role": "assistant", "content": None})
+                    yield head.chunk([opening], **more)
+            if output.pixels:
+                index = len(pictures)
+                pictures.append(output)
+                item = await _item(answer, output)
+                yield head.chunk([_choice(index, {"images": [item]})], **more)
+                yield head.chunk([_choice(index, {}, "stop")], **more)
+    if has_usage:
+        yield head.chunk([], usage=_usage(answer, pictures))
+
+
+def _choice(index: int, delta: ChatChunk, finish_reason: str | None = None) -> ChatChunk:
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+
+
+async def _item(answer: ImageAnswer, picture: ImageOutput) -> ChatChunk:
+    file = base64.b64encode(await answer.encode(picture)).decode("ascii")
+    url = f"data:{answer.asked.encoding.content_type};base64,{file}"
+    return {"index": 0, "type": "image_url", "image_url": {"url": url}}
+
+
+def _usage(answer: ImageAnswer, pictures: list[ImageOutput]) -> ChatChunk:
+    sizes = [picture.size for picture in pictures]
+    return chat_usage(pictures[0].text_tokens, answer.given.sizes, sizes)

@@ -1,0 +1,154 @@
+"""Chats answered by pictures: shapes that strict clients take, prompts, refusals."""
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from support.gateway import MODEL, RunningGateway
+from support.pictures import pixels_of, png
+
+URL = "/v1/chat/completions"
+DATA_URL = "data:image/png;base64," + base64.b64encode(png(48, 32)).decode()
+TEXT = {"type": "text", "text": "a hat"}
+PICTURE = {"type": "image_url", "image_url": {"url": DATA_URL}}
+BOTH = ["text", "image"]
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def picture_of(item: Any) -> tuple[int, ...]:
+    assert (item["index"], item["type"]) == (0, "image_url")
+    head, _, data = item["image_url"]["url"].partition(",")
+    assert head == "data:image/png;base64"
+    return pixels_of(data).shape
+
+
+def body_of(gateway: RunningGateway) -> Any:
+    return [one for one in gateway.stages.stages["dit"].seen if one.kind == "request"][-1]
+
+
+@pytest.mark.parametrize("modalities", [BOTH, ["image"], None])
+def test_the_strict_sdk_takes_a_picture(
+    modalities: list[str] | None, images: RunningGateway, images_openai: OpenAI
+) -> None:
+    more: dict[str, Any] = {} if modalities is None else {"modalities": modalities}
+    messages: Any = [
+        {"role": "system", "content": "Draw."},
+        user("a cat"),
+        {"role": "assistant", "content": None, "images": [PICTURE]},
+        user([TEXT, {"type": "text", "text": "in red"}]),
+    ]
+    made = images_openai.chat.completions.create(
+        model=MODEL,
+        messages=messages,
+        seed=3,
+        extra_body={"size": "64x32", "num_inference_steps": 2, **more},
+    )
+    (choice,) = made.choices
+    assert choice.message.content is None
+    assert choice.finish_reason == "stop"
+    (item,) = choice.message.images  # type: ignore[attr-defined]  # not in the SDK's types
+    assert picture_of(item) == (32, 64, 3)
+    assert made.usage is not None
+    assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 8)
+    request = body_of(images)
+    assert request.meta["body"]["prompt"] == "a hat\nin red"
+    assert request.meta["body"]["num_inference_steps"] == 2
+    assert request.meta["seed"] == 3
+
+
+def test_a_stream_has_its_role_once_and_usage_last(images_openai: OpenAI) -> None:
+    with images_openai.chat.completions.stream(
+        model=MODEL,
+        messages=[{"role": "user", "content": "a cat"}],
+        n=2,
+        stream_options={"include_usage": True},
+        extra_body={"modalities": BOTH},
+    ) as stream:
+        chunks = [event.chunk for event in stream if event.type == "chunk"]
+    roles, pictures, ends = [], [], []
+    for chunk in chunks[:-1]:
+        (choice,) = chunk.choices
+        assert chunk.usage is None
+        delta = choice.delta.model_dump(exclude_unset=True)
+        assert delta.get("content") is None
+        roles += [choice.index] if delta.get("role") == "assistant" else []
+        pictures += [(choice.index, *picture_of(item)) for item in delta.get("images", ())]
+        ends += [choice.index] if choice.finish_reason == "stop" else []
+    assert roles == ends == [0, 1]
+    assert pictures == [(0, 32, 48, 3), (1, 32, 48, 3)]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 2 * 2 * 3
+
+
+def test_pictures_of_the_message_are_edited(
+    images: RunningGateway, images_client: httpx.Client
+) -> None:
+    body = {"messages": [user([PICTURE, TEXT, PICTURE])], "stream": True, "size": "16x16"}
+    answer = images_client.post(URL, json=body)
+    assert answer.status_code == 200
+    assert answer.text.rstrip().endswith("data: [DONE]")
+    assert '"usage"' not in answer.text
+    assert set(body_of(images).tensors) == {"image0", "image1"}
+
+
+def test_what_has_no_effect_is_named(images_client: httpx.Client) -> None:
+    body = {"messages": [user("cat")], "temperature": 0.5, "typo": 1, "user": "me", "size": "auto"}
+    warning = images_client.post(URL, json=body).headers["x-omnistage-warning"]
+    assert warning.endswith(": temperature, typo")
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"modalities": ["text"]}, "modalities"),
+        ({"modalities": ["image", "audio"]}, "modalities"),
+        ({"messages": [{"role": "system", "content": "a"}]}, "messages"),
+        ({"messages": [user([PICTURE])]}, "messages[0].content"),
+        ({"messages": [user("")]}, "messages[0].content"),
+        ({"messages": [user(None)]}, "messages[0].content"),
+        ({"messages": [user("a"), {"role": "x"}]}, "messages[1].role"),
+        ({"messages": [user([{"type": "x"}])]}, "messages[0].content[0].type"),
+        (
+            {"messages": [user([TEXT, {**PICTURE, "image_url": "data:image/png;base64,aaaa"}])]},
+            "messages[0].content[1].image_url",
+        ),
+        (
+            {"messages": [user([{"type": "video_url", "video_url": {"url": DATA_URL}}])]},
+            "messages[0].content[0]",
+        ),
+        ({"n": 11}, "n"),
+        ({"size": "1x1"}, "size"),
+        ({"stream_options": {}}, "stream_options"),
+    ],
+)
+def test_what_cannot_be_made_is_a_400(
+    more: dict[str, Any], param: str, images_client: httpx.Client
+) -> None:
+    answer = images_client.post(URL, json={"messages": [user("a")], **more})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+def test_a_stage_s_refusal_of_a_stream_has_its_status(images_client: httpx.Client) -> None:
+    answer = images_client.post(URL, json={"messages": [user("refuse")], "stream": True})
+    assert answer.status_code == 400
+
+
+def test_a_model_without_pictures_says_so(client: httpx.Client) -> None:
+    answer = client.post(URL, json={"messages": [user("a")], "modalities": ["image"]})
+    assert answer.status_code == 400
+    assert "this model makes" in answer.json()["error"]["message"]
+
+
+def test_a_late_failure_ends_the_stream(images_client: httpx.Client) -> None:
+    body = {"messages": [user("fail later")], "stream": True}
+    lines = [line for line in images_client.post(URL, json=body).text.splitlines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert json.loads(lines[-2].removeprefix("data: "))["error"]["type"] == "server_error"
