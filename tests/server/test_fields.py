@@ -13,6 +13,8 @@ from support.prompts import PICTURE, image_part
 
 from omnistage.server import speech
 from omnistage.server.fields import COMPLETION_DONE, DONE, IGNORED, REFUSED
+from omnistage.server.image_schema import IGNORED as IMAGES_IGNORED
+from omnistage.server.image_schema import EditRequest
 from omnistage.server.speech import SpeechRequest
 from omnistage.server.transcription_fields import TranscriptionRequest
 
@@ -199,3 +201,9 @@ def test_the_documentation_lists_every_error_code() -> None:
     files = [path for folder in ("server", "stages") for path in (ROOT / folder).rglob("*.py")]
     listed = [name for code, *_ in rows("Errors") for name in names(code)]
     assert sorted(listed) == sorted(set().union(*map(codes_in, files)))
+
+
+def test_the_documentation_lists_every_field_of_images() -> None:
+    listed = {name for fields, *_ in rows("Images") for name in names(fields)}
+    known = {*EditRequest.model_fields, *IMAGES_IGNORED, "image", "image[]", "mask"}
+    assert known <= listed
