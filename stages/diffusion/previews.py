@@ -12,7 +12,7 @@ import inspect
 import logging
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -31,14 +31,18 @@ class Previews:
     """Previews of one request: run its `pipeline`, and call `after_step` from its callback."""
 
     def __init__(
-        self, pipeline: Any, denoiser: str, arguments: Mapping[str, Any], num_previews: int
+        self,
+        pipeline: Any,
+        denoisers: Collection[str],
+        arguments: Mapping[str, Any],
+        num_previews: int,
     ) -> None:
-        """`denoiser`: the name of the component."""
+        """`denoisers`: the names of these components; `arguments` are the call's own."""
         self.pipeline = copy.copy(pipeline)
         self.pipeline.__class__ = _listening(pipeline.__class__)
         self._results: dict[str, list[Any]] = defaultdict(list)
         self.pipeline.heard = Recorder(self._results)
-        self._denoiser = denoiser
+        self._denoisers = denoisers
         self._arguments = arguments
         self._num_previews = num_previews
         self._last: torch.Tensor | None = None
@@ -66,10 +70,11 @@ class Previews:
             return {"latents": latents}
 
         shadow = copy.copy(pipeline)
+        free = {name: FreeDenoiser(getattr(pipeline, name)) for name in self._denoisers}
         shadow.__dict__ |= {
+            **free,
             "heard": Player(self._results),
             "scheduler": copy.deepcopy(pipeline.scheduler),
-            self._denoiser: FreeDenoiser(getattr(pipeline, self._denoiser)),
             "maybe_free_model_hooks": lambda: None,
         }
         seed = {"generator": torch.Generator()} if "generator" in self._arguments else {}

@@ -34,6 +34,7 @@ ARGUMENTS = (
     "guidance_scale",
     "true_cfg_scale",
     "strength",
+    "lora",
 )
 COUNT = "num_images_per_prompt"
 STEPS = "num_inference_steps"
@@ -71,7 +72,7 @@ class DiffusionStage:
         pipeline.set_progress_bar_config(disable=True)
         self._tasks = Tasks.find(pipeline)
         self._tokens = TextTokens(pipeline)
-        self._denoiser = find_denoiser(pipeline)
+        self._denoisers = [find_denoiser(pipeline)]
         once = {
             "prompt": "A warm-up.",
             STEPS: 1,
@@ -98,7 +99,7 @@ class DiffusionStage:
         arguments |= picture_arguments(pipeline, images, meta.get("mask"), "width" in arguments)
         previews = None
         if body.get("partial_images"):
-            previews = Previews(pipeline, self._denoiser, arguments, body["partial_images"])
+            previews = Previews(pipeline, self._denoisers, arguments, body["partial_images"])
             pipeline = previews.pipeline
 
         def told(running: Any, step: int, time: Any, tensors: Any) -> Any:

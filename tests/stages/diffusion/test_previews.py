@@ -1,5 +1,6 @@
 """Previews against the bare pipelines' decoding, written out."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,7 @@ class Run:
     """One call with previews: its picture, its previews by step, and what went on inside."""
 
     def __init__(self, pipeline: Any, arguments: dict[str, Any], num_previews: int) -> None:
-        self.previews = Previews(pipeline, find_denoiser(pipeline), arguments, num_previews)
+        self.previews = Previews(pipeline, [find_denoiser(pipeline)], arguments, num_previews)
         self.made: dict[int, torch.Tensor] = {}
         self.latents: list[torch.Tensor] = []
         self.velocities: list[torch.Tensor] = []
@@ -98,21 +99,34 @@ def test_previews_change_nothing_and_the_last_would_be_the_picture(name: str) ->
     assert torch.equal(last.images, plain)
 
 
-def test_an_edit_has_previews_too_and_encodes_its_picture_once() -> None:
+def test_previews_of_an_edit_cost_a_decoding_each_and_encode_nothing() -> None:
     pipeline = Tasks.find(PIPELINES["qwen-image"].make()).image
-    encoded: list[Any] = []
-    hook = pipeline.vae.encoder.register_forward_hook(lambda *call: encoded.append(call))
-    arguments = PIPELINES["qwen-image"].request(1, STEPS, 2.0)
-    run = Run(pipeline, {**arguments, "image": torch.rand(1, 3, 64, 64)}, 2)
-    assert run.made
-    hook.remove()
-    assert len(encoded) == 1
+    calls = Counter[str]()
+    parts = {
+        "text": pipeline.text_encoder,
+        "encode": pipeline.vae.encoder,
+        "decode": pipeline.vae.decoder,
+    }
+    for name, part in parts.items():
+        part.register_forward_hook(lambda *_, name=name: calls.update([name]))
+    arguments = {
+        "prompt": "a cat",
+        "negative_prompt": "a dog",
+        "image": torch.rand(1, 3, 64, 64),
+        "height": 64,
+        "width": 64,
+        "num_inference_steps": STEPS,
+        "output_type": "pt",
+    }
+    run = Run(pipeline, arguments, 2)
+    assert len(run.made) == 2
+    assert calls == {"text": 2, "encode": 1, "decode": 3}
 
 
 def test_a_preview_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     pipeline = PIPELINES["sd3"].make()
     arguments = PIPELINES["sd3"].request(1, STEPS, 1.0)
-    previews = Previews(pipeline, "transformer", arguments, 3)
+    previews = Previews(pipeline, ["transformer"], arguments, 3)
     assert previews.after_step(object(), 1, torch.zeros(1)) is None
     broken = previews.pipeline
     broken._num_timesteps = STEPS  # as in a call, but with nothing recorded
