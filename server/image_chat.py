@@ -13,6 +13,7 @@ from fastapi import Response
 
 from omnistage.server.chunks import AnswerHead, ChatChunk
 from omnistage.server.errors import invalid
+from omnistage.server.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import edit_request, file_of_part
 from omnistage.server.image_schema import IGNORED, image_fields
@@ -60,7 +61,7 @@ class ImageChat:
         self.orchestrator.admit(request.outputs)
         answer = ImageAnswer("chat", asked, given, request, self.orchestrator)
         head = AnswerHead(request.id, self.orchestrator.graph.model)
-        unknown = {*chat.model_fields_set} - READ - fields.keys() - IGNORED
+        unknown = chat.model_fields_set - READ - fields.keys() - IGNORED - CHAT_IGNORED
         headers = warning_headers(sorted(unknown))
         if not chat.stream:
             return await whole_answer(http, request.id, completion(answer, head), headers)

@@ -2,7 +2,6 @@
 
 import io
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +13,7 @@ from omnistage.server.request import ImageOutput
 
 MAX_INPUT_PIXELS = 16_777_216  # of all pictures of a request
 FORMATS = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
+PNG_LEVEL = 1  # of 9: a third of the time of Pillow's 6 for files that are a sixth larger
 MODES = {3: "RGB", 4: "RGBA"}
 WHITE = (255, 255, 255, 255)
 
@@ -31,7 +31,8 @@ class Encoding:
         """A picture as a file; JPEG has no alpha channel."""
         size = (picture.width, picture.height)
         image = Image.frombuffer(MODES[picture.num_channels], size, picture.pixels)
-        options: dict[str, Any] = {} if self.form == "png" else {"quality": self.compression}
+        is_png = self.form == "png"
+        options = {"compress_level": PNG_LEVEL} if is_png else {"quality": self.compression}
         if self.form == "jpeg":
             image = image.convert("RGB")
         buffer = io.BytesIO()

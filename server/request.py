@@ -105,7 +105,7 @@ def image_of(chunk: Chunk) -> ImageOutput:
     """Read a picture or a step."""
     meta, tensor = chunk.meta, chunk.tensors.get("pixels")
     if tensor is None:
-        return ImageOutput(step=meta["step"], num_steps=meta["steps"], last=chunk.last)
+        return ImageOutput(step=meta["step"], num_steps=meta.get("steps", 0), last=chunk.last)
     height, width, num_channels = tensor.shape
     return ImageOutput(
         bytes(tensor.data),

@@ -1,6 +1,6 @@
 """The pictures that a request brings along, as a pipeline's arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,12 @@ def pictures_for_warm_up(pipeline: Any) -> dict[str, Image.Image]:
 
 
 def picture_arguments(
-    pipeline: Any, images: Sequence[Pixels], mask: Pixels | None, has_size: bool
+    pipeline: Any, images: Sequence[Pixels], mask: Pixels | None, others: Collection[str]
 ) -> dict[str, Any]:
     """The arguments of an edit: pictures [height, width, 3], mask [height, width], 255 to repaint.
 
-    A pipeline that repaints its picture makes one of the same size, unless another is asked for.
+    A pipeline that repaints its picture makes one of the same size, unless a size is among the
+    `others`.
     """
     if not images:
         return {}
@@ -34,7 +35,7 @@ def picture_arguments(
     arguments: dict[str, Any] = {"image": pictures if len(pictures) > 1 else pictures[0]}
     if mask is not None:
         arguments["mask_image"] = Image.fromarray(mask)
-    if "strength" in arguments_of(pipeline) and not has_size:
+    if "strength" in arguments_of(pipeline) and not {"width", "height"} & set(others):
         width, height = fitting_size(*pictures[0].size)
         arguments |= {"width": width, "height": height}
     return arguments

@@ -96,7 +96,7 @@ class DiffusionStage:
                 code="unsupported_parameter",
             )
         arguments = self._arguments(pipeline, body, meta.get("seed"))
-        arguments |= picture_arguments(pipeline, images, meta.get("mask"), "width" in arguments)
+        arguments |= picture_arguments(pipeline, images, meta.get("mask"), arguments)
         previews = None
         if body.get("partial_images"):
             previews = Previews(pipeline, self._denoisers, arguments, body["partial_images"])

@@ -139,9 +139,28 @@ async def test_a_client_that_hangs_up_ends_its_request(images: TinyServer) -> No
     async with httpx.AsyncClient(timeout=2) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.post(f"{images.url}/v1/images/generations", json=body)
+    await assert_nothing_is_held(images)
+
+
+def test_a_client_that_leaves_after_a_preview_ends_its_request(
+    images: TinyServer, client: OpenAI
+) -> None:
+    stream: Any = client.images.generate(
+        prompt="a cat",
+        size="64x64",
+        stream=True,
+        partial_images=3,
+        extra_body={"num_inference_steps": 400},
+    )
+    assert next(stream).partial_image_index == 0
+    stream.close()
+    asyncio.run(assert_nothing_is_held(images))
+
+
+async def assert_nothing_is_held(server: TinyServer) -> None:
     started = time.monotonic()
-    while images.health()["dit"]["running"]:
-        assert time.monotonic() - started < 5
+    while (dit := server.health()["dit"])["running"] or any(dit["held"].values()):
+        assert time.monotonic() - started < 5, dit
         await asyncio.sleep(0.05)
 
 
@@ -202,6 +221,14 @@ def test_edits_equal_the_bare_pipelines(task: Any, client: OpenAI, bare: Any) ->
     assert made.data is not None
     file = httpx.get(made.data[0].url or "").content
     assert is_same(pixels_of(file), wanted)
+
+
+def test_the_smallest_and_the_thinnest_image(client: OpenAI) -> None:
+    for width, height in ((1, 1), (200, 3)):
+        made = client.images.edit(
+            image=png(width, height), prompt="a hat", extra_body={"num_inference_steps": 2}
+        )
+        assert made.size == f"{max(16, width // 16 * 16)}x16"
 
 
 def test_two_images_are_one_too_many_for_this_pipeline(client: OpenAI) -> None:

@@ -99,7 +99,8 @@ def test_pictures_of_the_message_are_edited(
 
 
 def test_what_has_no_effect_is_named(images_client: httpx.Client) -> None:
-    body = {"messages": [user("cat")], "temperature": 0.5, "typo": 1, "user": "me", "size": "auto"}
+    known = {"user": "me", "metadata": {}, "size": "auto", "moderation": "low"}
+    body = {"messages": [user("cat")], "temperature": 0.5, "typo": 1, **known}
     warning = images_client.post(URL, json=body).headers["x-omnistage-warning"]
     assert warning.endswith(": temperature, typo")
 

@@ -1,15 +1,17 @@
 """Pictures from words over HTTP, from fake stages: bodies, events, refusals, hang-ups."""
 
+import itertools
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import APIResponseValidationError, BadRequestError, OpenAI
 from support.fake_stages import STEPS
-from support.gateway import RunningGateway
+from support.gateway import IMAGES, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 from support.pictures import pixels_of
 
@@ -248,3 +250,13 @@ def test_a_hang_up_frees_everything(stream: bool, images: RunningGateway) -> Non
     dit = images.stages.stages["dit"]
     opened = [chunk.request_id for chunk in dit.seen if chunk.kind == "request"]
     assert dit.cancelled[-1] == opened[-1]
+
+
+def test_a_stream_stays_alive_while_it_waits(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, IMAGES, keep_alive_s=0.05) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+        client.stream("POST", URL, json={"prompt": "hang", "stream": True}) as response,
+    ):
+        lines = [line for line in itertools.islice(response.iter_lines(), 4) if line]
+    assert lines == [": keep-alive"] * 2

@@ -76,7 +76,7 @@ def test_edits_beside_pictures_from_words_equal_the_bare_pipelines(
     edits = tasks.choose(1, has_mask)
     mask = np.zeros((SIDE, SIDE), np.uint8)
     mask[:32] = 255
-    given = picture_arguments(edits, [picture(1)], mask if has_mask else None, has_size=True)
+    given = picture_arguments(edits, [picture(1)], mask if has_mask else None, {"width"})
 
     def request(seed: int) -> dict[str, Any]:
         return PIPELINES["qwen-image"].request(seed, 4, 2.0)
@@ -105,7 +105,7 @@ def test_an_edit_has_the_size_of_its_picture(
     assert fitting_size(*size) == fitting
     edits = Tasks.find(qwen_image).image
     pixels = np.zeros((size[1], size[0], 3), np.uint8)
-    arguments = picture_arguments(edits, [pixels], None, has_size=False)
+    arguments = picture_arguments(edits, [pixels], None, {"prompt"})
     assert (arguments["width"], arguments["height"]) == fitting
     assert isinstance(arguments["image"], Image.Image)
 
