@@ -10,7 +10,7 @@ from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from support.tiny_pipelines import PIPELINES
 
 from omnistage.stages.diffusion.previews import ON_STEP, Previews, due_steps, predicted
-from omnistage.stages.diffusion.step_batcher import find_denoiser
+from omnistage.stages.diffusion.step_batcher import StepBatcher, find_denoiser
 from omnistage.stages.diffusion.tasks import Tasks
 
 STEPS = 6
@@ -148,3 +148,30 @@ def test_only_straight_lines_are_followed() -> None:
     latents = torch.ones(1)
     assert predicted(DDIMScheduler(), torch.zeros(1), latents) is latents
     assert predicted(FlowMatchEulerDiscreteScheduler(), None, latents) is latents
+
+
+def test_previews_beside_another_request_change_neither() -> None:
+    pipeline = PIPELINES["qwen-image"].make()
+    request = PIPELINES["qwen-image"].request
+    with torch.inference_mode():
+        wanted = [pipeline(**request(seed, STEPS, 2.0)).images for seed in (1, 2)]
+    arguments = request(1, STEPS, 2.0)
+    previews = Previews(pipeline, [find_denoiser(pipeline)], arguments, 3)
+    seen: list[torch.Tensor] = []
+
+    def told(running: Any, step: int, _: Any, tensors: Any) -> Any:
+        preview = previews.after_step(running, step, tensors["latents"])
+        seen.extend([] if preview is None else [preview.images])
+        return tensors
+
+    once = request(0, 1, 2.0)
+    engine = StepBatcher(pipeline, once, {**once, "num_images_per_prompt": 2})
+    jobs = [
+        engine.submit(previews.pipeline, **arguments, **{ON_STEP: told}),
+        engine.submit(**request(2, STEPS, 2.0)),
+    ]
+    made = [job.result.result(30).images for job in jobs]
+    engine.close()
+    for one, other in zip(made, wanted, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+    assert len(seen) == 3
