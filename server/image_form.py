@@ -37,9 +37,10 @@ class EditForm:
     @classmethod
     async def read(cls, http: Request) -> "EditForm":
         """Read the body; raises ApiError."""
-        if http.headers.get("content-type", "").startswith(FORM):
+        content_type = http.headers.get("content-type", "").lower()
+        if content_type.startswith(FORM):
             return await _read_form(http)
-        if "json" in http.headers.get("content-type", ""):
+        if "json" in content_type:
             return _read_json(await JsonRequest(http.scope, http.receive).json())
         message = f"The Content-Type must be {FORM} or application/json."
         raise ApiError(415, message, code="unsupported_media_type")

@@ -15,6 +15,7 @@ from support.openai_spec import assert_valid
 from support.pictures import file_of, mask_png, pixels_of, png
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.server.body_limit import MAX_BODY_BYTES
 from omnistage.server.image_form import MAX_IMAGES
 from omnistage.server.image_schema import WORDS, EditRequest
 
@@ -217,3 +218,8 @@ def test_pixels_arrive_as_they_were(images: RunningGateway, images_client: httpx
     file = file_of(Image.fromarray(pixels))
     assert post(images_client, {"image": file}).status_code == 200
     assert (last_request(images).tensors["image0"].numpy() == pixels).all()
+
+
+def test_a_form_that_is_too_large_is_a_413(images_client: httpx.Client) -> None:
+    answer = post(images_client, {"image": bytes(MAX_BODY_BYTES)})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
