@@ -76,7 +76,7 @@ async def _read_form(http: Request) -> EditForm:
                     fields[name] = _value(name, value)
     except HTTPException as error:
         raise ApiError(
-            400, f"The form cannot be read: {error.detail}", code="invalid_form"
+            400, f"The form cannot be read: {error.detail}", code="invalid_value"
         ) from error
     if len(masks) > 1:
         raise invalid("mask", "is there twice")

@@ -189,9 +189,9 @@ def test_bad_json_is_a_400(given: Any, param: str, images_client: httpx.Client) 
     ("content_type", "body", "status", "code"),
     [
         ("text/plain", b"x", 415, "unsupported_media_type"),
-        ("multipart/form-data", b"x", 400, "invalid_form"),
+        ("multipart/form-data", b"x", 400, "invalid_value"),
         ("multipart/form-data; boundary=a", b"--a\r\nx", 400, "invalid_value"),
-        ("multipart/form-data; boundary=a", b"--b\r\n", 400, "invalid_form"),
+        ("multipart/form-data; boundary=a", b"--b\r\n", 400, "invalid_value"),
     ],
 )
 def test_a_body_that_is_no_form(
