@@ -9,7 +9,8 @@ import pytest
 import torch
 from support.tiny_pipelines import PIPELINES, TinyPipeline
 
-from omnistage.stages.diffusion.step_batcher import StepBatcher, find_denoiser
+from omnistage.stages.diffusion.step_batcher import StepBatcher
+from omnistage.stages.diffusion.switchboard import find_denoisers
 
 TIMEOUT_S = 60
 SETTINGS = [(seed, 2 + seed % 4, (1.0, 3.0, 4.5)[seed % 3]) for seed in range(8)]
@@ -135,4 +136,4 @@ def test_a_failing_request_fails_alone(qwen: Served) -> None:
 
 def test_a_pipeline_without_a_denoiser_is_refused() -> None:
     with pytest.raises(ValueError, match="has no denoiser"):
-        find_denoiser(object())
+        find_denoisers(object())

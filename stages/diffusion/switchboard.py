@@ -1,0 +1,80 @@
+"""Puts methods of a pipeline's parts through to the engine when a request calls them."""
+
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from diffusers.image_processor import VaeImageProcessor
+from greenlet import getcurrent, greenlet
+
+from omnistage.stages.diffusion.targets import Component, Target
+
+DENOISERS = ("transformer", "transformer_2", "unet", "prior")
+MERGED_METHODS = ("forward", "encode", "decode")
+SINGLE_METHODS = ("generate",)
+PROCESSOR_METHODS = ("preprocess", "postprocess", "preprocess_video", "postprocess_video")
+
+
+class RequestGreenlet(greenlet):
+    """One request's call of its pipeline. Only calls from such a greenlet are put through."""
+
+
+class Switchboard:
+    """Replaces methods, on the instances, until it is closed."""
+
+    def __init__(self) -> None:
+        self._connected: list[tuple[Any, str, Any]] = []
+
+    def connect(
+        self, owner: Any, method: str, target: Target, wait: Callable[[Target, Any, Any], Any]
+    ) -> None:
+        """`wait(target, args, kwargs)` answers requests; others still get the method itself."""
+        original = getattr(owner, method)
+        self._connected.append((owner, method, vars(owner).get(method)))
+
+        @wraps(original)  # pipelines read signatures
+        def put_through(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(getcurrent(), RequestGreenlet):
+                return wait(target, args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, method, put_through)
+
+    def close(self) -> None:
+        """All as it was."""
+        for owner, method, own in reversed(self._connected):
+            if own is None:
+                delattr(owner, method)
+            else:
+                setattr(owner, method, own)
+        self._connected.clear()
+
+
+def find_denoisers(pipeline: Any) -> dict[str, torch.nn.Module]:
+    """The components that denoise; raises ValueError if the pipeline has none that we know."""
+    parts = {name: getattr(pipeline, name, None) for name in DENOISERS}
+    found = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
+    if not found:
+        raise ValueError(
+            f"{type(pipeline).__name__} has no denoiser: none of {', '.join(DENOISERS)} is a module"
+        )
+    return found
+
+
+def side_targets(pipeline: Any) -> Iterator[tuple[Any, str, Component]]:
+    """What encodes and decodes: owner, method, target."""
+    for name, part in pipeline.components.items():
+        if name in DENOISERS or not isinstance(part, torch.nn.Module):
+            continue
+        for method in (*MERGED_METHODS, *SINGLE_METHODS):
+            if callable(getattr(part, method, None)):
+                may_merge = method in MERGED_METHODS
+                made = Component(f"{name}.{method}", getattr(part, method), may_merge)
+                yield part, method, made
+    for name, part in vars(pipeline).items():
+        if isinstance(part, VaeImageProcessor):
+            for method in PROCESSOR_METHODS:
+                if callable(getattr(part, method, None)):
+                    made = Component(f"{name}.{method}", getattr(part, method), may_merge=False)
+                    yield part, method, made
