@@ -21,7 +21,8 @@ bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=T
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
 YAML_ENDINGS = (".yaml", ".yml")
-TINY_MODELS = ("qwen3-omni", "qwen-image")
+TINY_PIPELINES = ("flux", "qwen-image", "sd3", "wan")
+TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES)
 
 
 class LoadFormat(StrEnum):
@@ -129,10 +130,10 @@ def tiny(
         raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
     if real_size and model != "qwen3-omni":
         raise fail(f"{model} has no real size here: only qwen3-omni has")
-    if model == "qwen-image":
-        from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
+    if model in TINY_PIPELINES:
+        from omnistage.stages.diffusion.tiny import write_tiny
 
-        write_tiny_qwen_image(folder, seed)
+        write_tiny(model, folder, seed)
         return
     if real_size:
         from omnistage.stages.qwen3_omni.real_size import write_real_size_folder

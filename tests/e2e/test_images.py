@@ -22,7 +22,7 @@ from PIL import Image
 from support.server import TinyServer, running_server
 
 from omnistage.stages.diffusion.stage import OPTIONS
-from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
+from omnistage.stages.diffusion.tiny import write_tiny
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.pick import GRAPHS, pick_graph
 
@@ -35,7 +35,7 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("images") / "qwen-image"
-    write_tiny_qwen_image(path)
+    write_tiny("qwen-image", path)
     return path
 
 
