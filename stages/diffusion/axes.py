@@ -124,7 +124,7 @@ def form(value: Any, *free_axes: int | None) -> Hashable:
     if isinstance(value, list) and free_axes[0] is not None:
         return list, frozenset(form(item, None) for item in value)
     if _has_rows(value) or isinstance(value, Mapping):
-        return type(value)
+        return type(value).__name__
     return repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Calls of a pipeline's modules by several requests, put together to one, the result taken apart."""
+"""Calls of a pipeline's modules by its requests: how they are bound, split and compared."""
 
 import copy
 import inspect

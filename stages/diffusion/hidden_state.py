@@ -9,7 +9,7 @@ from diffusers.hooks.hooks import BaseState, HookRegistry, StateManager
 
 
 class HiddenState:
-    """One request's own state for each stateful hook that the modules have now.
+    """One request's own state for each hook that the modules have now.
 
     It must be `put` whenever this request's code or one of its calls runs.
     """
@@ -19,7 +19,7 @@ class HiddenState:
         self._states = [
             (hook, name, made.setdefault(id(state), _fresh(state)))
             for module in modules
-            for hook in _stateful_hooks(module)
+            for hook in _hooks(module)
             for name, state in vars(hook).items()
             if isinstance(state, StateManager | BaseState)
         ]
@@ -33,11 +33,11 @@ class HiddenState:
             setattr(hook, name, state)
 
 
-def _stateful_hooks(module: torch.nn.Module) -> Iterable[Any]:
+def _hooks(module: torch.nn.Module) -> Iterable[Any]:
     for part in module.modules():
         registry = vars(part).get("_diffusers_hook")
         if isinstance(registry, HookRegistry):
-            yield from (hook for hook in registry.hooks.values() if hook._is_stateful)
+            yield from registry.hooks.values()
 
 
 def _fresh(state: Any) -> Any:

@@ -25,6 +25,7 @@ class Job:
     """One pipeline call; its result is the call's own."""
 
     number: int
+    pipeline: Any
     arguments: Mapping[str, Any]
     result: "Future[Any]" = field(default_factory=Future)
     call: Call | None = None  # what it waits for
@@ -50,11 +51,11 @@ class Job:
         """Whether hooks keep something for it between its steps."""
         return bool(self._state)
 
-    def start(self, pipeline: Any, state: HiddenState) -> None:
+    def start(self, state: HiddenState) -> None:
         """Run to the first call that waits."""
         self._state = state
         self._run = RequestGreenlet(self._call_pipeline)
-        self._enter(pipeline)
+        self._enter(self.pipeline)
 
     def resume(self, outcome: Outcome) -> None:
         """Run to the next call that waits, with this one's result or error."""

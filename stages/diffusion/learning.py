@@ -100,12 +100,10 @@ def _may_merge(forward: Callable[..., Any], axes: Axes, once: Seen, twice: Seen)
     try:
         merged = forward(**nested(axes.merge(calls)))
         rows = split(merged, [axes.size(call) for call in calls])
-    except Exception:  # noqa: BLE001 - whatever it is, they may not be merged
+    except Exception:
         logger.warning("two merged calls failed", exc_info=True)
         return False
-    return all(
-        is_close(seen.result, row) for seen, row in zip((once, twice), rows, strict=True)
-    )
+    return all(is_close(seen.result, row) for seen, row in zip((once, twice), rows, strict=True))
 
 
 def _is_like(forward: Callable[..., Any], arguments: Arguments, result: Any) -> bool:

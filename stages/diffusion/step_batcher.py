@@ -57,12 +57,12 @@ class StepBatcher:
         self._changed = threading.Condition()
         self._is_closed = False
         self._denoisers = find_denoisers(pipeline)
+        self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
         targets = self._learned(once, twice)
         self._lane: SideLane | None = None
         if has_side_lane:
-            device = next(iter(self._denoisers.values())).device
-            self._lane = SideLane(self._take_back, device)
+            self._lane = SideLane(self._take_back, self._device)
             for owner, method, component in list(side_targets(pipeline)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
@@ -75,9 +75,9 @@ class StepBatcher:
         """Calls in the side lane, by how many requests shared them."""
         return Counter() if self._lane is None else self._lane.batch_sizes
 
-    def submit(self, **arguments: Any) -> Job:
-        """Run the pipeline with these arguments, among the others."""
-        job = Job(next(self._numbers), arguments)
+    def submit(self, pipeline: Any = None, /, **arguments: Any) -> Job:
+        """Run the pipeline, or another over the same modules, with these arguments."""
+        job = Job(next(self._numbers), pipeline or self._pipeline, arguments)
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("the engine is closed")
@@ -167,7 +167,7 @@ class StepBatcher:
             return
         with self._changed:
             self._jobs.append(job)
-        job.start(self._pipeline, HiddenState(self._denoisers.values()))
+        job.start(HiddenState(self._denoisers.values()))
         self._note(job)
 
     @property
@@ -188,9 +188,8 @@ class StepBatcher:
         job = next((job for job in self._jobs if job.errand is errand), None)
         if job is None:  # it was cancelled meanwhile
             return
-        device = next(iter(self._denoisers.values())).device
-        if device.type == "cuda":
-            lend(errand.outcome.value, torch.cuda.current_stream(device))
+        if self._device.type == "cuda":
+            lend(errand.outcome.value, torch.cuda.current_stream(self._device))
         job.resume(errand.outcome)
         self._note(job)
 

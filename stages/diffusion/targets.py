@@ -129,12 +129,10 @@ class Outcome:
     """What a call came to: a result or an error."""
 
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
-def outcomes(
-    calls: Sequence[Call], finish: Callable[[], None] = lambda: None
-) -> list[Outcome]:
+def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[Outcome]:
     """Of calls that may be one; if it fails for several, each is tried alone.
 
     `finish` is called after the work, for the errors that a device tells late.

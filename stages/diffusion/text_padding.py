@@ -51,8 +51,7 @@ def candidates(parameters: Sequence[str], call: Arguments) -> Iterator[TextPaddi
         value = call.get(mask)
         texts = _texts(mask.removesuffix(ending), value, call)
         if texts:
-            is_tensor = isinstance(value, torch.Tensor)
-            yield TextPadding(mask, texts, value.dtype if is_tensor else torch.bool)
+            yield TextPadding(mask, texts, torch.bool if value is None else value.dtype)
 
 
 def _texts(stem: str, mask: Any, call: Arguments) -> tuple[str, ...]:
