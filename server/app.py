@@ -14,6 +14,7 @@ from omnistage.server.request_id import RequestId
 from omnistage.server.speech import Speech
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.transcription import Transcriptions, transcription_routes
+from omnistage.server.videos import Videos
 from omnistage.server.voices import voice_routes
 
 
@@ -36,6 +37,7 @@ def build_app(
     json_routes.post("/v1/images/generations", response_model=None)(Images(orchestrator).create)
     speech = Speech(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes.post("/v1/audio/speech", response_model=None)(speech.create)
+    json_routes.post("/v1/videos/sync", response_model=None)(Videos(orchestrator).create)
     app.include_router(json_routes)
     transcriptions = Transcriptions(orchestrator, keep_alive_s, max_unsent_bytes)
     app.include_router(transcription_routes(transcriptions))

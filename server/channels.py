@@ -34,7 +34,8 @@ class Channels:
         images = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": IMAGES_ARENA_MB})
         for name in graph.stages:
             requests = large if name == graph.entry else self.gateway
-            outputs = images if graph.outputs.get("image") == name else self.gateway
+            makes_images = name in (graph.outputs.get("image"), graph.outputs.get("video"))
+            outputs = images if makes_images else self.gateway
             self._channels.append((requests, requests_address(name)))
             self._channels.append((outputs, outputs_address(name)))
         for edge in graph.edges:

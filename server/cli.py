@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnistage.bench.command import serve as bench_serve
+from omnistage.bench.images_command import images as bench_images
 from omnistage.stages.gpus import visible_gpus
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import GraphError, load_graph
@@ -20,6 +21,7 @@ app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_hel
 bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
+bench.command("images")(bench_images)
 YAML_ENDINGS = (".yaml", ".yml")
 TINY_PIPELINES = ("flux", "qwen-image", "sd3", "wan")
 TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES)

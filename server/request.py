@@ -60,7 +60,7 @@ class AudioOutput:
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput:
-    """One picture, or the number of a step that was taken; `last` on the last picture."""
+    """One picture or frame, or the number of a step that was taken; `last` on the last picture."""
 
     pixels: bytes = b""  # [height, width, 3]
     width: int = 0
@@ -76,7 +76,7 @@ def output_of(chunk: Chunk) -> Output:
     """Read an output's chunk."""
     if chunk.kind == "text":
         return TextOutput(chunk.meta["chunk"], chunk.last)
-    if chunk.kind == "image":
+    if chunk.kind in ("image", "video"):
         return image_of(chunk)
     pcm = chunk.tensors.get("pcm")
     codes = chunk.tensors.get("codes")

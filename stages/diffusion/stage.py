@@ -14,6 +14,7 @@ from diffusers import DiffusionPipeline
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.diffusion.videos import check_kind, counted, output_kind, pictures_of
 from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.failure import RequestError
 from omnistage.stages.stage import StagePorts
@@ -29,8 +30,8 @@ ARGUMENTS = (
     "num_inference_steps",
     "guidance_scale",
     "true_cfg_scale",
+    "num_frames",
 )
-COUNT = "num_images_per_prompt"
 ON_STEP = "callback_on_step_end"
 
 
@@ -59,22 +60,22 @@ class DiffusionStage:
         return {}
 
     def _load(self) -> StepBatcher:
-        pipeline = DiffusionPipeline.from_pretrained(self._ports.model, torch_dtype=self._dtype)
+        pipeline = DiffusionPipeline.from_pretrained(self._ports.model, dtype=self._dtype)
         pipeline.to("cuda" if torch.cuda.is_available() else "cpu")
         pipeline.set_progress_bar_config(disable=True)
         self._known = inspect.signature(pipeline.__call__).parameters
-        once = {
-            "prompt": "A warm-up.",
-            "num_inference_steps": 1,
-            **self._ports.engine.get("warm_up", {}),
-        }
+        self._kind = output_kind(self._known)
+        prompt = "A warm-up."
+        short = {"num_inference_steps": 1, **self._ports.engine.get("warm_up", {})}
+        once, twice = ({**counted(num, prompt, self._known), **short} for num in (1, 2))
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
-        return StepBatcher(pipeline, once, {**once, COUNT: 2}, max_batch)
+        return StepBatcher(pipeline, once, twice, max_batch)
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
         loop = asyncio.get_running_loop()
         body = meta["body"]
+        check_kind(meta["outputs"], self._kind)
 
         def told(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
             loop.call_soon_threadsafe(self._tell_step, request_id, step + 1)
@@ -91,21 +92,21 @@ class DiffusionStage:
             raise RequestError(400, str(error), code="invalid_value") from error
         finally:
             self._running.discard(request_id)
-        pictures = await asyncio.to_thread(to_uint8, result.images)
+        pictures = await asyncio.to_thread(to_uint8, pictures_of(result))
         for index, picture in enumerate(pictures):
             tensors = {"pixels": Tensor.from_numpy(picture)}
             last = index == len(pictures) - 1
-            self._ports.send_output(request_id, "image", {"index": index}, tensors, last)
+            self._ports.send_output(request_id, self._kind, {"index": index}, tensors, last)
 
     def _tell_step(self, request_id: str, step: int) -> None:
         """A step may be told after its request was cancelled: nobody waits for it then."""
         if request_id in self._running:
-            self._ports.send_output(request_id, "image", {"step": step})
+            self._ports.send_output(request_id, self._kind, {"step": step})
 
     def _arguments(
         self, body: Mapping[str, Any], seed: int | None, told: Callable[..., Any]
     ) -> dict[str, Any]:
-        arguments = {"prompt": body["prompt"], COUNT: body.get("n", 1), "output_type": "np"}
+        arguments = counted(body.get("n", 1), body["prompt"], self._known) | {"output_type": "np"}
         for name in ARGUMENTS:
             if body.get(name) is None:
                 continue
