@@ -75,6 +75,8 @@ class Axes:
         if self.probe not in arguments:
             return False
         size = self.size(arguments)
+        if not all(padding.fits(arguments) for padding in self.paddings):
+            return False
         return all(
             _length(value, self.by_name[name]) in (None, size)
             if name in self.by_name

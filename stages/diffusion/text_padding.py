@@ -23,6 +23,15 @@ class TextPadding:
     texts: tuple[str, ...]
     dtype: torch.dtype
 
+    def fits(self, call: Arguments) -> bool:
+        """Whether the texts and the mask of a call have one shape."""
+        if not all(isinstance(call.get(name), torch.Tensor) for name in self.texts):
+            return False
+        shapes = {call[name].shape[:2] for name in self.texts}
+        if call.get(self.mask) is not None:
+            shapes.add(call[self.mask].shape)
+        return len(shapes) == 1
+
     def level(self, calls: Sequence[Arguments]) -> Sequence[Arguments]:
         """The same calls with all texts as long as the longest, if they are not already."""
         lengths = {int(call[self.texts[0]].shape[1]) for call in calls}
