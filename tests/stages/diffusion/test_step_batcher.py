@@ -27,7 +27,7 @@ from omnistage.stages.diffusion.tiny import make_tiny
 
 # Seeds, steps, guidance and sizes; neighbours differ in each.
 SETTINGS = [
-    Settings(seed, 2 + seed % 4, (1.0, 3.0, 4.5)[seed % 3], 32, (64, 32, 32, 32)[seed % 4])
+    Settings(seed, 2 + seed % 3, (1.0, 3.0, 4.5)[seed % 3], 32, (64, 32, 32, 32)[seed % 4])
     for seed in range(8)
 ]
 
@@ -53,7 +53,7 @@ def qwen() -> Iterator[Served]:
 
 
 def test_one_at_a_time_equals_the_bare_pipeline(served: Served) -> None:
-    for settings in SETTINGS:
+    for settings in SETTINGS[:4]:
         assert error(result(served.ask(settings)), served.expected(settings)) < 1e-5
 
 
@@ -100,7 +100,7 @@ def test_no_size_starves_another() -> None:
     below.pipeline.transformer.norm_out.register_forward_hook(
         lambda module, args, output: rows.append(output.shape[1])
     )
-    small = [below.ask(Settings(seed, 20)) for seed in range(6)]
+    small = [below.ask(Settings(seed, 12)) for seed in range(6)]
     large = below.ask(Settings(7, 5, width=64))
     for job in (*small, large):
         result(job)
