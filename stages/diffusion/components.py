@@ -66,7 +66,7 @@ class Parts:
                     taken.append(module)
                     getattr(parts, role)[name] = module
         for name, module, role in _found(pipeline):
-            if getattr(roles, role) is None and not any(_overlap(module, one) for one in taken):
+            if getattr(roles, role) is None and not any(overlap(module, one) for one in taken):
                 taken.append(module)
                 getattr(parts, role)[name] = module
         if not parts.dit:
@@ -92,7 +92,7 @@ def _members(owner: Any) -> Mapping[str, Any]:
         components: Mapping[str, Any] = owner.components
         return components
     children = dict(owner.named_children()) if isinstance(owner, Module) else {}
-    return {**vars(owner), **children}
+    return {**getattr(owner, "__dict__", {}), **children}
 
 
 def _found(owner: Any) -> Iterator[tuple[str, Module, str]]:
@@ -135,7 +135,7 @@ def _resolve(owner: Any, name: str) -> Any:
     return found
 
 
-def _overlap(one: Module, other: Module) -> bool:
+def overlap(one: Module, other: Module) -> bool:
     """Whether one is the other, or a part of it."""
     return any(part is one for part in other.modules()) or any(
         part is other for part in one.modules()

@@ -48,8 +48,9 @@ def fill(module: Module, device: torch.device) -> None:
 
 
 def num_bytes(module: Module) -> int:
-    """Of its parameters."""
-    return sum(weight.numel() * weight.itemsize for weight in module.parameters())
+    """Of what a file of it has: parameters and saved buffers, each once."""
+    saved = {id(one): one for one in module.state_dict(keep_vars=True).values()}
+    return sum(one.numel() * one.itemsize for one in saved.values())
 
 
 def _class_of(library: str, name: str) -> type:
@@ -68,7 +69,7 @@ def _empty(made: Any, folder: Path, dtype: torch.dtype) -> Module:
             module = made.from_config(made.load_config(folder))
     kept = set(getattr(made, "_keep_in_fp32_modules", None) or ())
     if issubclass(made, PreTrainedModel):
-        module.tie_weights()
+        made.tie_weights(module)
         kept = kept if dtype is torch.float16 else set()
         kept |= set(getattr(made, "_keep_in_fp32_modules_strict", None) or ())
     saved = module.state_dict(keep_vars=True)  # computed buffers that no file has stay as they are

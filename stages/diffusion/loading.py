@@ -3,7 +3,7 @@
 import json
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -60,6 +60,16 @@ class LoadOptions:
         Roles.of(self.modules or {})
         class_of(self.pipeline_class)
 
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """The engine arguments."""
+        return frozenset(one.name for one in fields(cls))
+
+    @classmethod
+    def of(cls, engine: Mapping[str, Any]) -> "LoadOptions":
+        """Those that are given; raises ValueError."""
+        return cls(**{name: engine[name] for name in cls.names() & engine.keys()})
+
     def load(self, model: str) -> Loaded:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser."""
         device = device_of(self.device)
@@ -72,12 +82,15 @@ class LoadOptions:
             pipeline.to(device)
         if self.compile:
             compile_blocks(parts)
+        if isinstance(pipeline, DiffusionPipeline):
+            pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns)
 
     def read(self, model: str, device: torch.device = HOST) -> Any:
         """The pipeline of a folder; on the host, but for random weights, made on the device."""
         folder = folder_of(model, has_weights=self.load_format != "dummy")
-        dtype = dtype_of(self.dtype or ("float32" if device.type == "cpu" else "bfloat16"))
+        usual = "float32" if device_of(self.device).type == "cpu" else "bfloat16"
+        dtype = dtype_of(self.dtype or usual)
         made = class_of(self.pipeline_class)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":

@@ -43,16 +43,11 @@ class Movable:
             slots[name] = made[id(tensor)]
 
     def leave(self) -> None:
-        """Back to the host's tensors; what was added on the device (adapters) is copied there."""
+        """Back to the host's tensors; changes of those on the device are lost."""
         for slots, name, tensor in self._away:
             if name in slots:
                 slots[name] = tensor
-        if self._away:
-            device = self._away[0][2].device
-            self._away.clear()
-            for slots, name, tensor in list(self._slots()):
-                if tensor.device != device:
-                    slots[name] = _like(tensor, tensor.detach().to(device))
+        self._away.clear()
 
     def pin(self, is_pinned: bool = True) -> None:
         """Put the host's tensors into page-locked memory, from which copies need no wait."""

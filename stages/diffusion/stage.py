@@ -7,21 +7,19 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from diffusers import DiffusionPipeline
 
 from omnistage.connectors.chunk import Tensor
+from omnistage.stages.diffusion.loading import LoadOptions
+from omnistage.stages.diffusion.outputs import pictures_of
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.videos import check_kind, counted, output_kind, pictures_of
-from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.diffusion.videos import check_kind, counted, output_kind
 from omnistage.stages.failure import RequestError
 from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up"})
+OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names()
 # Fields of a request that are arguments of a pipeline, if it has them.
 ARGUMENTS = (
     "negative_prompt",
@@ -38,8 +36,8 @@ ON_STEP = "callback_on_step_end"
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: `dtype`, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that
-    come before the first request, such as a small height and width).
+    `engine`: those of LoadOptions, `max_batch` (pictures of one forward), `warm_up` (arguments of
+    the calls that come before the first request, such as a small height and width).
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -47,11 +45,8 @@ class DiffusionStage:
         if unknown:
             allowed = ", ".join(sorted(OPTIONS))
             raise ValueError(f"unknown engine argument {unknown[0]}; allowed: {allowed}")
-        if ports.engine.get("load_format", "auto") != "auto":
-            raise ValueError("load_format: a pipeline has weights of its own only, 'auto'")
-        dtype = ports.engine.get("dtype", "bfloat16" if torch.cuda.is_available() else "float32")
         self._ports = ports
-        self._dtype = dtype_of(dtype)
+        self._load_options = LoadOptions.of(ports.engine)
         self._running: set[str] = set()
 
     async def start(self) -> dict[str, Any]:
@@ -60,16 +55,16 @@ class DiffusionStage:
         return {}
 
     def _load(self) -> StepBatcher:
-        pipeline = DiffusionPipeline.from_pretrained(self._ports.model, dtype=self._dtype)
-        pipeline.to("cuda" if torch.cuda.is_available() else "cpu")
-        pipeline.set_progress_bar_config(disable=True)
+        loaded = self._load_options.load(self._ports.model)
+        pipeline = loaded.pipeline
         self._known = inspect.signature(pipeline.__call__).parameters
         self._kind = output_kind(self._known)
         prompt = "A warm-up."
         short = {"num_inference_steps": 1, **self._ports.engine.get("warm_up", {})}
         once, twice = ({**counted(num, prompt, self._known), **short} for num in (1, 2))
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
-        return StepBatcher(pipeline, once, twice, max_batch)
+        has_side_lane = loaded.turns is None
+        return StepBatcher(pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit)
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
@@ -92,7 +87,8 @@ class DiffusionStage:
             raise RequestError(400, str(error), code="invalid_value") from error
         finally:
             self._running.discard(request_id)
-        pictures = await asyncio.to_thread(to_uint8, pictures_of(result))
+        num = body.get("n", 1) * (1 if isinstance(body["prompt"], str) else len(body["prompt"]))
+        pictures = await asyncio.to_thread(pictures_of, result, num)
         for index, picture in enumerate(pictures):
             tensors = {"pixels": Tensor.from_numpy(picture)}
             last = index == len(pictures) - 1
@@ -113,6 +109,9 @@ class DiffusionStage:
             if name not in self._known:
                 raise RequestError(400, f"this pipeline takes no {name}", param=name)
             arguments[name] = body[name]
+        prompt, negative = body["prompt"], arguments.get("negative_prompt")
+        if not isinstance(prompt, str) and negative is not None:
+            arguments["negative_prompt"] = [negative] * len(arguments["prompt"])
         if seed is not None:
             arguments["generator"] = torch.Generator().manual_seed(seed)
         if ON_STEP in self._known:
@@ -131,9 +130,3 @@ class DiffusionStage:
 async def awaited(future: "Future[Any]") -> Any:
     """A future of another thread; ours may be cancelled, that one goes on."""
     return await asyncio.shield(asyncio.wrap_future(future))
-
-
-def to_uint8(images: npt.NDArray[np.float32]) -> list[npt.NDArray[np.uint8]]:
-    """Pictures [height, width, 3] of 0..255 from [n, height, width, 3] of 0..1."""
-    rounded = (np.asarray(images).clip(0, 1) * 255).round().astype(np.uint8)
-    return [np.ascontiguousarray(picture) for picture in rounded]

@@ -38,12 +38,13 @@ class StepBatcher:
         twice: Mapping[str, Any],
         max_batch: int = MAX_BATCH,
         has_side_lane: bool = True,
+        denoisers: Mapping[str, torch.nn.Module] | None = None,
     ) -> None:
         """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
 
         How calls may be merged is learned from them. Without a side lane encoders and decoders run
-        between steps: for modules that cannot be on the device together. Raises ValueError for a
-        pipeline without a denoiser.
+        between steps: for modules that cannot be on the device together. `denoisers`: by dotted
+        name; None: those that are found. Raises ValueError for a pipeline without one.
         """
         self._pipeline = pipeline
         self._max_batch = max_batch
@@ -56,14 +57,14 @@ class StepBatcher:
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
         self._changed = threading.Condition()
         self._is_closed = False
-        self._denoisers = find_denoisers(pipeline)
+        self._denoisers = denoisers or find_denoisers(pipeline)
         self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
         targets = self._learned(once, twice)
         self._lane: SideLane | None = None
         if has_side_lane:
             self._lane = SideLane(self._take_back, self._device)
-            for owner, method, component in list(side_targets(pipeline)):
+            for owner, method, component in list(side_targets(pipeline, self._denoisers)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
             self._switchboard.connect(self._denoisers[name], "forward", target, wait_for_turn)

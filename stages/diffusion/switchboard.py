@@ -1,6 +1,6 @@
 """Puts methods of a pipeline's parts through to the engine when a request calls them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any
 
@@ -8,9 +8,9 @@ import torch
 from diffusers.image_processor import VaeImageProcessor
 from greenlet import getcurrent, greenlet
 
+from omnistage.stages.diffusion.components import Parts, modules_in, overlap
 from omnistage.stages.diffusion.targets import Component, Target
 
-DENOISERS = ("transformer", "transformer_2", "unet", "prior")
 MERGED_METHODS = ("forward", "encode", "decode")
 SINGLE_METHODS = ("generate",)
 PROCESSOR_METHODS = ("preprocess", "postprocess", "preprocess_video", "postprocess_video")
@@ -52,20 +52,16 @@ class Switchboard:
 
 
 def find_denoisers(pipeline: Any) -> dict[str, torch.nn.Module]:
-    """The components that denoise; raises ValueError if the pipeline has none that we know."""
-    parts = {name: getattr(pipeline, name, None) for name in DENOISERS}
-    found = {name: part for name, part in parts.items() if isinstance(part, torch.nn.Module)}
-    if not found:
-        raise ValueError(
-            f"{type(pipeline).__name__} has no denoiser: none of {', '.join(DENOISERS)} is a module"
-        )
-    return found
+    """The components that denoise, undeclared; raises ValueError if none is found."""
+    return Parts.find(pipeline).dit
 
 
-def side_targets(pipeline: Any) -> Iterator[tuple[Any, str, Component]]:
+def side_targets(
+    pipeline: Any, denoisers: Mapping[str, torch.nn.Module]
+) -> Iterator[tuple[Any, str, Component]]:
     """What encodes and decodes: owner, method, target."""
-    for name, part in pipeline.components.items():
-        if name in DENOISERS or not isinstance(part, torch.nn.Module):
+    for name, part in modules_in(pipeline):
+        if any(overlap(part, denoiser) for denoiser in denoisers.values()):
             continue
         for method in (*MERGED_METHODS, *SINGLE_METHODS):
             if callable(getattr(part, method, None)):

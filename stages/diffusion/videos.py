@@ -1,10 +1,7 @@
-"""Pipelines that make videos: how they are told from others, and their frames."""
+"""Pipelines that make videos: how they are told from others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from omnistage.stages.failure import RequestError
 
@@ -16,12 +13,15 @@ def output_kind(known: Iterable[str]) -> str:
     return "video" if "num_frames" in known else "image"
 
 
-def counted(num: int, prompt: str, known: Iterable[str]) -> dict[str, Any]:
-    """Arguments for so many pictures or videos of a prompt."""
+def counted(num: int, prompt: str | list[str], known: Iterable[str]) -> dict[str, Any]:
+    """Arguments for so many pictures or videos of each prompt."""
     name = next((name for name in COUNTS if name in known), None)
     if name is not None:
         return {"prompt": prompt, name: num}
-    return {"prompt": prompt if num == 1 else [prompt] * num}
+    if num == 1:
+        return {"prompt": prompt}
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    return {"prompt": [one for one in prompts for _ in range(num)]}
 
 
 def check_kind(wanted: Iterable[str], made: str) -> None:
@@ -30,10 +30,3 @@ def check_kind(wanted: Iterable[str], made: str) -> None:
         if kind != made:
             message = f"this pipeline makes no {kind}; it makes {made}"
             raise RequestError(400, message, code="unsupported_model")
-
-
-def pictures_of(result: Mapping[str, Any]) -> npt.NDArray[np.float32]:
-    """Pictures [n, height, width, 3], or the frames of one video."""
-    if "frames" in result:
-        return np.asarray(result["frames"][0])
-    return np.asarray(result["images"])

@@ -15,7 +15,7 @@ from support.stage_outputs import stage_over
 from support.tiny_if import make_tiny_if
 from support.tiny_pipelines import doubled, error, made, quiet, result
 
-from omnistage.stages.diffusion.stage import to_uint8
+from omnistage.stages.diffusion.outputs import to_uint8
 from omnistage.stages.diffusion.step_batcher import StepBatcher
 
 SEED = 5
