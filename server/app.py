@@ -16,6 +16,7 @@ from omnistage.server.speech import Speech
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.text_completions import TextCompletions
 from omnistage.server.transcription import Transcriptions, transcription_routes
+from omnistage.server.videos import Videos
 from omnistage.server.voices import voice_routes
 
 
@@ -42,6 +43,7 @@ def build_app(
     json_routes.post("/v1/images/generations", response_model=None)(images.generate)
     speech = Speech(orchestrator, keep_alive_s, max_unsent_bytes)
     json_routes.post("/v1/audio/speech", response_model=None)(speech.create)
+    json_routes.post("/v1/videos/sync", response_model=None)(Videos(orchestrator).create)
     app.include_router(json_routes)
     app.post("/v1/images/edits", response_model=None)(images.edit)
     app.include_router(image_file_routes(store))

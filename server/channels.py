@@ -35,7 +35,8 @@ class Channels:
         entry = images if "image" in graph.outputs else large
         for name in graph.stages:
             requests = entry if name == graph.entry else self.gateway
-            outputs = images if graph.outputs.get("image") == name else self.gateway
+            makes_images = name in (graph.outputs.get("image"), graph.outputs.get("video"))
+            outputs = images if makes_images else self.gateway
             self._channels.append((requests, requests_address(name)))
             self._channels.append((outputs, outputs_address(name)))
         for edge in graph.edges:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnistage.bench.command import serve as bench_serve
+from omnistage.bench.images_command import images as bench_images
 from omnistage.stages.gpus import visible_gpus
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import GraphError, load_graph
@@ -20,8 +21,11 @@ app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_hel
 bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
+bench.command("images")(bench_images)
 YAML_ENDINGS = (".yaml", ".yml")
-TINY_MODELS = ("qwen3-omni", "qwen-image")
+TINY_PIPELINES = ("flux", "qwen-image", "sd3", "wan")
+REAL_SIZES = ("qwen3-omni", "qwen-image")
+TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES)
 
 
 class LoadFormat(StrEnum):
@@ -29,6 +33,13 @@ class LoadFormat(StrEnum):
 
     AUTO = "auto"
     DUMMY = "dummy"
+
+
+class Offload(StrEnum):
+    """What a diffusion stage does if its modules do not fit on the device together."""
+
+    SEQUENTIAL = "sequential"
+    LAYERWISE = "layerwise"
 
 
 def resolve(target: str, model: str | None) -> StageGraph:
@@ -93,6 +104,9 @@ def serve(
     load_format: Annotated[
         LoadFormat | None, typer.Option(help="Of every stage's weights; dummy: random, no file.")
     ] = None,
+    offload: Annotated[
+        Offload | None, typer.Option(help="Of a diffusion stage's modules, one after the other.")
+    ] = None,
     client_buffer_mb: Annotated[
         int, typer.Option(min=1, help="MiB a client may leave unread before it is cut off.")
     ] = 16,
@@ -105,7 +119,12 @@ def serve(
     for sentence in missing_gpus(graph):
         raise fail(sentence)
     if load_format is not None:
-        graph = graph.with_load_format(load_format.value)
+        graph = graph.with_engine(load_format=load_format.value)
+    if offload is not None:
+        try:
+            graph = graph.with_engine("diffusers", offload=offload.value)
+        except ValueError as error:
+            raise fail(f"--offload: {error}") from None
     from omnistage.server.serve import serve as serve_graph
 
     try:
@@ -127,12 +146,17 @@ def tiny(
     """Write a tiny checkpoint with random weights."""
     if model not in TINY_MODELS:
         raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
-    if real_size and model != "qwen3-omni":
-        raise fail(f"{model} has no real size here: only qwen3-omni has")
-    if model == "qwen-image":
-        from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
+    if real_size and model not in REAL_SIZES:
+        raise fail(f"{model} has no real size here; {', '.join(REAL_SIZES)} have")
+    if real_size and model == "qwen-image":
+        from omnistage.stages.diffusion.tiny.real_qwen_image import write_real_qwen_image
 
-        write_tiny_qwen_image(folder, seed)
+        write_real_qwen_image(folder)
+        return
+    if model in TINY_PIPELINES:
+        from omnistage.stages.diffusion.tiny import write_tiny
+
+        write_tiny(model, folder, seed)
         return
     if real_size:
         from omnistage.stages.qwen3_omni.real_size import write_real_size_folder

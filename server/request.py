@@ -61,7 +61,7 @@ class AudioOutput:
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput:
-    """One picture, a preview of one, or the number of a step that was taken.
+    """One picture or frame, a preview of one, or the number of a step that was taken.
 
     `text_tokens` counts the request's words; `last` is on the last picture.
     """
@@ -89,7 +89,7 @@ def output_of(chunk: Chunk) -> Output:
     """Read an output's chunk."""
     if chunk.kind == "text":
         return TextOutput(chunk.meta["chunk"], chunk.last)
-    if chunk.kind == "image":
+    if chunk.kind in ("image", "video"):
         return image_of(chunk)
     pcm = chunk.tensors.get("pcm")
     codes = chunk.tensors.get("codes")

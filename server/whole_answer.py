@@ -1,4 +1,4 @@
-"""Answers that are not streamed: JSON, once all of it is there."""
+"""Answers that are not streamed: sent once all of it is there."""
 
 import logging
 from collections.abc import Coroutine, Mapping, Sequence
@@ -20,10 +20,11 @@ MAX_NAME = 64
 async def whole_answer(
     http: Request,
     request_id: str,
-    making: Coroutine[Any, Any, Mapping[str, Any] | str],
+    making: Coroutine[Any, Any, Mapping[str, Any] | str | bytes],
     headers: Mapping[str, str],
+    media_type: str = "application/json",
 ) -> Response:
-    """What `making` makes, as JSON or plain text; it is cancelled if the client hangs up."""
+    """What `making` makes: JSON, plain text or a file; it is cancelled if the client hangs up."""
     try:
         made = await unless_gone(http.receive, making)
     except ClientGone:
@@ -31,8 +32,8 @@ async def whole_answer(
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     if isinstance(made, str):
         return PlainTextResponse(made, headers=dict(headers))
-    data = msgspec.json.encode(made)
-    return Response(data, headers=dict(headers), media_type="application/json")
+    data = made if isinstance(made, bytes) else msgspec.json.encode(made)
+    return Response(data, headers=dict(headers), media_type=media_type)
 
 
 def warning_headers(unknown: Sequence[str]) -> dict[str, str]:

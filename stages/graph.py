@@ -283,10 +283,18 @@ class StageGraph(Model):
         """The stage that requests come to."""
         return self.order[0]
 
-    def with_load_format(self, load_format: str) -> "StageGraph":
-        """The graph whose stages all take their weights in this format."""
+    def with_engine(self, kind: str | None = None, **arguments: Any) -> "StageGraph":
+        """The graph whose stages of a kind, or all, have these arguments for their engines.
+
+        Raises ValueError if there is no such stage.
+        """
+        chosen = [name for name, stage in self.stages.items() if kind in (None, stage.kind)]
+        if not chosen:
+            raise ValueError(f"there is no stage of kind {kind}")
         stages = {
-            name: stage.model_copy(update={"engine": {**stage.engine, "load_format": load_format}})
+            name: stage.model_copy(update={"engine": {**stage.engine, **arguments}})
+            if name in chosen
+            else stage
             for name, stage in self.stages.items()
         }
         return self.model_copy(update={"stages": stages})

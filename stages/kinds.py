@@ -35,7 +35,9 @@ KINDS = {
         samples=False,
     ),
     "diffusers": Kind(
-        "omnistage.stages.diffusion.stage:DiffusionStage", frozenset({"image"}), samples=False
+        "omnistage.stages.diffusion.stage:DiffusionStage",
+        frozenset({"image", "video"}),
+        samples=False,
     ),
     "vllm.text": Kind("omnistage.stages.vllm.text:TextStage", frozenset({"text"})),
 }

@@ -30,6 +30,8 @@ BANNED_ABOVE = {
     "server": ("torch", "vllm", "transformers"),
 }
 
+BARE_PIPELINE = Path("bench/bare.py")  # what a server is compared with; loaded when it is asked for
+
 
 def imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -48,8 +50,12 @@ def is_below(name: str, packages: tuple[str, ...]) -> bool:
 @pytest.mark.parametrize("layer", BANNED_ABOVE)
 def test_a_layer_imports_nothing_above_it(layer: str) -> None:
     for path in (ROOT / layer).rglob("*.py"):
-        wrong = [name for name in imports(path) if is_below(name, BANNED_ABOVE[layer])]
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+        place = path.relative_to(ROOT)
+        banned = BANNED_ABOVE[layer]
+        if place == BARE_PIPELINE:
+            banned = tuple(name for name in banned if name != "torch")
+        wrong = [name for name in imports(path) if is_below(name, banned)]
+        assert not wrong, f"{place} imports {wrong}"
 
 
 def test_only_the_seam_imports_the_engine() -> None:

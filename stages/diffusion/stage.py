@@ -2,51 +2,33 @@
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
-from diffusers import DiffusionPipeline
-
 from omnistage.connectors.chunk import Tensor
+from omnistage.stages.diffusion.arguments import STEPS, call_arguments, num_pictures
 from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
+from omnistage.stages.diffusion.loading import LoadOptions
+from omnistage.stages.diffusion.outputs import Picture, pictures_of, to_uint8
 from omnistage.stages.diffusion.previews import ON_STEP, Previews, num_steps
-from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher, find_denoiser
+from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.text_tokens import TextTokens
-from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.diffusion.videos import check_kind, counted, output_kind
 from omnistage.stages.failure import RequestError
 from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up"})
-# Fields of a request that are arguments of a pipeline, if it has them.
-ARGUMENTS = (
-    "negative_prompt",
-    "width",
-    "height",
-    "num_inference_steps",
-    "guidance_scale",
-    "true_cfg_scale",
-    "strength",
-    "lora",
-)
-COUNT = "num_images_per_prompt"
-STEPS = "num_inference_steps"
-# Of the steps that a pipeline takes by default.
-SHARE_OF_STEPS = {"low": 0.4, "medium": 0.7}
+OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names()
 
 
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: `dtype`, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that
-    come before the first request, such as a small height and width).
+    `engine`: those of LoadOptions, `max_batch` (pictures of one forward), `warm_up` (arguments of
+    the calls that come before the first request, such as a small height and width).
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -54,11 +36,8 @@ class DiffusionStage:
         if unknown:
             allowed = ", ".join(sorted(OPTIONS))
             raise ValueError(f"unknown engine argument {unknown[0]}; allowed: {allowed}")
-        if ports.engine.get("load_format", "auto") != "auto":
-            raise ValueError("load_format: a pipeline has weights of its own only, 'auto'")
-        dtype = ports.engine.get("dtype", "bfloat16" if torch.cuda.is_available() else "float32")
         self._ports = ports
-        self._dtype = dtype_of(dtype)
+        self._load_options = LoadOptions.of(ports.engine)
         self._running: set[str] = set()
 
     async def start(self) -> dict[str, Any]:
@@ -67,35 +46,36 @@ class DiffusionStage:
         return {}
 
     def _load(self) -> StepBatcher:
-        pipeline = DiffusionPipeline.from_pretrained(self._ports.model, torch_dtype=self._dtype)
-        pipeline.to("cuda" if torch.cuda.is_available() else "cpu")
-        pipeline.set_progress_bar_config(disable=True)
+        loaded = self._load_options.load(self._ports.model)
+        pipeline = loaded.pipeline
+        known = arguments_of(pipeline)
         self._tasks = Tasks.find(pipeline)
         self._tokens = TextTokens(pipeline)
-        self._denoisers = [find_denoiser(pipeline)]
-        once = {
-            "prompt": "A warm-up.",
+        self._denoisers = loaded.parts.dit
+        self._kind = output_kind(known)
+        short = {
             STEPS: 1,
             **pictures_for_warm_up(pipeline),
             **self._ports.engine.get("warm_up", {}),
         }
+        prompt = {"prompt": "A warm-up."}
+        once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
-        return StepBatcher(pipeline, once, {**once, COUNT: 2}, max_batch)
+        has_side_lane = loaded.turns is None
+        return StepBatcher(pipeline, once, twice, max_batch, has_side_lane, self._denoisers)
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
         loop = asyncio.get_running_loop()
         body = meta["body"]
+        check_kind(meta["outputs"], self._kind)
         images = [meta[f"image{i}"] for i in range(body.get("num_images", 0))]
         pipeline = self._tasks.choose(len(images), "mask" in meta)
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
-            raise RequestError(
-                400,
-                "This model's pictures have no alpha channel.",
-                param="background",
-                code="unsupported_parameter",
-            )
-        arguments = self._arguments(pipeline, body, meta.get("seed"))
+            message = "This model's pictures have no alpha channel."
+            raise RequestError(400, message, param="background", code="unsupported_parameter")
+        prompt = {"prompt": body["prompt"]}
+        arguments = call_arguments(pipeline, prompt, body, meta.get("seed"))
         arguments |= picture_arguments(pipeline, images, meta.get("mask"), arguments)
         previews = None
         if body.get("partial_images"):
@@ -124,46 +104,28 @@ class DiffusionStage:
         finally:
             self._running.discard(request_id)
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
-        pictures = await asyncio.to_thread(to_uint8, result.images)
+        pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
         for index, picture in enumerate(pictures):
             tensors = {"pixels": Tensor.from_numpy(picture)}
             last = index == len(pictures) - 1
             told_last = {"index": index, "text_tokens": text_tokens}
-            self._ports.send_output(request_id, "image", told_last, tensors, last)
+            self._ports.send_output(request_id, self._kind, told_last, tensors, last)
 
     def _tell(
         self,
         loop: asyncio.AbstractEventLoop,
         request_id: str,
         meta: Mapping[str, Any],
-        picture: npt.NDArray[np.uint8] | None = None,
+        picture: Picture | None = None,
     ) -> None:
         """From the engine's thread; the request may have been cancelled: nobody waits then."""
         tensors = {} if picture is None else {"pixels": Tensor.from_numpy(picture)}
 
         def send() -> None:
             if request_id in self._running:
-                self._ports.send_output(request_id, "image", meta, tensors)
+                self._ports.send_output(request_id, self._kind, meta, tensors)
 
         loop.call_soon_threadsafe(send)
-
-    def _arguments(
-        self, pipeline: Any, body: Mapping[str, Any], seed: int | None
-    ) -> dict[str, Any]:
-        known = arguments_of(pipeline)
-        arguments = {"prompt": body["prompt"], COUNT: body.get("n", 1), "output_type": "np"}
-        for name in ARGUMENTS:
-            if body.get(name) is None:
-                continue
-            if name not in known:
-                raise RequestError(400, f"this pipeline takes no {name}", param=name)
-            arguments[name] = body[name]
-        share = SHARE_OF_STEPS.get(body.get("quality", ""))
-        if share is not None and STEPS not in arguments:
-            arguments[STEPS] = math.ceil(share * known[STEPS].default)
-        if seed is not None:
-            arguments["generator"] = torch.Generator().manual_seed(seed)
-        return arguments
 
     async def alive(self) -> None:
         """A question that only the engine's thread can answer."""
@@ -177,9 +139,3 @@ class DiffusionStage:
 async def awaited(future: "Future[Any]") -> Any:
     """A future of another thread; ours may be cancelled, that one goes on."""
     return await asyncio.shield(asyncio.wrap_future(future))
-
-
-def to_uint8(images: npt.NDArray[np.float32]) -> list[npt.NDArray[np.uint8]]:
-    """Pictures [height, width, channels] of 0..255 from [n, height, width, channels] of 0..1."""
-    rounded = (np.asarray(images).clip(0, 1) * 255).round().astype(np.uint8)
-    return [np.ascontiguousarray(picture) for picture in rounded]

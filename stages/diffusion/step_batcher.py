@@ -4,51 +4,32 @@ Each request runs its pipeline's own `__call__` in a greenlet of the engine's th
 copy of the pipeline with a scheduler of its own. The denoiser's forward switches to the engine
 instead of computing; the engine puts the waiting calls that fit together into one, runs it, and
 switches each request back with its rows. So requests join and leave between steps, whatever their
-number of steps, seed or guidance.
+number of steps, seed or guidance. Encoders and decoders are called the same way, but in a side
+lane, so that steps do not wait for them.
 """
 
-import copy
-import inspect
 import itertools
-import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import torch
-from greenlet import GreenletExit, getcurrent, greenlet
 
-from omnistage.stages.diffusion.calls import Axes, bind, split
-
-logger = logging.getLogger(__name__)
+from omnistage.stages.diffusion.hidden_state import HiddenState
+from omnistage.stages.diffusion.job import Job, wait_for_turn
+from omnistage.stages.diffusion.learning import first_calls, learn
+from omnistage.stages.diffusion.side_lane import Errand, SideLane, lend
+from omnistage.stages.diffusion.switchboard import Switchboard, find_denoisers, side_targets
+from omnistage.stages.diffusion.targets import Denoiser, joined, outcomes
 
 MAX_BATCH = 16  # rows of one forward
-DENOISERS = ("transformer", "unet", "prior")
-
-
-class Cancelled(GreenletExit):
-    """Ends a request's pipeline call at its next step."""
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One pipeline call; its result is the call's own."""
-
-    number: int
-    pipeline: Any
-    arguments: Mapping[str, Any]
-    result: "Future[Any]" = field(default_factory=Future)
-    run: greenlet | None = None
-    call: dict[str, Any] | None = None  # of the denoiser: what it waits for
-    waits_since: int = 0  # the forward after which it began to wait
-    is_cancelled: bool = False
 
 
 class StepBatcher:
-    """Owns a pipeline and the thread that runs it. `submit` and `cancel` are for any thread."""
+    """Owns a pipeline and the threads that run it. `submit` and `cancel` are for any thread."""
 
     def __init__(
         self,
@@ -56,32 +37,47 @@ class StepBatcher:
         once: Mapping[str, Any],
         twice: Mapping[str, Any],
         max_batch: int = MAX_BATCH,
+        has_side_lane: bool = True,
+        denoisers: Mapping[str, torch.nn.Module] | None = None,
     ) -> None:
         """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
 
-        The batch axes are learned from them. Raises ValueError for a pipeline without a denoiser.
+        How calls may be merged is learned from them. Without a side lane encoders and decoders run
+        between steps: for modules that cannot be on the device together. `denoisers`: by dotted
+        name; None: those that are found. Raises ValueError for a pipeline without one.
         """
         self._pipeline = pipeline
-        self._name = find_denoiser(pipeline)
-        self._denoiser = getattr(pipeline, self._name)
-        self._forward: Callable[..., Any] = self._denoiser.forward
-        self._signature = inspect.signature(self._forward)
         self._max_batch = max_batch
         self._jobs: list[Job] = []
         self._new: list[Job] = []
+        self._done: list[Errand] = []
+        self._pings: list[Future[None]] = []
         self._numbers = itertools.count()
         self._num_forwards = 0
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
-        self._pings: list[Future[None]] = []
         self._changed = threading.Condition()
         self._is_closed = False
-        self._axes = Axes.learn(self._first_call(once), self._first_call(twice))
-        self._denoiser.forward = self._wait_for_turn
+        self._denoisers = denoisers or find_denoisers(pipeline)
+        self._device = next(next(iter(self._denoisers.values())).parameters()).device
+        self._switchboard = Switchboard()
+        targets = self._learned(once, twice)
+        self._lane: SideLane | None = None
+        if has_side_lane:
+            self._lane = SideLane(self._take_back, self._device)
+            for owner, method, component in list(side_targets(pipeline, self._denoisers)):
+                self._switchboard.connect(owner, method, component, wait_for_turn)
+        for name, target in targets.items():
+            self._switchboard.connect(self._denoisers[name], "forward", target, wait_for_turn)
         self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
         self._thread.start()
 
+    @property
+    def lane_batch_sizes(self) -> Counter[int]:
+        """Calls in the side lane, by how many requests shared them."""
+        return Counter() if self._lane is None else self._lane.batch_sizes
+
     def submit(self, pipeline: Any = None, /, **arguments: Any) -> Job:
-        """Run the pipeline, or another over the same denoiser, with these arguments."""
+        """Run the pipeline, or another over the same modules, with these arguments."""
         job = Job(next(self._numbers), pipeline or self._pipeline, arguments)
         with self._changed:
             if self._is_closed:
@@ -105,153 +101,135 @@ class StepBatcher:
         return answer
 
     def close(self) -> None:
-        """Cancel all requests and end the thread; the pipeline is as it was."""
+        """Cancel all requests and end the threads; the pipeline is as it was."""
         with self._changed:
             self._is_closed = True
             for job in (*self._jobs, *self._new):
                 job.is_cancelled = True
             self._changed.notify()
         self._thread.join()
-        del self._denoiser.forward
+        if self._lane is not None:
+            self._lane.close()
+        self._switchboard.close()
+
+    def _learned(self, once: Mapping[str, Any], twice: Mapping[str, Any]) -> dict[str, Denoiser]:
+        first = first_calls(self._pipeline, self._denoisers, once)
+        second = first_calls(self._pipeline, self._denoisers, twice)
+        if not first:
+            names = ", ".join(self._denoisers)
+            raise ValueError(f"the pipeline did not call its denoiser: {names}")
+        made = {}
+        axes = None
+        for name, module in self._denoisers.items():
+            if name in first and name in second:
+                axes = learn(module, first[name], second[name])
+            # one that two short calls do not reach is of the same kind as the one before it
+            made[name] = Denoiser(name, module.forward, axes)
+        return made
+
+    def _take_back(self, errand: Errand) -> None:
+        """In the lane's thread."""
+        with self._changed:
+            self._done.append(errand)
+            self._changed.notify()
 
     # The engine's thread
 
     @torch.inference_mode()
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not (self._jobs or self._new or self._pings or self._is_closed):
-                    self._changed.wait()
-                new, self._new = self._new, []
-                pings, self._pings = self._pings, []
-                if self._is_closed and not self._jobs and not new:
-                    return
-            for ping in pings:
-                ping.set_result(None)
-            for job in new:
-                self._jobs.append(job)
-                job.run = greenlet(self._call_pipeline)
-                self._resume(job, job)
+        while self._take_news():
             for job in [job for job in self._jobs if job.is_cancelled]:
                 self._end(job)
             batch = self._next_batch()
             if batch:
                 self._step(batch)
 
-    def _call_pipeline(self, job: Job) -> None:
-        """In the request's greenlet, from its start to its end."""
-        own = copy.copy(job.pipeline)
-        if getattr(own, "scheduler", None) is not None:
-            own.scheduler = copy.deepcopy(own.scheduler)
-        try:
-            job.result.set_result(own(**job.arguments))
-        except Cancelled:
+    def _take_news(self) -> bool:
+        """Wait until there is something to do, and begin with what came; False: all is over."""
+        with self._changed:
+            while not (self._has_news or self._has_steps):
+                self._changed.wait()
+            new, self._new = self._new, []
+            pings, self._pings = self._pings, []
+            done, self._done = self._done, []
+            if self._is_closed and not self._jobs and not new:
+                return False
+        for ping in pings:
+            ping.set_result(None)
+        for job in new:
+            self._begin(job)
+        for errand in done:
+            self._deliver(errand)
+        return True
+
+    def _begin(self, job: Job) -> None:
+        if job.is_cancelled:
             job.result.set_exception(CancelledError())
-        except Exception as error:  # noqa: BLE001 - it is the request's, whatever it is
-            job.result.set_exception(error)
+            return
+        with self._changed:
+            self._jobs.append(job)
+        job.start(HiddenState(self._denoisers.values()))
+        self._note(job)
 
-    def _wait_for_turn(self, *args: Any, **kwargs: Any) -> Any:
-        """Instead of the denoiser's forward: gives the engine the call, returns its result."""
-        engine = getcurrent().parent
-        assert engine is not None, "the denoiser was called outside a request"
-        return engine.switch(bind(self._signature, args, kwargs))
+    @property
+    def _has_news(self) -> bool:
+        return bool(
+            self._new
+            or self._pings
+            or self._done
+            or self._is_closed
+            or any(job.is_cancelled for job in self._jobs)
+        )
 
-    def _resume(self, job: Job, value: Any) -> None:
-        """Run a request until it waits for its next step, or ends."""
-        assert job.run is not None
-        job.call = None
-        call = job.run.switch(value)
-        self._note(job, call)
+    @property
+    def _has_steps(self) -> bool:
+        return any(job.errand is None for job in self._jobs)
 
-    def _fail(self, job: Job, error: BaseException) -> None:
-        """Raise an error where a request waits; it may catch it and go on."""
-        assert job.run is not None
-        job.call = None
-        call = job.run.throw(error)
-        self._note(job, call)
+    def _deliver(self, errand: Errand) -> None:
+        job = next((job for job in self._jobs if job.errand is errand), None)
+        if job is None:  # it was cancelled meanwhile
+            return
+        if self._device.type == "cuda":
+            lend(errand.outcome.value, torch.cuda.current_stream(self._device))
+        job.resume(errand.outcome)
+        self._note(job)
 
-    def _end(self, job: Job) -> None:
-        while job in self._jobs:  # once more for a pipeline that catches everything
-            self._fail(job, Cancelled())
-
-    def _note(self, job: Job, call: Any) -> None:
-        assert job.run is not None
-        if job.run.dead:
+    def _note(self, job: Job) -> None:
+        """A request waits again, or has ended."""
+        if job.is_ended:
             with self._changed:
                 self._jobs.remove(job)
-            job.run = None
             return
-        job.call = call
         job.waits_since = self._num_forwards
+        if self._lane is not None and not isinstance(job.waiting.target, Denoiser):
+            job.errand = self._lane.send(job.waiting)
+        elif job.has_hidden_state:
+            job.call = replace(job.waiting, key=None)
+
+    def _end(self, job: Job) -> None:
+        while not job.is_ended:  # once more for a pipeline that catches everything
+            if job.errand is not None and self._lane is not None:
+                self._lane.cancel(job.errand)
+            job.end()
+        with self._changed:
+            self._jobs.remove(job)
 
     def _next_batch(self) -> list[Job]:
-        """The calls that fit to the one that has waited longest."""
+        """The calls that fit to the one that has waited longest: so no group starves another."""
         waiting = sorted(
-            (job for job in self._jobs if job.call is not None),
+            (job for job in self._jobs if job.errand is None),
             key=lambda job: (job.waits_since, job.number),
         )
         if not waiting:
             return []
-        first = waiting[0]
-        assert first.call is not None
-        if not self._axes.fits(first.call):
-            return [first]
-        key, batch, room = self._axes.key(first.call), [first], self._max_batch
-        room -= self._axes.size(first.call)
-        for job in waiting[1:]:
-            assert job.call is not None
-            size = self._axes.size(job.call)
-            if size > room or self._axes.key(job.call) != key or not self._axes.fits(job.call):
-                continue
-            if self._axes.may_join(first.call, job.call):
-                batch.append(job)
-                room -= size
-        return batch
+        chosen = joined([job.waiting for job in waiting], self._max_batch)
+        return [waiting[index] for index in chosen]
 
     def _step(self, batch: list[Job]) -> None:
-        """One forward; if it fails for several, each is tried alone, so that one fails alone."""
-        calls = [job.call for job in batch if job.call is not None]
+        """One forward."""
         self._num_forwards += 1
         self.batch_sizes[len(batch)] += 1
-        try:
-            results = split(
-                self._forward(**self._axes.merge(calls)), [self._axes.size(call) for call in calls]
-            )
-        except Exception as error:  # noqa: BLE001 - a request's own, if it is alone
-            if len(batch) == 1:
-                self._fail(batch[0], error)
-                return
-            logger.warning("a step of %d requests failed; each is tried alone", len(batch))
-            for job in batch:
-                self._step([job])
-            return
-        for job, result in zip(batch, results, strict=True):
-            self._resume(job, result)
-
-    @torch.inference_mode()
-    def _first_call(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The denoiser's arguments in the first step of a whole pipeline call."""
-        seen: list[dict[str, Any]] = []
-
-        def note(*args: Any, **kwargs: Any) -> Any:
-            seen.append(bind(self._signature, args, kwargs))
-            return self._forward(*args, **kwargs)
-
-        self._denoiser.forward = note
-        try:
-            self._pipeline(**arguments)
-        finally:
-            del self._denoiser.forward
-        if not seen:
-            raise ValueError(f"the pipeline did not call its {self._name}")
-        return seen[0]
-
-
-def find_denoiser(pipeline: Any) -> str:
-    """The component that denoises; raises ValueError if the pipeline has none that we know."""
-    for name in DENOISERS:
-        if isinstance(getattr(pipeline, name, None), torch.nn.Module):
-            return name
-    raise ValueError(
-        f"{type(pipeline).__name__} has no denoiser: none of {', '.join(DENOISERS)} is a module"
-    )
+        batch[0].put_state()
+        for job, outcome in zip(batch, outcomes([job.waiting for job in batch]), strict=True):
+            job.resume(outcome)
+            self._note(job)

@@ -17,9 +17,10 @@ class TextTokens:
         )
         self._tokenizer = copy.deepcopy(next(tokenizers, None))
 
-    def count(self, *texts: str | None) -> int:
+    def count(self, *texts: str | list[str] | None) -> int:
         """The tokens of all texts; 0 for a pipeline without a tokenizer."""
         if self._tokenizer is None:
             return 0
-        given = [text for text in texts if text]
+        listed = [[text] if isinstance(text, str) else text or [] for text in texts]
+        given = [text for texts in listed for text in texts if text]
         return sum(len(self._tokenizer(text, add_special_tokens=False).input_ids) for text in given)

@@ -22,8 +22,9 @@ from PIL import Image
 from support.pictures import file_of, mask_png, pixels_of, png
 from support.server import TinyServer, running_server
 
+from omnistage.stages.diffusion.loading import LoadOptions
 from omnistage.stages.diffusion.stage import OPTIONS
-from omnistage.stages.diffusion.tiny import write_tiny_qwen_image
+from omnistage.stages.diffusion.tiny import write_tiny
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.pick import GRAPHS, pick_graph
 
@@ -36,7 +37,7 @@ STEPS = 3
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("images") / "qwen-image"
-    write_tiny_qwen_image(path)
+    write_tiny("qwen-image", path)
     return path
 
 
@@ -268,9 +269,11 @@ async def test_the_documented_request_and_graph_work(images: TinyServer) -> None
     async with httpx.AsyncClient(timeout=60) as client:
         answer = await client.post(f"{images.url}/v1/images/generations", json=asked)
     assert answer.status_code == 200, answer.text
-    (graph,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    graph, engine = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     stage = StageGraph.model_validate({"model": "a", **yaml.safe_load(graph)}).stages["dit"]
     assert set(stage.engine) < OPTIONS
+    options = LoadOptions.of(yaml.safe_load(engine)["engine"])
+    assert options.offload == "sequential"
 
 
 def test_a_folder_of_a_pipeline_picks_its_graph(folder: Path) -> None:

@@ -149,8 +149,25 @@ def test_a_load_format_goes_to_every_stage(monkeypatch: pytest.MonkeyPatch) -> N
     assert served[0].stages["code2wav"].engine["num_slots"] == 8
 
 
-def test_only_one_model_has_a_real_size(tmp_path: Path) -> None:
-    result = runner.invoke(cli.app, ["tiny", "qwen-image", str(tmp_path / "a"), "--real-size"])
+def test_offload_goes_to_the_diffusion_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[StageGraph] = []
+
+    def serve(graph: StageGraph, *_: Any, **__: Any) -> int:
+        served.append(graph)
+        return 0
+
+    monkeypatch.setattr("omnistage.server.serve.serve", serve)
+    asked = ["--model", "m", "--offload", "sequential"]
+    result = runner.invoke(cli.app, ["serve", str(GRAPHS / "diffusers.yaml"), *asked])
+    assert result.exit_code == 0, result.output
+    assert served[0].stages["dit"].engine["offload"] == "sequential"
+    result = runner.invoke(cli.app, ["serve", str(GRAPHS / "qwen3_omni_tiny.yaml"), *asked])
+    assert result.exit_code == 1
+    assert "--offload: there is no stage of kind diffusers" in result.output
+
+
+def test_two_models_have_a_real_size(tmp_path: Path) -> None:
+    result = runner.invoke(cli.app, ["tiny", "flux", str(tmp_path / "a"), "--real-size"])
     assert result.exit_code == 1
     assert "no real size" in result.output
     assert not (tmp_path / "a").exists()

@@ -41,7 +41,12 @@ class FakeGraph:
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
-        kinds = {"thinker": FakeThinker, "code2wav": FakeCode2Wav, "dit": FakeDit}
+        kinds = {
+            "thinker": FakeThinker,
+            "code2wav": FakeCode2Wav,
+            "dit": FakeDit,
+            "camera": FakeCamera,
+        }
         kind = kinds.get(name, FakeStage)
         self.stages[name] = kind(name, self._connector, self)
         self.launched.append(name)
@@ -337,3 +342,18 @@ class FakeCode2Wav(FakeStage):
             codes = np.stack([np.arange(first, first + count), np.full(count, 9)], axis=1)
             tensors["codes"] = Tensor.from_numpy(codes.astype(np.int32))
         return tensors
+
+
+class FakeCamera(FakeStage):
+    """Makes frames of one grey each, every one lighter by 40 than the one before."""
+
+    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
+        body = meta["body"]
+        if body["prompt"] == "refuse":
+            yield "error", {}, self.failure(400, "makes no video", self.name), True
+            return
+        yield "video", {}, {"step": 1}, False
+        shape = (body["height"], body["width"], 3)
+        for index in range(body["num_frames"]):
+            pixels = Tensor.from_numpy(np.full(shape, 40 * index, np.uint8))
+            yield "video", {"pixels": pixels}, {"index": index}, index == body["num_frames"] - 1

@@ -1,143 +1,96 @@
-"""Diffusers pipelines of random weights, tiny, and requests for them."""
+"""Requests for the tiny pipelines, and their bare twins."""
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers import (
-    AutoencoderKL,
-    FlowMatchEulerDiscreteScheduler,
-    FluxPipeline,
-    FluxTransformer2DModel,
-    SD3Transformer2DModel,
-    StableDiffusion3Pipeline,
-)
 
-from omnistage.stages.diffusion.tiny import make_tiny_qwen_image
+from omnistage.stages.diffusion.step_batcher import StepBatcher
+from omnistage.stages.diffusion.tiny import make_tiny
 
-Arguments = dict[str, Any]
+PROMPTS = ("a cat", "a red house by the sea", "rain", "two birds", "an old map of the world")
+GUIDANCE = {
+    "flux": "guidance_scale",
+    "qwen-image": "true_cfg_scale",
+    "sd3": "guidance_scale",
+    "wan": "guidance_scale",
+}
+TIMEOUT_S = 60
 
 
 @dataclass(frozen=True)
-class TinyPipeline:
-    """How to make one, and the arguments of request number n: seed, steps, guidance."""
+class Settings:
+    """One request."""
 
-    make: Callable[[], Any]
-    request: Callable[[int, int, float], Arguments]
+    seed: int
+    num_steps: int = 2
+    guidance: float = 1.0
+    height: int = 32
+    width: int = 32
 
-
-def embeddings(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def common(seed: int, num_steps: int) -> Arguments:
-    return {
-        "height": 64,
-        "width": 64,
-        "num_inference_steps": num_steps,
-        "generator": torch.Generator().manual_seed(seed),
-        "output_type": "pt",
-    }
-
-
-def small_vae(channels: int) -> AutoencoderKL:
-    return AutoencoderKL(
-        in_channels=3,
-        out_channels=3,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-        block_out_channels=(8, 8),
-        norm_num_groups=4,
-        latent_channels=channels,
-        sample_size=32,
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-        shift_factor=0.1,
-        scaling_factor=1.0,
-    )
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Of the tiny pipeline of this name; each time with a new generator."""
+        made: dict[str, Any] = {
+            "prompt": PROMPTS[self.seed % len(PROMPTS)],
+            "height": self.height,
+            "width": self.width,
+            "num_inference_steps": self.num_steps,
+            "generator": torch.Generator().manual_seed(self.seed),
+            "output_type": "pt",
+            GUIDANCE[name]: self.guidance,
+        }
+        if self.guidance > 1 and name != "flux":
+            made["negative_prompt"] = PROMPTS[(self.seed + 1) % len(PROMPTS)]
+        if name == "wan":
+            made["num_frames"] = 5
+        return made
 
 
-def qwen_image() -> Any:
-    torch.manual_seed(0)
-    return make_tiny_qwen_image()
+class Served:
+    """A pipeline below an engine, and a bare twin to compare with."""
+
+    def __init__(self, name: str, **options: Any) -> None:
+        self.name = name
+        self.bare, self.pipeline = quiet(make_tiny(name)), quiet(make_tiny(name))
+        once = Settings(0, 1, 3.0).arguments(name)
+        self.engine = StepBatcher(self.pipeline, once, doubled(once), **options)
+
+    def expected(self, settings: Settings, **more: Any) -> torch.Tensor:
+        """The bare pipeline's."""
+        with torch.inference_mode():
+            return made(self.bare(**{**settings.arguments(self.name), **more}))
+
+    def ask(self, settings: Settings, **more: Any) -> Any:
+        """A job of the engine."""
+        return self.engine.submit(**{**settings.arguments(self.name), **more})
 
 
-def qwen_image_request(seed: int, num_steps: int, guidance: float) -> Arguments:
-    length = 5 + seed % 3
-    return {
-        **common(seed, num_steps),
-        "prompt_embeds": embeddings(seed, 1, length, 32),
-        "prompt_embeds_mask": torch.ones(1, length, dtype=torch.long),
-        "negative_prompt_embeds": embeddings(seed + 100, 1, length, 32),
-        "negative_prompt_embeds_mask": torch.ones(1, length, dtype=torch.long),
-        "true_cfg_scale": guidance,
-    }
+def doubled(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for two prompts."""
+    texts = {name: [arguments[name]] * 2 for name in arguments if name.endswith("prompt")}
+    return {**arguments, **texts}
 
 
-def flux() -> Any:
-    torch.manual_seed(0)
-    transformer = FluxTransformer2DModel(
-        patch_size=1,
-        in_channels=16,
-        num_layers=1,
-        num_single_layers=1,
-        attention_head_dim=16,
-        num_attention_heads=2,
-        joint_attention_dim=32,
-        pooled_projection_dim=32,
-        axes_dims_rope=(4, 4, 8),
-        guidance_embeds=True,
-    )
-    scheduler = FlowMatchEulerDiscreteScheduler()
-    return FluxPipeline(scheduler, small_vae(4).eval(), None, None, None, None, transformer.eval())
+def quiet(pipeline: Any) -> Any:
+    """Without its progress bar."""
+    pipeline.set_progress_bar_config(disable=True)
+    return pipeline
 
 
-def flux_request(seed: int, num_steps: int, guidance: float) -> Arguments:
-    return {
-        **common(seed, num_steps),
-        "prompt_embeds": embeddings(seed, 1, 6, 32),
-        "pooled_prompt_embeds": embeddings(seed + 100, 1, 32),
-        "guidance_scale": guidance,
-    }
+def made(output: Any) -> torch.Tensor:
+    """Pictures or frames."""
+    (tensor,) = output.values()
+    assert isinstance(tensor, torch.Tensor)
+    return tensor
 
 
-def sd3() -> Any:
-    torch.manual_seed(0)
-    transformer = SD3Transformer2DModel(
-        sample_size=32,
-        patch_size=1,
-        in_channels=4,
-        num_layers=1,
-        attention_head_dim=8,
-        num_attention_heads=4,
-        joint_attention_dim=32,
-        caption_projection_dim=32,
-        pooled_projection_dim=64,
-        out_channels=4,
-    )
-    scheduler = FlowMatchEulerDiscreteScheduler()
-    vae = small_vae(4).eval()
-    return StableDiffusion3Pipeline(
-        transformer.eval(), scheduler, vae, None, None, None, None, None, None
-    )
+def result(job: Any) -> torch.Tensor:
+    """Of a job, when it is there."""
+    return made(job.result.result(TIMEOUT_S))
 
 
-def sd3_request(seed: int, num_steps: int, guidance: float) -> Arguments:
-    return {
-        **common(seed, num_steps),
-        "height": 32,
-        "width": 32,
-        "prompt_embeds": embeddings(seed, 1, 6, 32),
-        "negative_prompt_embeds": embeddings(seed + 100, 1, 6, 32),
-        "pooled_prompt_embeds": embeddings(seed + 200, 1, 64),
-        "negative_pooled_prompt_embeds": embeddings(seed + 300, 1, 64),
-        "guidance_scale": guidance,
-    }
-
-
-PIPELINES = {
-    "qwen-image": TinyPipeline(qwen_image, qwen_image_request),
-    "flux": TinyPipeline(flux, flux_request),
-    "sd3": TinyPipeline(sd3, sd3_request),
-}
+def error(actual: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference."""
+    assert actual.shape == expected.shape
+    return float((actual - expected).abs().max())

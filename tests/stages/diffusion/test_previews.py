@@ -7,26 +7,29 @@ from typing import Any
 import pytest
 import torch
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
-from support.tiny_pipelines import PIPELINES
+from support.tiny_pipelines import Served, Settings, error, quiet, result
 
 from omnistage.stages.diffusion.previews import ON_STEP, Previews, due_steps, predicted
-from omnistage.stages.diffusion.step_batcher import StepBatcher, find_denoiser
+from omnistage.stages.diffusion.switchboard import find_denoisers
 from omnistage.stages.diffusion.tasks import Tasks
+from omnistage.stages.diffusion.tiny import make_tiny
 
 STEPS = 6
+NAMES = ("qwen-image", "flux", "sd3")
+SIDE = 32
 
 
 def decode_qwen_image(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
     shape = (1, -1, 1, 1, 1)
     mean = torch.tensor(pipeline.vae.config.latents_mean).view(shape)
     std = torch.tensor(pipeline.vae.config.latents_std).view(shape)
-    unpacked = pipeline._unpack_latents(latents, 64, 64, pipeline.vae_scale_factor)
+    unpacked = pipeline._unpack_latents(latents, SIDE, SIDE, pipeline.vae_scale_factor)
     picture: torch.Tensor = pipeline.vae.decode(unpacked * std + mean).sample[:, :, 0]
     return picture
 
 
 def decode_flux(pipeline: Any, latents: torch.Tensor) -> torch.Tensor:
-    unpacked = pipeline._unpack_latents(latents, 64, 64, pipeline.vae_scale_factor)
+    unpacked = pipeline._unpack_latents(latents, SIDE, SIDE, pipeline.vae_scale_factor)
     return decode_sd3(pipeline, unpacked)
 
 
@@ -49,11 +52,11 @@ class Run:
     """One call with previews: its picture, its previews by step, and what went on inside."""
 
     def __init__(self, pipeline: Any, arguments: dict[str, Any], num_previews: int) -> None:
-        self.previews = Previews(pipeline, [find_denoiser(pipeline)], arguments, num_previews)
+        self.previews = Previews(pipeline, find_denoisers(pipeline), arguments, num_previews)
         self.made: dict[int, torch.Tensor] = {}
         self.latents: list[torch.Tensor] = []
         self.velocities: list[torch.Tensor] = []
-        denoiser = getattr(pipeline, find_denoiser(pipeline))
+        denoiser = next(iter(find_denoisers(pipeline).values()))
         hook = denoiser.register_forward_hook(lambda _, __, out: self.velocities.append(out[0]))
         with torch.inference_mode():
             self.picture = self.previews.pipeline(**arguments, **{ON_STEP: self._told}).images
@@ -67,7 +70,7 @@ class Run:
         return tensors
 
 
-@pytest.fixture(params=PIPELINES)
+@pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -75,8 +78,8 @@ def name(request: pytest.FixtureRequest) -> str:
 @torch.inference_mode()
 def test_a_preview_is_the_predicted_picture_decoded(name: str) -> None:
     """Without guidance: what the denoiser said is then what the scheduler was given."""
-    pipeline = PIPELINES[name].make()
-    arguments = PIPELINES[name].request(1, STEPS, 1.0)
+    pipeline = quiet(make_tiny(name))
+    arguments = Settings(1, STEPS, 1.0).arguments(name)
     run = Run(pipeline, arguments, 3)
     assert sorted(run.made) == [2, 3, 4]
     assert len(run.velocities) == STEPS, "a preview must not run the denoiser"
@@ -85,22 +88,22 @@ def test_a_preview_is_the_predicted_picture_decoded(name: str) -> None:
         clean = run.latents[step - 1] - sigma * run.velocities[step - 1]
         wanted = (DECODE[name](pipeline, clean) / 2 + 0.5).clamp(0, 1)
         assert torch.allclose(preview, wanted, atol=1e-5)
-    assert torch.equal(run.picture, pipeline(**PIPELINES[name].request(1, STEPS, 1.0)).images)
+    assert torch.equal(run.picture, pipeline(**Settings(1, STEPS, 1.0).arguments(name)).images)
 
 
 @torch.inference_mode()
 def test_previews_change_nothing_and_the_last_would_be_the_picture(name: str) -> None:
-    pipeline = PIPELINES[name].make()
-    request = PIPELINES[name].request
-    plain = pipeline(**request(2, STEPS, 3.0)).images
-    run = Run(pipeline, request(2, STEPS, 3.0), 3)
+    pipeline = quiet(make_tiny(name))
+    settings = Settings(2, STEPS, 3.0)
+    plain = pipeline(**settings.arguments(name)).images
+    run = Run(pipeline, settings.arguments(name), 3)
     assert torch.equal(run.picture, plain)
     last = run.previews.decode(run.previews.pipeline, run.latents[-1])
     assert torch.equal(last.images, plain)
 
 
 def test_previews_of_an_edit_cost_a_decoding_each_and_encode_nothing() -> None:
-    pipeline = Tasks.find(PIPELINES["qwen-image"].make()).image
+    pipeline = Tasks.find(quiet(make_tiny("qwen-image"))).image
     calls = Counter[str]()
     parts = {
         "text": pipeline.text_encoder,
@@ -109,23 +112,16 @@ def test_previews_of_an_edit_cost_a_decoding_each_and_encode_nothing() -> None:
     }
     for name, part in parts.items():
         part.register_forward_hook(lambda *_, name=name: calls.update([name]))
-    arguments = {
-        "prompt": "a cat",
-        "negative_prompt": "a dog",
-        "image": torch.rand(1, 3, 64, 64),
-        "height": 64,
-        "width": 64,
-        "num_inference_steps": STEPS,
-        "output_type": "pt",
-    }
+    picture = torch.rand(1, 3, SIDE, SIDE)
+    arguments = {**Settings(1, STEPS, 2.0).arguments("qwen-image"), "image": picture}
     run = Run(pipeline, arguments, 2)
     assert len(run.made) == 2
     assert calls == {"text": 2, "encode": 1, "decode": 3}
 
 
 def test_a_preview_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    pipeline = PIPELINES["sd3"].make()
-    arguments = PIPELINES["sd3"].request(1, STEPS, 1.0)
+    pipeline = quiet(make_tiny("sd3"))
+    arguments = Settings(1, STEPS, 1.0).arguments("sd3")
     previews = Previews(pipeline, ["transformer"], arguments, 3)
     assert previews.after_step(object(), 1, torch.zeros(1)) is None
     broken = previews.pipeline
@@ -151,12 +147,10 @@ def test_only_straight_lines_are_followed() -> None:
 
 
 def test_previews_beside_another_request_change_neither() -> None:
-    pipeline = PIPELINES["qwen-image"].make()
-    request = PIPELINES["qwen-image"].request
-    with torch.inference_mode():
-        wanted = [pipeline(**request(seed, STEPS, 2.0)).images for seed in (1, 2)]
-    arguments = request(1, STEPS, 2.0)
-    previews = Previews(pipeline, [find_denoiser(pipeline)], arguments, 3)
+    served = Served("qwen-image")
+    shown, other = Settings(1, STEPS, 2.0), Settings(2, STEPS, 2.0)
+    arguments = shown.arguments("qwen-image")
+    previews = Previews(served.pipeline, find_denoisers(served.pipeline), arguments, 3)
     seen: list[torch.Tensor] = []
 
     def told(running: Any, step: int, _: Any, tensors: Any) -> Any:
@@ -164,14 +158,14 @@ def test_previews_beside_another_request_change_neither() -> None:
         seen.extend([] if preview is None else [preview.images])
         return tensors
 
-    once = request(0, 1, 2.0)
-    engine = StepBatcher(pipeline, once, {**once, "num_images_per_prompt": 2})
     jobs = [
-        engine.submit(previews.pipeline, **arguments, **{ON_STEP: told}),
-        engine.submit(**request(2, STEPS, 2.0)),
+        served.engine.submit(previews.pipeline, **arguments, **{ON_STEP: told}),
+        served.ask(other),
     ]
-    made = [job.result.result(30).images for job in jobs]
-    engine.close()
-    for one, other in zip(made, wanted, strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
+    errors = [
+        error(result(job), served.expected(settings))
+        for job, settings in zip(jobs, (shown, other), strict=True)
+    ]
+    served.engine.close()
+    assert max(errors) < 1e-5
     assert len(seen) == 3

@@ -4,19 +4,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from omnistage.connectors import make_connector
-from omnistage.stages.diffusion.stage import DiffusionStage, to_uint8
+from omnistage.stages.diffusion.stage import DiffusionStage
 from omnistage.stages.stage import StagePorts
 
 
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"steps": 3}, "unknown engine argument steps; allowed: dtype"),
+        ({"steps": 3}, "unknown engine argument steps; allowed: compile, device, dtype"),
         ({"dtype": "int8"}, "dtype 'int8' is none of float32"),
-        ({"load_format": "dummy"}, "load_format"),
+        ({"load_format": "pt"}, "load_format 'pt' is none of auto, default, dummy"),
+        ({"offload": "disk"}, "offload 'disk' is none of sequential, layerwise"),
+        ({"device": "tpu"}, "device 'tpu' is none of cpu, cuda"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not there"),
+        ({"modules": {"dits": ["a"]}}, "unknown role 'dits'; allowed: dit, encoder"),
+        ({"modules": {"dit": "transformer"}}, "modules.dit: must be a list"),
+        ({"pipeline_class": "Pipe"}, "must be like my.module.Class"),
+        ({"pipeline_class": "nowhere.Pipe"}, "No module named 'nowhere'"),
+        ({"pipeline_class": "pathlib.Path"}, "has no from_pretrained"),
+        ({"compile": "yes"}, "compile: must be true or false"),
+        ({"compile": True, "offload": "layerwise"}, "compile: not with offload"),
     ],
 )
 def test_a_wrong_engine_argument_is_named(
@@ -29,9 +38,3 @@ def test_a_wrong_engine_argument_is_named(
         DiffusionStage(StagePorts("dit", "a", engine, {}, sender))
     sender.close()
     connector.destroy("dit.gateway")
-
-
-def test_pictures_are_rounded_and_clipped() -> None:
-    values = torch.tensor([-0.5, 0.0, 0.5, 1.5]).view(1, 2, 2, 1).expand(1, 2, 2, 3).numpy()
-    (picture,) = to_uint8(values)
-    assert picture[..., 0].tolist() == [[0, 0], [128, 255]]

@@ -7,14 +7,15 @@ import pytest
 import torch
 from diffusers import FluxKontextPipeline
 from PIL import Image
-from support.tiny_pipelines import PIPELINES
+from support.tiny_pipelines import Served, Settings, quiet, result
 
 from omnistage.stages.diffusion.edits import fitting_size, picture_arguments, pictures_for_warm_up
-from omnistage.stages.diffusion.step_batcher import StepBatcher
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.tiny import make_tiny
 from omnistage.stages.failure import RequestError
 
-SIDE = 64
+SIDE = 32
+NAMES = ("qwen-image", "flux", "sd3")
 
 
 def picture(seed: int) -> Any:
@@ -23,14 +24,12 @@ def picture(seed: int) -> Any:
 
 @pytest.fixture(scope="module")
 def qwen_image() -> Any:
-    pipeline = PIPELINES["qwen-image"].make()
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline
+    return quiet(make_tiny("qwen-image"))
 
 
-@pytest.mark.parametrize("name", PIPELINES)
+@pytest.mark.parametrize("name", NAMES)
 def test_all_that_diffusers_has_over_the_same_weights(name: str) -> None:
-    pipeline = PIPELINES[name].make()
+    pipeline = make_tiny(name)
     tasks = Tasks.find(pipeline)
     assert tasks.text is pipeline
     for edits in (tasks.image, tasks.mask):
@@ -47,7 +46,7 @@ def test_a_pipeline_for_edits_is_its_own(qwen_image: Any) -> None:
     assert Tasks.find(mask).mask is mask
     assert set(pictures_for_warm_up(mask)) == {"image", "mask_image"}
     assert set(pictures_for_warm_up(qwen_image)) == set()
-    flux = PIPELINES["flux"].make()
+    flux = make_tiny("flux")
     kontext = FluxKontextPipeline(**flux.components)
     assert Tasks.find(kontext).text is kontext
     assert Tasks.find(kontext).image is kontext
@@ -69,27 +68,25 @@ def test_what_there_is_no_pipeline_for_is_a_400(qwen_image: Any) -> None:
 
 
 @pytest.mark.parametrize("has_mask", [False, True])
-def test_edits_beside_pictures_from_words_equal_the_bare_pipelines(
-    qwen_image: Any, has_mask: bool
-) -> None:
-    tasks = Tasks.find(qwen_image)
-    edits = tasks.choose(1, has_mask)
+def test_edits_beside_pictures_from_words_equal_the_bare_pipelines(has_mask: bool) -> None:
+    served = Served("qwen-image")
     mask = np.zeros((SIDE, SIDE), np.uint8)
-    mask[:32] = 255
-    given = picture_arguments(edits, [picture(1)], mask if has_mask else None, {"width"})
+    mask[:16] = 255
+    words, wish = Settings(1, 4, 2.0), Settings(2, 4, 2.0)
 
-    def request(seed: int) -> dict[str, Any]:
-        return PIPELINES["qwen-image"].request(seed, 4, 2.0)
+    def edit(pipeline: Any) -> tuple[Any, dict[str, Any]]:
+        edits = Tasks.find(pipeline).choose(1, has_mask)
+        arguments = wish.arguments("qwen-image")
+        given = picture_arguments(edits, [picture(1)], mask if has_mask else None, arguments)
+        return edits, {**arguments, **given}
 
+    bare, arguments = edit(served.bare)
     with torch.inference_mode():
-        wanted = [qwen_image(**request(1)).images, edits(**request(2), **given).images]
-    once = {**request(0), "num_inference_steps": 1}
-    engine = StepBatcher(qwen_image, once, {**once, "num_images_per_prompt": 2})
-    try:
-        jobs = [engine.submit(**request(1)), engine.submit(edits, **request(2), **given)]
-        made = [job.result.result(30).images for job in jobs]
-    finally:
-        engine.close()
+        wanted = [served.expected(words), bare(**arguments).images]
+    edits, arguments = edit(served.pipeline)
+    jobs = [served.ask(words), served.engine.submit(edits, **arguments)]
+    made = [result(job) for job in jobs]
+    served.engine.close()
     for one, other in zip(made, wanted, strict=True):
         assert torch.allclose(one, other, atol=1e-5)
     assert (made[0] - made[1]).abs().max() > 1e-2
@@ -112,6 +109,6 @@ def test_an_edit_has_the_size_of_its_picture(
 
 def test_the_alpha_channel_is_the_vae_s(qwen_image: Any) -> None:
     assert not makes_alpha(qwen_image)
-    with_alpha = PIPELINES["sd3"].make()
+    with_alpha = make_tiny("sd3")
     with_alpha.vae.register_to_config(out_channels=4)
     assert makes_alpha(with_alpha)

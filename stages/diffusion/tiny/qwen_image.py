@@ -1,51 +1,30 @@
-"""`omnistage tiny qwen-image`: a Qwen-Image pipeline of random weights, a megabyte or two."""
+"""A tiny Qwen-Image."""
 
-from pathlib import Path
-
-import torch
 from diffusers import (
     AutoencoderKLQwenImage,
     FlowMatchEulerDiscreteScheduler,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-)
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from omnistage.stages.qwen3_omni.tiny_tokenizer import make_tokenizer
-
-TEXT_SIZE = 32
-
-
-def write_tiny_qwen_image(folder: Path, seed: int = 0) -> None:
-    """Write the pipeline's folder; the same for the same seed."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        pipeline = make_tiny_qwen_image()
-    pipeline.save_pretrained(folder)
+from omnistage.stages.diffusion.tiny.parts import TEXT_SIZE, TOKENIZER, make_tokenizer
 
 
 def make_tiny_qwen_image() -> QwenImagePipeline:
     """The pipeline with the real one's parts, each as small as it can be."""
-    tokenizer = make_tokenizer()
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.tokenizer, pad_token="<|endoftext|>", eos_token="<|im_end|>"
-    )
     text = Qwen2_5_VLConfig(
         text_config={
-            "vocab_size": tokenizer.padded_size,
+            "vocab_size": TOKENIZER.padded_size,
             "hidden_size": TEXT_SIZE,
             "intermediate_size": 64,
             "num_hidden_layers": 2,
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
-            "pad_token_id": tokenizer.id("<|endoftext|>"),
-            "bos_token_id": tokenizer.id("<|im_start|>"),
-            "eos_token_id": tokenizer.id("<|im_end|>"),
+            "pad_token_id": TOKENIZER.id("<|endoftext|>"),
+            "bos_token_id": TOKENIZER.id("<|im_start|>"),
+            "eos_token_id": TOKENIZER.id("<|im_end|>"),
         },
         vision_config={
             "depth": 1,
@@ -77,4 +56,4 @@ def make_tiny_qwen_image() -> QwenImagePipeline:
     )
     scheduler = FlowMatchEulerDiscreteScheduler()
     encoder = Qwen2_5_VLForConditionalGeneration(text)
-    return QwenImagePipeline(scheduler, vae, encoder.eval(), fast, transformer)
+    return QwenImagePipeline(scheduler, vae, encoder.eval(), make_tokenizer(), transformer)

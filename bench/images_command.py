@@ -1,0 +1,113 @@
+"""`omnistage bench images`: its options, and what it prints and writes."""
+
+import asyncio
+import statistics
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from omnistage.bench.options import check_place, command_line, numbers, read_object
+
+if TYPE_CHECKING:
+    from omnistage.bench.images import PictureReport
+
+MS = 1000.0
+
+
+def images(
+    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
+    concurrency: Annotated[str, typer.Option(help="Requests at once; levels by commas.")] = "1,4",
+    requests: Annotated[
+        int | None, typer.Option(min=1, help="Of a level in a round. Default: 4 a stream.")
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="How often the levels take turns.")] = 3,
+    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT. Default: the server's.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Default: the server's.")] = None,
+    extra_body: Annotated[str, typer.Option(help="JSON of further body fields.")] = "{}",
+    bare: Annotated[
+        str | None,
+        typer.Option(help="A pipeline's folder: single requests in turns with its bare calls."),
+    ] = None,
+    pairs: Annotated[int, typer.Option(min=2, help="How many of these turns.")] = 20,
+    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
+    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for an answer.")] = 600,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="File for every sample and figure.")
+    ] = None,
+) -> None:
+    """Load a server with requests for pictures: images/s, latency, and over the bare pipeline."""
+    from omnistage.bench.images import PicturePlan, measure
+
+    body: dict[str, Any] = {}
+    if size is not None:
+        body["size"] = size
+    if steps is not None:
+        body["num_inference_steps"] = steps
+    try:
+        check_place("--json", json_file, ".json")
+        body |= read_object("--extra-body", extra_body)
+        levels = numbers("--concurrency", concurrency, int)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    plan = PicturePlan(url, body, levels, requests, rounds, pairs if bare else 0, timeout, api_key)
+    make_bare = None
+    if bare is not None:
+        from omnistage.bench.bare import load_bare
+
+        make_bare = load_bare(bare, body)
+    console = Console()
+    try:
+        report = asyncio.run(measure(plan, make_bare, command_line(sys.argv, api_key)))
+    except ValueError as error:
+        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        raise typer.Exit(1) from None
+    show(console, report)
+    if json_file is not None:
+        json_file.write_text(report.model_dump_json() + "\n", "utf-8")
+    if any(level.errors for level in report.levels):
+        raise typer.Exit(1)
+
+
+def show(console: Console, report: "PictureReport") -> None:
+    """Print the figures."""
+    table = Table(title="images/s: median of the rounds and their range")
+    for name in (
+        "at once",
+        "requests",
+        "failed",
+        "images/s",
+        "range",
+        "p50 ms",
+        "p90 ms",
+        "p99 ms",
+    ):
+        table.add_column(name, justify="right")
+    for level in report.levels:
+        rates, latency = level.images_per_s, level.latency_s
+        times = ("p50", "p90", "p99") if latency is not None else ()
+        table.add_row(
+            str(level.concurrency),
+            str(len(level.samples)),
+            str(len(level.errors)),
+            f"{statistics.median(rates):.3f}",
+            f"{min(rates):.3f} - {max(rates):.3f}",
+            *(f"{getattr(latency, name) * MS:.1f}" for name in times),
+        )
+    console.print(table)
+    if report.pairs is not None:
+        low, median, high = report.pairs.ratio_quartiles
+        served = statistics.median(report.pairs.served_s) * MS
+        alone = statistics.median(report.pairs.bare_s) * MS
+        console.print(
+            f"over the bare pipeline: {median:.3f} (quartiles {low:.3f} - {high:.3f}) in "
+            f"{len(report.pairs.bare_s)} pairs; medians {served:.1f} ms and {alone:.1f} ms",
+            highlight=False,
+            soft_wrap=True,
+        )
+    for level in report.levels:
+        for error in sorted(set(level.errors)):
+            console.print(error, markup=False, highlight=False, style="red", soft_wrap=True)

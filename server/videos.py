@@ -1,0 +1,89 @@
+"""POST /v1/videos/sync: a video in the answer. Ours, not OpenAI's."""
+
+import asyncio
+import io
+from contextlib import aclosing
+from fractions import Fraction
+from typing import Annotated
+from uuid import uuid4
+
+import av
+from fastapi import Request as HttpRequest
+from fastapi import Response
+from PIL import Image
+from pydantic import BaseModel, ConfigDict, Field
+
+from omnistage.server.errors import ApiError
+from omnistage.server.models import check_model
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.request import ImageOutput, Request
+from omnistage.server.schema import Count, Number, Seed
+from omnistage.server.whole_answer import warning_headers, whole_answer
+
+MEDIA_TYPE = "video/mp4"
+DEFAULT_FPS = 16
+# Of h264 with colours in quarter size, which every player knows.
+CODEC, PIXEL_FORMAT = "libx264", "yuv420p"
+Side = Annotated[Count, Field(ge=16, le=4096, multiple_of=2)]
+
+
+class VideoRequest(BaseModel):
+    """What a client can say; what the pipeline cannot make is its own refusal."""
+
+    model_config = ConfigDict(extra="allow")
+
+    prompt: Annotated[str, Field(min_length=1, max_length=32_000)]
+    model: str | None = None
+    negative_prompt: Annotated[str, Field(max_length=32_000)] | None = None
+    width: Side | None = None
+    height: Side | None = None
+    num_frames: Annotated[Count, Field(ge=1, le=1024)] | None = None
+    fps: Annotated[Count, Field(ge=1, le=120)] = DEFAULT_FPS
+    num_inference_steps: Annotated[Count, Field(ge=1, le=1000)] | None = None
+    guidance_scale: Annotated[Number, Field(ge=0, le=100)] | None = None
+    seed: Seed | None = None
+
+
+class Videos:
+    """Answers video requests by running them through the graph."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self._orchestrator = orchestrator
+
+    async def create(self, asked: VideoRequest, http: HttpRequest) -> Response:
+        """Validate and admit, then make all frames."""
+        graph = self._orchestrator.graph
+        check_model(asked.model, graph.model)
+        if "video" not in graph.outputs:
+            makes = ", ".join(sorted(graph.outputs))
+            raise ApiError(
+                400, f"This model makes no videos; it makes {makes}.", code="unsupported_model"
+            )
+        body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
+        request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
+        self._orchestrator.admit(request.outputs)
+        headers = warning_headers(sorted(asked.model_extra or {}))
+        making = self._make(request, asked.fps)
+        return await whole_answer(http, request.id, making, headers, MEDIA_TYPE)
+
+    async def _make(self, request: Request, fps: int) -> bytes:
+        frames: list[ImageOutput] = []
+        async with aclosing(self._orchestrator.run(request)) as outputs:
+            async for output in outputs:
+                if isinstance(output, ImageOutput) and output.pixels:
+                    frames.append(output)
+        return await asyncio.to_thread(encode, frames, fps)
+
+
+def encode(frames: list[ImageOutput], fps: int) -> bytes:
+    """An mp4 of frames of even sides."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream(CODEC, rate=Fraction(fps))
+        stream.width, stream.height = frames[0].width, frames[0].height
+        stream.pix_fmt = PIXEL_FORMAT
+        for frame in frames:
+            picture = Image.frombuffer("RGB", (frame.width, frame.height), frame.pixels)
+            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+        container.mux(stream.encode())
+    return buffer.getvalue()

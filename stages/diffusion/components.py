@@ -1,0 +1,142 @@
+"""Which modules of a pipeline denoise, encode, decode, or just stay: declared, or found."""
+
+import inspect
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from diffusers import DiffusionPipeline
+from torch.nn import Module
+
+logger = logging.getLogger(__name__)
+
+TIMES = frozenset({"timestep", "timesteps", "timestep_ratio", "t", "r", "sigma"})
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Roles:
+    """Dotted names of modules, as a graph file declares them; a role that is None is found."""
+
+    dit: Names | None = None
+    encoder: Names | None = None
+    vae: Names | None = None
+    resident: Names | None = None
+
+    @classmethod
+    def of(cls, declared: Any) -> "Roles":
+        """The engine argument `modules`; raises ValueError."""
+        known = [one.name for one in fields(cls)]
+        if not isinstance(declared, Mapping):
+            raise ValueError(f"modules: must be a mapping of {', '.join(known)}")
+        for role, names in declared.items():
+            if role not in known:
+                raise ValueError(f"modules: unknown role {role!r}; allowed: {', '.join(known)}")
+            if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
+                raise ValueError(f"modules.{role}: must be a list of dotted names, not {names!r}")
+        return cls(**{role: tuple(names) for role, names in declared.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A pipeline's modules by role and dotted name; each is there once."""
+
+    dit: dict[str, Module] = field(default_factory=dict)
+    encoder: dict[str, Module] = field(default_factory=dict)
+    vae: dict[str, Module] = field(default_factory=dict)
+    resident: dict[str, Module] = field(default_factory=dict)
+
+    @property
+    def moved(self) -> dict[str, Module]:
+        """Those that need not be on the device together."""
+        return {**self.encoder, **self.dit, **self.vae}
+
+    @classmethod
+    def find(cls, pipeline: Any, roles: Roles | None = None) -> "Parts":
+        """Raises ValueError for a name that is not there and if nothing denoises."""
+        parts, taken = cls(), list[Module]()
+        roles = roles or Roles()
+        for role in (one.name for one in fields(cls)):
+            for name in getattr(roles, role) or ():
+                module = _resolve(pipeline, name)
+                if not isinstance(module, Module):
+                    logger.warning("modules.%s: %s is no module: left out", role, name)
+                elif not any(module is one for one in taken):
+                    taken.append(module)
+                    getattr(parts, role)[name] = module
+        for name, module, role in _found(pipeline):
+            if getattr(roles, role) is None and not any(overlap(module, one) for one in taken):
+                taken.append(module)
+                getattr(parts, role)[name] = module
+        if not parts.dit:
+            names = ", ".join(name for name, _ in modules_in(pipeline)) or "none"
+            raise ValueError(
+                f"{type(pipeline).__name__} has no denoiser that can be found (modules: {names}); "
+                "name it in the graph: engine: {modules: {dit: [name]}}"
+            )
+        return parts
+
+
+def modules_in(owner: Any, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    """A pipeline's modules, and those of the pipelines that it is made of, by dotted name."""
+    for name, part in _members(owner).items():
+        if isinstance(part, DiffusionPipeline):
+            yield from modules_in(part, f"{prefix}{name}.")
+        elif isinstance(part, Module):
+            yield f"{prefix}{name}", part
+
+
+def _members(owner: Any) -> Mapping[str, Any]:
+    if isinstance(owner, DiffusionPipeline):
+        components: Mapping[str, Any] = owner.components
+        return components
+    children = dict(owner.named_children()) if isinstance(owner, Module) else {}
+    return {**getattr(owner, "__dict__", {}), **children}
+
+
+def _found(owner: Any) -> Iterator[tuple[str, Module, str]]:
+    """Name, module and role of what nobody declared, by the pipeline's own order of offloading."""
+    for name, module in modules_in(owner):
+        prefix, _, own = name.rpartition(".")
+        holder = _resolve(owner, prefix) if prefix else owner
+        order = getattr(holder, "model_cpu_offload_seq", None) or ""
+        yield name, module, _role(own, module, holder, [one.strip() for one in order.split("->")])
+
+
+def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
+    if "controlnet" in type(module).__name__.lower():
+        return "resident"  # runs at each step, beside the denoiser
+    if callable(getattr(module, "decode", None)):
+        return "vae"
+    if TIMES & inspect.signature(module.forward).parameters.keys():
+        return "dit"
+    if name in getattr(holder, "_exclude_from_cpu_offload", ()):
+        return "resident"
+    members = _members(holder)
+    steps = [
+        one
+        for one in order
+        if isinstance(members.get(one), Module) and _role(one, members[one], holder, []) == "dit"
+    ]
+    if name in order and steps and order.index(name) > order.index(steps[-1]):
+        return "vae"
+    return "encoder"
+
+
+def _resolve(owner: Any, name: str) -> Any:
+    """What a dotted name stands for; raises ValueError."""
+    found = owner
+    for part in name.split("."):
+        if not hasattr(found, part):
+            known = ", ".join(one for one, _ in modules_in(owner)) or "none"
+            raise ValueError(f"{type(owner).__name__} has no {name}; its modules: {known}")
+        found = getattr(found, part)
+    return found
+
+
+def overlap(one: Module, other: Module) -> bool:
+    """Whether one is the other, or a part of it."""
+    return any(part is one for part in other.modules()) or any(
+        part is other for part in one.modules()
+    )

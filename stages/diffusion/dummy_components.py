@@ -1,0 +1,89 @@
+"""A pipeline's modules of their real sizes with random weights, from their configurations alone."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import init_empty_weights
+from diffusers import pipelines
+from torch.nn import Module, Parameter
+from transformers import PreTrainedModel
+
+from omnistage.stages.dummy_weights import fill_with_dummy_weights
+
+INDEX = "model_index.json"
+
+
+def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
+    """The modules that a pipeline's folder names. Weights are on the meta device, buffers real."""
+    index = json.loads((folder / INDEX).read_text())
+    named = {
+        name: _class_of(*entry)
+        for name, entry in index.items()
+        if not name.startswith("_") and isinstance(entry, list) and entry[0] is not None
+    }
+    return {
+        name: _empty(made, folder / name, dtype)
+        for name, made in named.items()
+        if issubclass(made, Module)
+    }
+
+
+def fill(module: Module, device: torch.device) -> None:
+    """Random weights instead of the empty ones, and all that it has on the device."""
+    made: dict[int, Parameter] = {}  # a weight may be in several places
+    for part in module.modules():
+        for name, weight in part._parameters.items():
+            if weight is not None and weight.is_meta:
+                if id(weight) not in made:
+                    values = torch.empty_like(weight, device=device)
+                    made[id(weight)] = Parameter(values, requires_grad=False)
+                part._parameters[name] = made[id(weight)]
+    fill_with_dummy_weights(module.named_parameters())
+    module.to(device)
+
+
+def num_bytes(module: Module) -> int:
+    """Of what a file of it has: parameters and saved buffers, each once."""
+    saved = {id(one): one for one in module.state_dict(keep_vars=True).values()}
+    return sum(one.numel() * one.itemsize for one in saved.values())
+
+
+def _class_of(library: str, name: str) -> type:
+    """As Diffusers finds it: in one of its pipelines, else in a library."""
+    module = getattr(pipelines, library, None) or import_module(library)
+    found: type = getattr(module, name)
+    return found
+
+
+def _empty(made: Any, folder: Path, dtype: torch.dtype) -> Module:
+    with init_empty_weights(include_buffers=False), _default_dtype(dtype):
+        if issubclass(made, PreTrainedModel):
+            config = made.config_class.from_pretrained(folder)
+            module: Module = made._from_config(config, dtype=dtype)
+        else:
+            module = made.from_config(made.load_config(folder))
+    kept = set(getattr(made, "_keep_in_fp32_modules", None) or ())
+    if issubclass(made, PreTrainedModel):
+        made.tie_weights(module)
+        kept = kept if dtype is torch.float16 else set()
+        kept |= set(getattr(made, "_keep_in_fp32_modules_strict", None) or ())
+    saved = module.state_dict(keep_vars=True)  # computed buffers that no file has stay as they are
+    for name, weight in saved.items():
+        if weight.is_floating_point():
+            weight.data = weight.data.to(torch.float32 if kept & set(name.split(".")) else dtype)
+    return module.eval()
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -1,0 +1,85 @@
+"""What a pipeline returns, in whatever form, as pictures; checked against what was asked for."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from omnistage.stages.failure import RequestError
+
+Picture = npt.NDArray[np.uint8]
+KEYS = ("images", "frames", "image", "video")
+CHANNELS = (1, 3, 4)
+
+
+def pictures_of(result: Any, num: int) -> list[Picture]:
+    """Pictures [height, width, channels], as many as asked for; of a video its frames.
+
+    A result is a mapping (`images`, or `frames` of videos), a tensor [n, channels, height, width],
+    an array [n, height, width, channels], or a list of tensors, arrays and PIL's pictures, all of
+    0..1 or whole numbers of 0..255. Raises RequestError for any other, and for pictures that are
+    missing: None, or too few.
+    """
+    pictures, is_video = _unwrapped(result)
+    if is_video:
+        _check_count(len(pictures), num)
+        pictures = pictures[0] if num else []
+    else:
+        _check_count(len(pictures), num)
+    missing = [index + 1 for index, picture in enumerate(pictures) if picture is None]
+    if missing:
+        raise _wrong(f"made no picture {missing[0]} of {len(pictures)}")
+    return to_uint8(pictures)
+
+
+def to_uint8(pictures: Iterable[Any]) -> list[Picture]:
+    """Pictures [height, width, channels] of 0..255; raises RequestError for what is none."""
+    return [_picture(one) for one in pictures]
+
+
+def _picture(picture: Any) -> Picture:
+    if isinstance(picture, torch.Tensor):
+        values = picture.detach().cpu()
+        values = values.float() if values.is_floating_point() else values
+        array = np.moveaxis(values.numpy(), 0, -1) if values.dim() == 3 else values.numpy()
+    else:
+        array = np.asarray(picture)
+    if array.ndim == 2:
+        array = array[..., None]
+    if array.ndim != 3 or array.shape[-1] not in CHANNELS or 0 in array.shape:
+        raise _wrong(f"made a picture of shape {list(np.shape(picture))}")
+    if array.dtype != np.uint8:
+        if not np.issubdtype(array.dtype, np.floating):
+            raise _wrong(f"made a picture of {array.dtype}")
+        array = (np.nan_to_num(array).clip(0, 1) * 255).round().astype(np.uint8)
+    return np.ascontiguousarray(np.repeat(array, 3, -1) if array.shape[-1] == 1 else array)
+
+
+def _unwrapped(result: Any) -> tuple[Any, bool]:
+    """The pictures, one after the other; and whether they are videos."""
+    if isinstance(result, Mapping):
+        key = next((one for one in KEYS if result.get(one) is not None), None)
+        if key is None:
+            raise _wrong(f"returned {', '.join(map(str, result)) or 'an empty mapping'} only")
+        pictures, _ = _unwrapped(result[key])
+        return pictures, key in ("frames", "video")
+    if isinstance(result, tuple) and len(result) == 1:  # of a call with return_dict=False
+        return _unwrapped(result[0])
+    if isinstance(result, torch.Tensor | np.ndarray):
+        if result.ndim < 4:
+            raise _wrong(f"returned a {type(result).__name__} of shape {list(result.shape)}")
+        return result, False
+    if isinstance(result, Sequence) and not isinstance(result, str | bytes):
+        return result, False
+    raise _wrong(f"returned a {type(result).__name__}")
+
+
+def _check_count(made: int, num: int) -> None:
+    if made != num:
+        raise _wrong(f"made {made} pictures for a batch of {num}")
+
+
+def _wrong(what: str) -> RequestError:
+    return RequestError(500, f"The pipeline {what}.", code="bad_pipeline_output")

@@ -1,0 +1,31 @@
+"""`omnistage tiny`: pipelines of random weights, a megabyte or two each."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from omnistage.stages.diffusion.tiny.flux import make_tiny_flux
+from omnistage.stages.diffusion.tiny.qwen_image import make_tiny_qwen_image
+from omnistage.stages.diffusion.tiny.sd3 import make_tiny_sd3
+from omnistage.stages.diffusion.tiny.wan import make_tiny_wan
+
+MAKERS: Mapping[str, Callable[[], Any]] = {
+    "flux": make_tiny_flux,
+    "qwen-image": make_tiny_qwen_image,
+    "sd3": make_tiny_sd3,
+    "wan": make_tiny_wan,
+}
+
+
+def make_tiny(name: str, seed: int = 0) -> Any:
+    """A pipeline; the same for the same seed."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return MAKERS[name]()
+
+
+def write_tiny(name: str, folder: Path, seed: int = 0) -> None:
+    """The pipeline's folder."""
+    make_tiny(name, seed).save_pretrained(folder)

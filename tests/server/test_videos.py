@@ -1,0 +1,71 @@
+"""POST /v1/videos/sync over a stage that sends frames."""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+from support.gateway import MODEL, RunningGateway, running_gateway
+
+VIDEOS = {
+    "model": MODEL,
+    "stages": {"camera": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"image": "camera", "video": "camera"},
+}
+ASKED = {"prompt": "a cat", "width": 64, "height": 48, "num_frames": 5}
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("videos"), VIDEOS) as running:
+        yield running
+
+
+def ask(gateway: RunningGateway, **more: Any) -> httpx.Response:
+    with httpx.Client(base_url=gateway.url, timeout=10) as client:
+        return client.post("/v1/videos/sync", json={**ASKED, **more})
+
+
+def test_frames_become_an_mp4(videos: RunningGateway) -> None:
+    answer = ask(videos, fps=8)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "video/mp4"
+    with av.open(io.BytesIO(answer.content)) as container:
+        (stream,) = container.streams.video
+        assert stream.average_rate == 8
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert [frame.shape for frame in frames] == [(48, 64, 3)] * 5
+    greys = [float(np.mean(frame)) for frame in frames]  # the stage makes each lighter by 40
+    assert np.allclose(greys, [40 * index for index in range(5)], atol=4)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("prompt", ""), ("width", 63), ("height", 8), ("num_frames", 0), ("fps", 0), ("seed", "a")],
+)
+def test_what_cannot_be_made_is_a_400(field: str, value: Any, videos: RunningGateway) -> None:
+    answer = ask(videos, **{field: value})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
+
+
+def test_the_stage_s_refusal_is_the_client_s(videos: RunningGateway) -> None:
+    answer = ask(videos, prompt="refuse")
+    assert answer.status_code == 400
+    assert "makes no video" in answer.json()["error"]["message"]
+
+
+def test_unknown_fields_are_named(videos: RunningGateway) -> None:
+    answer = ask(videos, colour="red")
+    assert answer.status_code == 200
+    assert "colour" in answer.headers["x-omnistage-warning"]
+
+
+def test_a_model_without_videos_says_so(gateway: RunningGateway) -> None:
+    answer = ask(gateway)
+    assert answer.status_code == 400
+    assert "makes no videos; it makes audio, text" in answer.json()["error"]["message"]

@@ -1,0 +1,37 @@
+"""A stage without a gateway: what it sends is kept."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.diffusion.stage import DiffusionStage
+from omnistage.stages.stage import StagePorts
+
+
+class Outputs:
+    """In place of the channel to the gateway."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[str, list[Chunk]] = defaultdict(list)
+
+    def send(self, chunk: Chunk) -> None:
+        """Keep it."""
+        self.chunks[chunk.request_id].append(chunk)
+
+    def pixels(self, request_id: str) -> npt.NDArray[np.uint8]:
+        """All pictures or frames of a request: [n, height, width, 3]."""
+        sent = [chunk for chunk in self.chunks[request_id] if "pixels" in chunk.tensors]
+        assert [chunk.last for chunk in sent] == [False] * (len(sent) - 1) + [True]
+        return np.stack([chunk.tensors["pixels"].numpy() for chunk in sent])
+
+
+def stage_over(folder: Path, **warm_up: Any) -> tuple[DiffusionStage, Outputs]:
+    """A diffusion stage that serves a pipeline's folder, not yet started."""
+    outputs = Outputs()
+    sender: Any = outputs
+    ports = StagePorts("dit", str(folder), {"warm_up": warm_up, "dtype": "float32"}, {}, sender)
+    return DiffusionStage(ports), outputs
