@@ -37,5 +37,8 @@ KINDS = {
     "diffusers": Kind(
         "omnistage.stages.diffusion.stage:DiffusionStage", frozenset({"image"}), samples=False
     ),
+    "qwen_image.text_encoder": Kind(
+        "omnistage.stages.qwen_image.text_encoder:TextEncoder", frozenset(), samples=False
+    ),
     "vllm.text": Kind("omnistage.stages.vllm.text:TextStage", frozenset({"text"})),
 }

@@ -12,7 +12,9 @@ import numpy.typing as npt
 import torch
 from diffusers import DiffusionPipeline
 
-from omnistage.connectors.chunk import Tensor
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
+from omnistage.stages.diffusion.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.failure import RequestError
@@ -20,7 +22,7 @@ from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up"})
+OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up", "without"})
 # Fields of a request that are arguments of a pipeline, if it has them.
 ARGUMENTS = (
     "negative_prompt",
@@ -38,7 +40,8 @@ class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
     `engine`: `dtype`, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that
-    come before the first request, such as a small height and width).
+    come before the first request, such as a small height and width), `without` (components that are
+    not loaded: a stage upstream does their work).
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -52,6 +55,7 @@ class DiffusionStage:
         self._ports = ports
         self._dtype = dtype_of(dtype)
         self._running: set[str] = set()
+        self._upstream = Upstream(ports) if ports.upstream else None
 
     async def start(self) -> dict[str, Any]:
         """Load, and make two pictures."""
@@ -59,12 +63,15 @@ class DiffusionStage:
         return {}
 
     def _load(self) -> StepBatcher:
-        pipeline = DiffusionPipeline.from_pretrained(self._ports.model, torch_dtype=self._dtype)
-        pipeline.to("cuda" if torch.cuda.is_available() else "cpu")
+        model, without = self._ports.model, dict.fromkeys(self._ports.engine.get("without", ()))
+        pipeline = DiffusionPipeline.from_pretrained(model, torch_dtype=self._dtype, **without)
+        self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        pipeline.to(self._device)
         pipeline.set_progress_bar_config(disable=True)
         self._known = inspect.signature(pipeline.__call__).parameters
+        prompt = blank_embeds(model, self._dtype) if self._upstream else {"prompt": "A warm-up."}
         once = {
-            "prompt": "A warm-up.",
+            **prompt,
             "num_inference_steps": 1,
             **self._ports.engine.get("warm_up", {}),
         }
@@ -74,13 +81,15 @@ class DiffusionStage:
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
         loop = asyncio.get_running_loop()
-        body = meta["body"]
+        request = meta.get("request", meta)
+        prompt = await self._prompt(request_id, meta)
 
         def told(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
             loop.call_soon_threadsafe(self._tell_step, request_id, step + 1)
             return tensors
 
-        job = self._engine.submit(**self._arguments(body, meta.get("seed"), told))
+        arguments = self._arguments(request["body"], request.get("seed"), told)
+        job = self._engine.submit(**prompt, **arguments)
         self._running.add(request_id)
         try:
             result = await awaited(job.result)
@@ -97,6 +106,18 @@ class DiffusionStage:
             last = index == len(pictures) - 1
             self._ports.send_output(request_id, "image", {"index": index}, tensors, last)
 
+    async def _prompt(self, request_id: str, meta: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The prompt as arguments of the pipeline: its text, or what the stage upstream made of it."""
+        if self._upstream is None:
+            return {"prompt": meta["body"]["prompt"]}
+        embeds = await self._upstream.receive(request_id, meta["embeds"])
+        return embeds.arguments(self._device, self._dtype)
+
+    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+        """Rows of a prompt's embeddings."""
+        if self._upstream is not None:
+            self._upstream.take(receiver, chunk)
+
     def _tell_step(self, request_id: str, step: int) -> None:
         """A step may be told after its request was cancelled: nobody waits for it then."""
         if request_id in self._running:
@@ -105,7 +126,7 @@ class DiffusionStage:
     def _arguments(
         self, body: Mapping[str, Any], seed: int | None, told: Callable[..., Any]
     ) -> dict[str, Any]:
-        arguments = {"prompt": body["prompt"], COUNT: body.get("n", 1), "output_type": "np"}
+        arguments: dict[str, Any] = {COUNT: body.get("n", 1), "output_type": "np"}
         for name in ARGUMENTS:
             if body.get(name) is None:
                 continue

@@ -14,7 +14,7 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 
-from omnistage.stages.diffusion.tiny import make_tiny_qwen_image
+from omnistage.stages.diffusion.tiny import TEXT_SIZE, make_tiny_qwen_image
 
 Arguments = dict[str, Any]
 
@@ -67,9 +67,9 @@ def qwen_image_request(seed: int, num_steps: int, guidance: float) -> Arguments:
     length = 5 + seed % 3
     return {
         **common(seed, num_steps),
-        "prompt_embeds": embeddings(seed, 1, length, 32),
+        "prompt_embeds": embeddings(seed, 1, length, TEXT_SIZE),
         "prompt_embeds_mask": torch.ones(1, length, dtype=torch.long),
-        "negative_prompt_embeds": embeddings(seed + 100, 1, length, 32),
+        "negative_prompt_embeds": embeddings(seed + 100, 1, length, TEXT_SIZE),
         "negative_prompt_embeds_mask": torch.ones(1, length, dtype=torch.long),
         "true_cfg_scale": guidance,
     }
