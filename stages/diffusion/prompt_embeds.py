@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from diffusers import DiffusionPipeline
 from transformers import AutoConfig
 
 from omnistage.connectors.chunk import Chunk
@@ -16,6 +17,7 @@ from omnistage.stages.vllm.ledger import Held, Ledger
 from omnistage.stages.watch import Watch, overdue
 
 BLANK_LENGTH = 8
+TEXT_PARTS = ("text_encoder", "tokenizer")
 
 
 class PromptEmbeds:
@@ -101,10 +103,21 @@ class Upstream:
         if self._ledger is not None:
             self._ledger.write(Held.LATE_INPUTS, len(self._waiting))
 
+    def close(self) -> None:
+        """Let the ledger go."""
+        if self._ledger is not None:
+            self._ledger.close()
+
 
 def mask_of(lengths: list[int]) -> torch.Tensor:
     """int64 [texts, longest]: 1 where a text has a row."""
     return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+
+
+def without_text(model: str) -> dict[str, None]:
+    """Arguments that make Diffusers load a pipeline without all that only encodes its prompts."""
+    config = DiffusionPipeline.load_config(model)
+    return dict.fromkeys(name for name in config if name.startswith(TEXT_PARTS))
 
 
 def blank_embeds(model: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:

@@ -14,7 +14,7 @@ from diffusers import DiffusionPipeline
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.diffusion.prompt_embeds import Upstream, blank_embeds
+from omnistage.stages.diffusion.prompt_embeds import Upstream, blank_embeds, without_text
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.failure import RequestError
@@ -22,7 +22,7 @@ from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up", "without"})
+OPTIONS = frozenset({"dtype", "load_format", "max_batch", "warm_up"})
 # Fields of a request that are arguments of a pipeline, if it has them.
 ARGUMENTS = (
     "negative_prompt",
@@ -40,8 +40,8 @@ class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
     `engine`: `dtype`, `max_batch` (pictures of one forward), `warm_up` (arguments of the calls that
-    come before the first request, such as a small height and width), `without` (components that are
-    not loaded: a stage upstream does their work).
+    come before the first request, such as a small height and width). With a stage upstream the
+    prompts are its embeddings, and the pipeline is loaded without its own text encoder.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -63,7 +63,8 @@ class DiffusionStage:
         return {}
 
     def _load(self) -> StepBatcher:
-        model, without = self._ports.model, dict.fromkeys(self._ports.engine.get("without", ()))
+        model = self._ports.model
+        without = without_text(model) if self._upstream else {}
         pipeline = DiffusionPipeline.from_pretrained(model, torch_dtype=self._dtype, **without)
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         pipeline.to(self._device)
@@ -107,7 +108,7 @@ class DiffusionStage:
             self._ports.send_output(request_id, "image", {"index": index}, tensors, last)
 
     async def _prompt(self, request_id: str, meta: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The prompt as arguments of the pipeline: its text, or what the stage upstream made of it."""
+        """The prompt as arguments: its text, or what the stage upstream made of it."""
         if self._upstream is None:
             return {"prompt": meta["body"]["prompt"]}
         embeds = await self._upstream.receive(request_id, meta["embeds"])
@@ -146,6 +147,8 @@ class DiffusionStage:
     async def close(self) -> None:
         """Cancel what runs and end the engine's thread."""
         await asyncio.to_thread(self._engine.close)
+        if self._upstream is not None:
+            self._upstream.close()
 
 
 async def awaited(future: "Future[Any]") -> Any:

@@ -19,7 +19,13 @@ from omnistage.stages.qwen3_omni.tiny_tokenizer import make_tokenizer
 
 TEXT_SIZE = 64  # two heads of 32: vLLM's attention on a CPU knows none smaller
 _TEXT_GAIN = 8.0
-_DENOISER_GAINS = {"norm_q": 3.0, "norm_added_k": 2.0, "add_v_proj": 4.0, "to_out": 4.0, "proj_out": 2.0}
+_DENOISER_GAINS = {
+    "norm_q": 3.0,
+    "norm_added_k": 2.0,
+    "add_v_proj": 4.0,
+    "to_out": 4.0,
+    "proj_out": 2.0,
+}
 
 
 def write_tiny_qwen_image(folder: Path, seed: int = 0) -> None:

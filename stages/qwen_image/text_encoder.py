@@ -38,6 +38,11 @@ class TextEncoder:
         ports = self._ports
         self._tokens = PromptTokens.of_model(ports.model)
         needed = self._tokens.max_length + 1  # the sampled token is one more
+        length = ports.engine.get("max_model_len", needed)
+        if length < needed:
+            raise ValueError(
+                f"max_model_len is {length}; the pipeline's longest text needs {needed}"
+            )
         bridge = BridgeConfig(
             export="hidden",
             sink=self._to.rows,
@@ -47,14 +52,11 @@ class TextEncoder:
         options = {
             "skip_tokenizer_init": True,
             "dtype": "bfloat16" if current_platform.is_cuda_alike() else "float32",
-            "max_model_len": needed,
             **ports.engine,
+            "max_model_len": length,
             "enable_prefix_caching": False,
         }
         self._engine = make_engine(AsyncLLM, _folder(ports.model), options, bridge, text_config)
-        length = self._engine.model_config.max_model_len
-        if length < needed:
-            raise ValueError(f"max_model_len is {length}; the pipeline's longest text has {needed}")
         await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
         return {"max_model_len": length}
 
