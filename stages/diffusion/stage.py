@@ -89,8 +89,8 @@ class DiffusionStage:
             loop.call_soon_threadsafe(self._tell_step, request_id, step + 1)
             return tensors
 
-        arguments = self._arguments(request["body"], request.get("seed"), told)
-        job = self._engine.submit(**prompt, **arguments)
+        arguments = self._arguments(prompt, request["body"], request.get("seed"), told)
+        job = self._engine.submit(**arguments)
         self._running.add(request_id)
         try:
             result = await awaited(job.result)
@@ -125,11 +125,15 @@ class DiffusionStage:
             self._ports.send_output(request_id, "image", {"step": step})
 
     def _arguments(
-        self, body: Mapping[str, Any], seed: int | None, told: Callable[..., Any]
+        self,
+        prompt: Mapping[str, Any],
+        body: Mapping[str, Any],
+        seed: int | None,
+        told: Callable[..., Any],
     ) -> dict[str, Any]:
-        arguments: dict[str, Any] = {COUNT: body.get("n", 1), "output_type": "np"}
+        arguments = {**prompt, COUNT: body.get("n", 1), "output_type": "np"}
         for name in ARGUMENTS:
-            if body.get(name) is None:
+            if body.get(name) is None or f"{name}_embeds" in arguments:
                 continue
             if name not in self._known:
                 raise RequestError(400, f"this pipeline takes no {name}", param=name)

@@ -70,8 +70,7 @@ class TextEncoder:
         }
         first = self._tokens.num_dropped
         lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}
-        request = {**meta, "body": {key: body[key] for key in body.keys() - TEXTS.keys()}}
-        told = {"request": request, "embeds": {"first": first, "lengths": lengths}}
+        told = {"request": meta, "embeds": {"first": first, "lengths": lengths}}
         self._to.open.send(Chunk(request_id, "open", 0, {}, told, last=True))
         async with asyncio.TaskGroup() as group:
             for name, rows in texts.items():

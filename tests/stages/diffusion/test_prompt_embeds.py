@@ -1,6 +1,7 @@
 """Rows of hidden states, however they come, as the arguments of a pipeline."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -117,11 +118,12 @@ class Edge:
 
 @pytest.fixture
 def edge(run_directory: Path) -> Iterator[Edge]:
-    edge = Edge(run_directory)
+    directory = run_directory / "edge"
+    directory.mkdir()
+    edge = Edge(directory)
     yield edge
     edge.close()
-    for file in run_directory.iterdir():
-        file.unlink()
+    shutil.rmtree(directory)
 
 
 async def test_a_request_waits_for_all_its_rows_and_holds_nothing_then(edge: Edge) -> None:
