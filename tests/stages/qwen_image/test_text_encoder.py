@@ -48,9 +48,10 @@ class Harness:
     async def embeds(self, name: str, body: Mapping[str, Any]) -> Arguments:
         """Serve one request; what its pipeline would be given."""
         await self.stage.serve(name, {"body": body, "outputs": ["image"], "seed": 1})
-        while not (name in self._announced and self._announced[name].is_complete):
-            self._look()
-            await asyncio.sleep(0.005)
+        async with asyncio.timeout(60):  # a row that is not there never comes
+            while not (name in self._announced and self._announced[name].is_complete):
+                self._look()
+                await asyncio.sleep(0.005)
         return self._announced.pop(name).arguments(CPU, torch.float32)
 
     def _look(self) -> None:
