@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 from support.chaos import ready_again, victims
-from support.pictures import ask, bare_pipeline, expected, is_same, picture_server, pictures_of
+from support.image_requests import (
+    ask,
+    bare_pipeline,
+    expected,
+    is_same,
+    picture_server,
+    pictures_of,
+)
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine

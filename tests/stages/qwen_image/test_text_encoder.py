@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 import torch
 from diffusers import DiffusionPipeline
-from support.pictures import bare_pipeline
+from support.image_requests import bare_pipeline
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver

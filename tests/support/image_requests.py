@@ -1,4 +1,4 @@
-"""Pictures over HTTP, and what the bare pipeline makes of the same request."""
+"""Image requests over HTTP, and what the bare pipeline makes of the same ones."""
 
 import base64
 import contextlib
