@@ -39,5 +39,8 @@ KINDS = {
         frozenset({"image", "video"}),
         samples=False,
     ),
+    "qwen_image.text_encoder": Kind(
+        "omnistage.stages.qwen_image.text_encoder:TextEncoder", frozenset(), samples=False
+    ),
     "vllm.text": Kind("omnistage.stages.vllm.text:TextStage", frozenset({"text"})),
 }

@@ -75,6 +75,16 @@ def tiny_checkpoint(tiny_checkpoints: Callable[[int], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one tiny Qwen-Image pipeline."""
+    from omnistage.stages.diffusion.tiny import write_tiny
+
+    folder = tmp_path_factory.mktemp("pipelines") / "qwen-image"
+    write_tiny("qwen-image", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def reference(tiny_checkpoint: Path) -> "Reference":
     """transformers over the tiny checkpoint."""
     from support.reference import Reference

@@ -2,12 +2,12 @@
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import diffusers
 import torch
@@ -19,6 +19,9 @@ from omnistage.stages.diffusion.dummy_components import INDEX, empty_components,
 from omnistage.stages.diffusion.offload import OFFLOADS, Turns, offload
 from omnistage.stages.dtypes import dtype_of
 
+T = TypeVar("T")
+
+TEXT_PARTS = ("text_encoder", "tokenizer")
 LOAD_FORMATS = ("auto", "default", "dummy")
 HOST = torch.device("cpu")
 WITHOUT_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
@@ -31,6 +34,12 @@ class Loaded:
     pipeline: Any
     parts: Parts
     turns: Turns | None  # of modules that are not on the device together
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The denoiser's."""
+        return next(next(iter(self.parts.dit.values())).parameters()).dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +79,13 @@ class LoadOptions:
         """Those that are given; raises ValueError."""
         return cls(**{name: engine[name] for name in cls.names() & engine.keys()})
 
-    def load(self, model: str) -> Loaded:
-        """The pipeline on its device; raises ValueError if it does not fit or has no denoiser."""
+    def load(self, model: str, has_text: bool = True) -> Loaded:
+        """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
+
+        Without text: without all that only encodes its prompts.
+        """
         device = device_of(self.device)
-        pipeline = self.read(model, device)
+        pipeline = self.read(model, device, has_text)
         parts = Parts.find(pipeline, Roles.of(self.modules or {}))
         turns = None
         if self.offload is not None:
@@ -84,26 +96,28 @@ class LoadOptions:
             compile_blocks(parts)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
-        return Loaded(pipeline, parts, turns)
+        return Loaded(pipeline, parts, turns, device)
 
-    def read(self, model: str, device: torch.device = HOST) -> Any:
+    def read(self, model: str, device: torch.device = HOST, has_text: bool = True) -> Any:
         """The pipeline of a folder; on the host, but for random weights, made on the device."""
         folder = folder_of(model, has_weights=self.load_format != "dummy")
+        left_out = {} if has_text else dict.fromkeys(text_parts(folder))
         usual = "float32" if device_of(self.device).type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
         made = class_of(self.pipeline_class)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
-            check_fit(sizes_of(folder, dtype), device, is_offloaded)
-            return made.from_pretrained(folder, dtype=dtype)
-        components = empty_components(folder, dtype)
+            sizes = sizes_of(folder, dtype)
+            check_fit(without(left_out, sizes), device, is_offloaded)
+            return made.from_pretrained(folder, dtype=dtype, **left_out)
+        components = without(left_out, empty_components(folder, dtype))
         check_fit({name: num_bytes(one) for name, one in components.items()}, device, is_offloaded)
         for module in components.values():
             fill(module, HOST if is_offloaded else device)
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
-        return made.from_pretrained(folder, dtype=dtype, **components)
+        return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
 
 
 def class_of(path: str | None) -> Any:
@@ -131,6 +145,17 @@ def folder_of(model: str, has_weights: bool) -> Path:
     from huggingface_hub import snapshot_download
 
     return Path(snapshot_download(model, allow_patterns=list(WITHOUT_WEIGHTS)))
+
+
+def text_parts(folder: Path) -> list[str]:
+    """The components that only encode a pipeline's prompts."""
+    index = json.loads((folder / INDEX).read_text())
+    return [name for name in index if name.startswith(TEXT_PARTS)]
+
+
+def without(names: Collection[str], parts: Mapping[str, T]) -> dict[str, T]:
+    """All parts but these."""
+    return {name: part for name, part in parts.items() if name not in names}
 
 
 def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:

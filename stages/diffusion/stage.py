@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from omnistage.connectors.chunk import Tensor
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
 from omnistage.stages.diffusion.arguments import STEPS, call_arguments, num_pictures
 from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.loading import LoadOptions
 from omnistage.stages.diffusion.outputs import Picture, pictures_of, to_uint8
 from omnistage.stages.diffusion.previews import ON_STEP, Previews, num_steps
+from omnistage.stages.diffusion.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.text_tokens import TextTokens
@@ -28,7 +30,8 @@ class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
     `engine`: those of LoadOptions, `max_batch` (pictures of one forward), `warm_up` (arguments of
-    the calls that come before the first request, such as a small height and width).
+    the calls that come before the first request, such as a small height and width). With a stage
+    upstream the prompts are its embeddings, and the pipeline is loaded without its text encoder.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -39,6 +42,7 @@ class DiffusionStage:
         self._ports = ports
         self._load_options = LoadOptions.of(ports.engine)
         self._running: set[str] = set()
+        self._upstream = Upstream(ports) if ports.upstream else None
 
     async def start(self) -> dict[str, Any]:
         """Load, and make two pictures."""
@@ -46,40 +50,43 @@ class DiffusionStage:
         return {}
 
     def _load(self) -> StepBatcher:
-        loaded = self._load_options.load(self._ports.model)
+        model, is_fed = self._ports.model, self._upstream is not None
+        loaded = self._loaded = self._load_options.load(model, has_text=not is_fed)
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
         self._tasks = Tasks.find(pipeline)
         self._tokens = TextTokens(pipeline)
-        self._denoisers = loaded.parts.dit
         self._kind = output_kind(known)
         short = {
             STEPS: 1,
             **pictures_for_warm_up(pipeline),
             **self._ports.engine.get("warm_up", {}),
         }
-        prompt = {"prompt": "A warm-up."}
+        prompt: Mapping[str, Any] = {"prompt": "A warm-up."}
+        if is_fed:
+            prompt = blank_embeds(model, loaded.device, loaded.dtype)
         once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
         has_side_lane = loaded.turns is None
-        return StepBatcher(pipeline, once, twice, max_batch, has_side_lane, self._denoisers)
+        return StepBatcher(pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit)
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
         loop = asyncio.get_running_loop()
-        body = meta["body"]
-        check_kind(meta["outputs"], self._kind)
+        request = meta.get("request", meta)
+        body = request["body"]
+        check_kind(request["outputs"], self._kind)
         images = [meta[f"image{i}"] for i in range(body.get("num_images", 0))]
         pipeline = self._tasks.choose(len(images), "mask" in meta)
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
             raise RequestError(400, message, param="background", code="unsupported_parameter")
-        prompt = {"prompt": body["prompt"]}
-        arguments = call_arguments(pipeline, prompt, body, meta.get("seed"))
+        prompt = await self._prompt(request_id, meta)
+        arguments = call_arguments(pipeline, prompt, body, request.get("seed"))
         arguments |= picture_arguments(pipeline, images, meta.get("mask"), arguments)
         previews = None
         if body.get("partial_images"):
-            previews = Previews(pipeline, self._denoisers, arguments, body["partial_images"])
+            previews = Previews(pipeline, self._loaded.parts.dit, arguments, body["partial_images"])
             pipeline = previews.pipeline
 
         def told(running: Any, step: int, time: Any, tensors: Any) -> Any:
@@ -111,6 +118,18 @@ class DiffusionStage:
             told_last = {"index": index, "text_tokens": text_tokens}
             self._ports.send_output(request_id, self._kind, told_last, tensors, last)
 
+    async def _prompt(self, request_id: str, meta: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The prompt as arguments: its text, or what the stage upstream made of it."""
+        if self._upstream is None:
+            return {"prompt": meta["body"]["prompt"]}
+        embeds = await self._upstream.receive(request_id, meta["embeds"])
+        return embeds.arguments(self._loaded.device, self._loaded.dtype)
+
+    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+        """Rows of a prompt's embeddings."""
+        if self._upstream is not None:
+            self._upstream.take(receiver, chunk)
+
     def _tell(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -134,6 +153,8 @@ class DiffusionStage:
     async def close(self) -> None:
         """Cancel what runs and end the engine's thread."""
         await asyncio.to_thread(self._engine.close)
+        if self._upstream is not None:
+            self._upstream.close()
 
 
 async def awaited(future: "Future[Any]") -> Any:

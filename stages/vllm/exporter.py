@@ -4,8 +4,9 @@ import logging
 import queue
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,8 +41,9 @@ class Exported:
 class _Stream:
     """One request's results, gathered to chunks of the edge's sizes."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, meta: Mapping[str, Any]) -> None:
         self.request_id = request_id
+        self.meta = meta
         self.parts: list[tuple[Exported, torch.Tensor, int, int]] = []  # lines of steps
         self.num_waiting = 0
         self.num_sent = 0
@@ -112,7 +114,10 @@ class Exporter(BlockedQuery):
             for new in exported.started:
                 request_id = new.options.get("id")
                 if isinstance(request_id, str) and new.options.get("export", True):
-                    self._streams[new.row] = _Stream(request_id)
+                    meta = new.options.get("meta")
+                    self._streams[new.row] = _Stream(
+                        request_id, meta if isinstance(meta, Mapping) else {}
+                    )
             if exported.values is not None:
                 self._gather(exported, exported.values)
             if exported.started or exported.finished:
@@ -140,7 +145,7 @@ class Exporter(BlockedQuery):
             positions, values = stream.take()
             index = int(positions[0])
             tensors = {self._kind: to_tensor(values), "positions": Tensor.from_numpy(positions)}
-        chunk = Chunk(stream.request_id, self._kind, index, tensors, {}, last)
+        chunk = Chunk(stream.request_id, self._kind, index, tensors, stream.meta, last)
         stream.num_sent += 1
         try:
             self._sender.send(chunk)

@@ -7,6 +7,7 @@ ties the process's life to that of its parent.
 from omnistage.stages.lifetime import end_with_parent
 
 MODELS = {
+    "OmnistageQwenTextEncoder": "omnistage.stages.qwen_image.text_encoder_model:QwenTextEncoder",
     "OmnistageQwen3OmniTalker": "omnistage.stages.qwen3_omni.talker_model:Qwen3OmniTalker",
     "OmnistageQwen3OmniThinker": "omnistage.stages.qwen3_omni.thinker_model:Qwen3OmniThinker",
 }

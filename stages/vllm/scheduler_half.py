@@ -158,9 +158,11 @@ class SchedulerHalf:
         export = options.get("export_ids")
         if export is not None:
             self._export[row] = np.isin(np.array(new.prompt_token_ids), export)
+        elif "export_from" in options:
+            self._export[row] = np.arange(len(new.prompt_token_ids)) >= options["export_from"]
         elif options.get("export_all"):
             self._export[row] = True
-        keep = ("id", "sampling", "export")
+        keep = ("id", "sampling", "export", "meta")
         return {key: options[key] for key in keep if key in options}
 
     def _add_inputs(

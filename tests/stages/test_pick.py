@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from omnistage.stages.graph_file import GraphError
-from omnistage.stages.pick import pick_graph
+from omnistage.stages.graph_file import GraphError, load_graph
+from omnistage.stages.pick import GRAPHS, pick_graph
 
 FILES: dict[str, dict[str, dict[str, str]]] = {
     "a/pipeline": {"model_index.json": {}},
@@ -44,3 +44,8 @@ def test_the_graph_of_a_hub_name(model: str, graph: str) -> None:
 def test_a_name_without_a_model_is_told() -> None:
     with pytest.raises(GraphError, match="'a/nothing' is neither"):
         pick_graph("a/nothing", 1)
+
+
+def test_the_graph_of_qwen_image_is_that_of_any_pipeline_with_its_model() -> None:
+    named = load_graph(GRAPHS / "qwen_image.yaml")
+    assert named == load_graph(GRAPHS / "diffusers.yaml", "Qwen/Qwen-Image")

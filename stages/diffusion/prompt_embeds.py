@@ -1,0 +1,121 @@
+"""Prompt embeddings that a stage upstream computes, as arguments of a pipeline's call."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Receiver
+from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.stage import StagePorts
+from omnistage.stages.vllm.ledger import Held, Ledger
+from omnistage.stages.watch import Watch, overdue
+
+BLANK_LENGTH = 8
+
+
+class PromptEmbeds:
+    """One request's: its texts' rows are put where they belong, however they come.
+
+    `lengths`: for each argument, the rows of each of its texts. `first`: the position of a text's
+    first row.
+    """
+
+    def __init__(self, first: int, lengths: Mapping[str, list[int]]) -> None:
+        self._first = first
+        self._embeds: dict[str, torch.Tensor] = {}
+        self._masks = {name: mask_of(rows) for name, rows in lengths.items()}
+        self._missing = {name: mask.bool() for name, mask in self._masks.items()}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row of every text is there."""
+        return not any(missing.any() for missing in self._missing.values())
+
+    def add(self, chunk: Chunk) -> None:
+        """Take rows of one text; a chunk that only ends it has none."""
+        if "hidden" not in chunk.tensors:
+            return
+        sent = chunk.tensors["hidden"]
+        hidden = torch.frombuffer(sent.data, dtype=dtype_of(sent.dtype)).view(sent.shape)
+        name, row = chunk.meta["name"], chunk.meta["row"]
+        places = torch.from_numpy(chunk.tensors["positions"].numpy()).long() - self._first
+        if name not in self._embeds:
+            self._embeds[name] = hidden.new_zeros(*self._masks[name].shape, hidden.shape[1])
+        self._embeds[name][row, places] = hidden
+        self._missing[name][row, places] = False
+
+    def arguments(self, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """The embeddings [texts, rows, size] and their masks, padded with zeros."""
+        masks = {f"{name}_mask": mask.to(device) for name, mask in self._masks.items()}
+        return {name: rows.to(device, dtype) for name, rows in self._embeds.items()} | masks
+
+
+class Upstream:
+    """The requests whose embeddings come from the stage upstream."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+        self._ledger = Ledger(Path(ports.ledger)) if ports.ledger else None
+        self._waiting: dict[str, tuple[PromptEmbeds, Watch, asyncio.Event]] = {}
+
+    async def receive(self, request_id: str, told: Mapping[str, Any]) -> PromptEmbeds:
+        """All that `told` announced; RequestError when it does not come in time."""
+        embeds = PromptEmbeds(told["first"], told["lengths"])
+        watch, has_come = Watch(self._ports.deadlines), asyncio.Event()
+        self._waiting[request_id] = embeds, watch, has_come
+        self._count()
+        try:
+            while not embeds.is_complete:
+                has_come.clear()
+                async with asyncio.timeout_at(watch.due_at):
+                    await has_come.wait()
+        except TimeoutError:
+            raise overdue(self._ports.source, self._ports.name) from None
+        finally:
+            del self._waiting[request_id]
+            self._count()
+        return embeds
+
+    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+        """Rows of one text; its request's task may not have begun yet."""
+        if chunk.request_id in self._waiting:
+            self._add(receiver, chunk)
+        else:
+            asyncio.get_running_loop().call_soon(self._add, receiver, chunk)
+
+    def _add(self, receiver: Receiver, chunk: Chunk) -> None:
+        receiver.grant(chunk.request_id)
+        waiting = self._waiting.get(chunk.request_id)
+        if waiting is not None:
+            embeds, watch, has_come = waiting
+            embeds.add(chunk)
+            watch.hear()
+            has_come.set()
+
+    def _count(self) -> None:
+        if self._ledger is not None:
+            self._ledger.write(Held.LATE_INPUTS, len(self._waiting))
+
+    def close(self) -> None:
+        """Let the ledger go."""
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def mask_of(lengths: list[int]) -> torch.Tensor:
+    """int64 [texts, longest]: 1 where a text has a row."""
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
+
+
+def blank_embeds(model: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """A prompt of no meaning, for a pipeline without the text encoder that its folder has."""
+    config = AutoConfig.from_pretrained(model, subfolder="text_encoder")
+    size = config.get_text_config().hidden_size
+    embeds = torch.zeros(1, BLANK_LENGTH, size, device=device, dtype=dtype)
+    mask = mask_of([BLANK_LENGTH]).to(device)
+    return {"prompt_embeds": embeds, "prompt_embeds_mask": mask}

@@ -1,0 +1,1 @@
+"""Qwen-Image's text encoder as a stage of its own."""

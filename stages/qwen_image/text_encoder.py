@@ -1,0 +1,124 @@
+"""The text encoder stage: prompts in, the hidden states that the pipeline takes as its own out."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from vllm.platforms import current_platform
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.failure import RequestError
+from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
+from omnistage.stages.qwen_image.text_encoder_model import text_config
+from omnistage.stages.stage import StagePorts
+from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.ports import BridgeConfig
+
+FOLDER = "text_encoder"
+# Fields of a request, and the argument of the pipeline that the text's hidden states are.
+TEXTS = {"prompt": "prompt_embeds", "negative_prompt": "negative_prompt_embeds"}
+
+
+class TextEncoder:
+    """One AsyncLLM that prefills prompts; their hidden states leave from the engine.
+
+    Its prefix cache is off: a position that it had would not be computed, and its row never leave.
+    """
+
+    def __init__(self, ports: StagePorts) -> None:
+        if ports.downstream is None:
+            raise ValueError(f"stage {ports.name} has no edge: nobody takes its hidden states")
+        self._ports = ports
+        self._to = ports.downstream
+
+    async def start(self) -> dict[str, Any]:
+        """Load, and encode one prompt."""
+        ports = self._ports
+        self._tokens = PromptTokens.of_model(ports.model)
+        needed = self._tokens.max_length + 1  # the sampled token is one more
+        length = ports.engine.get("max_model_len", needed)
+        if length < needed:
+            raise ValueError(
+                f"max_model_len is {length}; the pipeline's longest text needs {needed}"
+            )
+        bridge = BridgeConfig(
+            export="hidden",
+            sink=self._to.rows,
+            chunk_sizes=ports.hidden_chunk_sizes,
+            ledger=ports.ledger,
+        )
+        options = {
+            "skip_tokenizer_init": True,
+            "dtype": "bfloat16" if current_platform.is_cuda_alike() else "float32",
+            **ports.engine,
+            "max_model_len": length,
+            "enable_prefix_caching": False,
+        }
+        self._engine = make_engine(AsyncLLM, _folder(ports.model), options, bridge, text_config)
+        await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
+        return {"max_model_len": length}
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        """Announce the request downstream, then encode all its texts."""
+        body = meta["body"]
+        if body.get("num_images"):  # pictures would have to go on to the denoiser
+            message = "This graph makes pictures from words only."
+            raise RequestError(400, message, param="image", code="unsupported_model")
+        texts = {
+            argument: [self._tokens.of(text) for text in as_list(body[field])]
+            for field, argument in TEXTS.items()
+            if body.get(field) is not None
+        }
+        first = self._tokens.num_dropped
+        lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}
+        told = {"request": meta, "embeds": {"first": first, "lengths": lengths}}
+        self._to.open.send(Chunk(request_id, "open", 0, {}, told, last=True))
+        async with asyncio.TaskGroup() as group:
+            for name, rows in texts.items():
+                for row, ids in enumerate(rows):
+                    bridge = {
+                        "id": request_id,
+                        "export_from": first,
+                        "meta": {"name": name, "row": row},
+                    }
+                    encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids)
+                    group.create_task(encoding)
+
+    async def _encode(
+        self, request_id: str, bridge: Mapping[str, Any], token_ids: Sequence[int]
+    ) -> None:
+        """One prefill; the token that vLLM samples at its end is dropped."""
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=1,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args={"omnistage": bridge} if bridge else None,
+        )
+        prompt = {"prompt_token_ids": token_ids}
+        async for _ in self._engine.generate(prompt, params, request_id):
+            pass
+
+    async def alive(self) -> None:
+        """A question that only the engine core's loop can answer."""
+        await self._engine.is_sleeping()
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        self._engine.shutdown()
+
+
+def as_list(texts: str | Sequence[str]) -> Sequence[str]:
+    """One prompt or several, as a list."""
+    return [texts] if isinstance(texts, str) else texts
+
+
+def _folder(model: str) -> str:
+    """The encoder's own folder in a pipeline's, or in one of the hub."""
+    folder = Path(model)
+    if not folder.is_dir():
+        folder = Path(snapshot_download(model, allow_patterns=f"{FOLDER}/*"))
+    return str(folder / FOLDER)

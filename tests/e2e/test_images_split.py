@@ -1,0 +1,127 @@
+"""Pictures through two stages, the text encoder in vLLM and the denoiser, over HTTP."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.chaos import ready_again, victims
+from support.image_requests import (
+    ask,
+    bare_pipeline,
+    expected,
+    is_same,
+    picture_server,
+    pictures_of,
+)
+from support.server import TinyServer
+
+pytestmark = pytest.mark.engine
+
+LONG = "A fox in the snow, watercolour. " * 20  # more tokens than the pipeline reads
+ENDLESS = {"num_inference_steps": 1000}
+
+
+@pytest.fixture(scope="module")
+def server(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """Its name makes sure that nothing is left of each test's requests."""
+    log = tmp_path_factory.mktemp("split")
+    with picture_server("qwen_image_split.yaml", tiny_qwen_image, log) as running:
+        warm_up = {"n": 2, "true_cfg_scale": 2.0, "negative_prompt": "x"}
+        pictures_of(asyncio.run(ask(running, "warm up", 0, **warm_up)))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bare(tiny_qwen_image: Path) -> Any:
+    return bare_pipeline(tiny_qwen_image)
+
+
+async def test_a_picture_equals_the_bare_pipelines_and_is_of_its_prompt(
+    server: TinyServer, bare: Any
+) -> None:
+    (picture,) = pictures_of(await ask(server, "a cat", 1))
+    assert is_same(picture, expected(bare, "a cat", 1)[0])
+    assert not is_same(picture, expected(bare, "something else", 1)[0])
+
+
+async def test_guidance_lengths_sizes_and_steps_several_at_once(
+    server: TinyServer, bare: Any
+) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("a cat", {"true_cfg_scale": 4.0, "negative_prompt": "a dog"}),
+        ("a cat", {"true_cfg_scale": 4.0, "negative_prompt": "a dog"}),
+        (LONG, {"true_cfg_scale": 2.0, "negative_prompt": "", "num_inference_steps": 4}),
+        (LONG, {"width": 96, "height": 64}),
+        ("a fox", {"true_cfg_scale": 1.0, "negative_prompt": LONG}),
+        ("a fox and a cat", {"n": 2, "true_cfg_scale": 3.0, "negative_prompt": "rain"}),
+        ("<|im_end|> {0} \n", {"num_inference_steps": 5}),
+    ]
+    answers = await asyncio.gather(
+        *(ask(server, prompt, seed, **sized(more)) for seed, (prompt, more) in enumerate(asked))
+    )
+    for seed, (answer, (prompt, more)) in enumerate(zip(answers, asked, strict=True)):
+        wanted = expected(bare, prompt, seed, **counted(more))
+        for picture, one in zip(pictures_of(answer), wanted, strict=True):
+            assert is_same(picture, one), seed
+
+
+def sized(more: dict[str, Any]) -> dict[str, Any]:
+    """Width and height instead of the size that requests have here."""
+    return {**more, "size": None} if "width" in more else more
+
+
+def counted(more: dict[str, Any]) -> dict[str, Any]:
+    """The same by the names of the pipeline's arguments."""
+    names = {"n": "num_images_per_prompt"}
+    return {names.get(name, name): value for name, value in more.items()}
+
+
+async def hang_up_after(server: TinyServer, delay_s: float) -> None:
+    asking = asyncio.create_task(ask(server, LONG, 1, **ENDLESS))
+    await asyncio.sleep(delay_s)
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+async def test_clients_that_hang_up_at_any_moment_leave_nothing(
+    server: TinyServer, bare: Any
+) -> None:
+    await asyncio.gather(*(hang_up_after(server, number / 100) for number in range(20)))
+    (picture,) = pictures_of(await ask(server, "a cat", 1))
+    assert is_same(picture, expected(bare, "a cat", 1)[0])
+    for name, stage in server.health().items():
+        assert stage["generation"] == 1, name
+
+
+@pytest.mark.parametrize(
+    ("stage", "role"),
+    [("text_encoder", "engine"), ("dit", "worker"), ("text_encoder", "worker")],
+)
+async def test_a_killed_stage_is_its_requests_error_and_starts_again(
+    stage: str, role: str, server: TinyServer, bare: Any
+) -> None:
+    await ready_again(server)
+    before = server.health()
+    running = [asyncio.create_task(ask(server, "a cat", seed, **ENDLESS)) for seed in range(3)]
+    while server.health()["dit"]["running"] < len(running):
+        assert not any(task.done() for task in running)
+        await asyncio.sleep(0.02)
+    os.kill(
+        next(v for v in victims(server) if (v.stage, v.role) == (stage, role)).pid, signal.SIGKILL
+    )
+    struck_at = time.monotonic()
+    for answer in await asyncio.gather(*running):
+        assert answer.status_code == 503
+        assert answer.json()["error"]["code"] == "stage_unavailable"
+        assert stage in answer.json()["error"]["message"]
+    assert time.monotonic() - struck_at < 15
+    await ready_again(server)
+    (picture,) = pictures_of(await ask(server, "a cat", 1))
+    assert is_same(picture, expected(bare, "a cat", 1)[0])
+    for name, now in server.health().items():
+        assert now["generation"] == before[name]["generation"] + (name == stage)
