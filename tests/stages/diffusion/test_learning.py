@@ -47,6 +47,14 @@ class MixesRows(Masked):
         return x - x.mean() + masked_mean(text, text_mask)
 
 
+class RoundsByBatch(Masked):
+    def forward(
+        self, x: torch.Tensor, t: torch.Tensor, text: torch.Tensor, text_mask: Any = None
+    ) -> torch.Tensor:
+        """As a large model with random weights does: each batch size has a result of its own."""
+        return super().forward(x, t, text, text_mask) * len(x)
+
+
 def call(batch: int, length: int = 4, t: float = 0.5, mask: Any = None) -> dict[str, Any]:
     random = torch.Generator().manual_seed(batch)
     return {
@@ -104,6 +112,10 @@ def test_one_number_for_all_rows_splits_calls_that_differ_in_it() -> None:
 
 def test_a_denoiser_whose_rows_depend_on_each_other_is_never_merged() -> None:
     assert learned(MixesRows()) is None
+
+
+def test_rounding_that_only_the_size_of_a_batch_changes_does_not_keep_calls_apart() -> None:
+    assert learned(RoundsByBatch()) is not None
 
 
 def test_nothing_that_grows_is_an_error() -> None:

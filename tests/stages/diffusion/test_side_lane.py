@@ -11,6 +11,7 @@ from support.tiny_pipelines import TIMEOUT_S, Settings, doubled, error, made, qu
 
 from omnistage.stages.diffusion.step_batcher import StepBatcher
 from omnistage.stages.diffusion.tiny import make_tiny
+from omnistage.stages.diffusion.tiny.parts import TEXT_SIZE
 
 ONE_STEP = [Settings(seed, 1) for seed in range(6)]
 
@@ -54,8 +55,8 @@ class Gated:
         random = torch.Generator().manual_seed(settings.seed)
         texts = {
             "prompt": None,
-            "prompt_embeds": torch.randn(1, 6, 32, generator=random),
-            "pooled_prompt_embeds": torch.randn(1, 32, generator=random),
+            "prompt_embeds": torch.randn(1, 6, TEXT_SIZE, generator=random),
+            "pooled_prompt_embeds": torch.randn(1, TEXT_SIZE, generator=random),
         }
         return {**settings.arguments("flux"), **texts, **self.more.get(settings.seed, {})}
 
