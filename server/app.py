@@ -2,6 +2,7 @@
 
 from fastapi import APIRouter, FastAPI
 
+from omnistage.server.admin import admin_routes, closed_routes
 from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.errors import install_error_handlers
@@ -28,6 +29,8 @@ def build_app(
     """The app over a running orchestrator."""
     app = FastAPI(title="omnistage", docs_url=None, redoc_url=None)
     app.add_middleware(BodyLimit)
+    app.add_middleware(KeyGuard, keys=options.keys)
+    app.add_middleware(KeyGuard, keys=options.admin_keys, prefix="/admin")
     app.add_middleware(RequestId)
     install_error_handlers(app)
     app.include_router(health_routes(orchestrator))
@@ -49,4 +52,5 @@ def build_app(
     app.include_router(image_file_routes(store))
     transcriptions = Transcriptions(orchestrator, keep_alive_s, max_unsent_bytes)
     app.include_router(transcription_routes(transcriptions))
+    app.include_router(admin_routes(orchestrator) if options.admin_keys else closed_routes())
     return app

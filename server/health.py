@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from omnistage.server.errors import ApiError
-from omnistage.server.orchestrator import RETRY_LOADING_S, Orchestrator
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.readiness import unavailable
 
 
 def health_routes(orchestrator: Orchestrator) -> APIRouter:
@@ -21,9 +21,10 @@ def health_routes(orchestrator: Orchestrator) -> APIRouter:
     async def ready() -> Mapping[str, Any]:
         if orchestrator.unready:
             stages = ", ".join(f"{name} ({state})" for name, state in orchestrator.unready.items())
-            raise ApiError(
-                503, f"Not ready: {stages}.", code="not_ready", retry_after_s=RETRY_LOADING_S
-            )
+            raise unavailable(f"Not ready: {stages}.", "not_ready")
+        asleep = [link.name for link in orchestrator.stages.values() if link.is_closed]
+        if asleep:
+            raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", "not_ready")
         return {"ready": True}
 
     return router

@@ -11,7 +11,7 @@ from omnistage.connectors.chunk import Tensor
 from omnistage.server.errors import invalid
 from omnistage.server.pictures import Encoding, InputPictures
 from omnistage.server.request import Request
-from omnistage.server.schema import Count, Flag, Number, Seed
+from omnistage.server.schema import Count, Flag, Loras, Number, Seed
 
 MIN_SIDE, MAX_SIDE = 16, 4096
 SIZE = re.compile(r"^([1-9][0-9]{0,4})x([1-9][0-9]{0,4})$")
@@ -29,6 +29,7 @@ SENT_ON = (
     "background",
     "partial_images",
     "lora",
+    "step_cache",
 )
 Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
@@ -57,7 +58,8 @@ class ImageRequest(BaseModel):
     guidance_scale: Scale | None = None
     true_cfg_scale: Scale | None = None
     seed: Seed | None = None
-    lora: Any = None
+    lora: Loras | None = None
+    step_cache: Flag | None = None
     stream_progress: Flag | None = None
 
     @property

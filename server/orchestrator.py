@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +17,10 @@ from omnistage.server.channels import (
     outputs_address,
     requests_address,
 )
+from omnistage.server.command import Commander
 from omnistage.server.errors import ApiError
 from omnistage.server.process import StageProcess
+from omnistage.server.readiness import check_open, dead
 from omnistage.server.request import Output, Request, output_of
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.supervisor import Supervisor
@@ -28,7 +30,6 @@ from omnistage.stages.graph import StageGraph
 logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 1000
-RETRY_LOADING_S = 5
 RETRY_OVERLOAD_S = 1
 
 
@@ -48,6 +49,7 @@ class InFlight:
     timeline: Timeline | None
     due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
     queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error, ahead of what has not been taken yet."""
@@ -75,6 +77,7 @@ class Orchestrator:
         self._supervisors: list[Supervisor] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
+        self.commander = Commander(graph.deadlines.command_s)
 
     # Life
 
@@ -122,7 +125,8 @@ class Orchestrator:
             self._settled.set()
         for flight in self._in_flight.values():
             if link in flight.path:
-                flight.fail(_dead(link))
+                flight.fail(dead(link))
+        self.commander.fail(link, dead(link))
 
     async def _close(self) -> None:
         for task in self._keeping:
@@ -170,21 +174,24 @@ class Orchestrator:
         """The voices that the graph's stages know."""
         return sorted({name for link in self._links.values() for name in link.speakers})
 
+    @property
+    def stages(self) -> Mapping[str, StageLink]:
+        """Every stage as it is now."""
+        return self._links
+
     # Requests
+
+    async def drained(self, links: Collection[StageLink]) -> None:
+        """Every request that has one of these stages in its path has ended."""
+        for flight in list(self._in_flight.values()):
+            if any(link in links for link in flight.path):
+                await flight.ended.wait()
 
     def admit(self, outputs: Iterable[str]) -> Sequence[StageLink]:
         """The stages on the way to these outputs; ApiError if they cannot take a request now."""
         path = [self._links[name] for name in self.graph.path(set(outputs))]
         for link in path:
-            if link.state is StageState.LOADING:
-                raise ApiError(
-                    503,
-                    f"Stage {link.name} is still loading.",
-                    code="loading",
-                    retry_after_s=RETRY_LOADING_S,
-                )
-            if link.state is StageState.DEAD:
-                raise _dead(link)
+            check_open(link)
         if len(self._in_flight) >= MAX_REQUESTS:
             raise ApiError(
                 503,
@@ -195,9 +202,12 @@ class Orchestrator:
         return path
 
     def end_requests(self) -> None:
-        """Fail every request in flight: the server is about to end."""
+        """Fail every request and command in flight: the server is about to end."""
+        stopping = ApiError(503, "The server is shutting down.", code="stopping")
         for flight in self._in_flight.values():
-            flight.queue.put_nowait(ApiError(503, "The server is shutting down.", code="stopping"))
+            flight.queue.put_nowait(stopping)
+        for link in self._links.values():
+            self.commander.fail(link, stopping)
 
     async def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of one request as they come; closing it early cancels the request."""
@@ -212,6 +222,7 @@ class Orchestrator:
                     yield output
         finally:
             del self._in_flight[request.id]
+            flight.ended.set()
             for link in flight.path:
                 link.finish(request.id, is_cancelled=bool(flight.due_at))
 
@@ -266,6 +277,8 @@ class Orchestrator:
                 link.grant(chunk.request_id)
                 self._hear(link, chunk)
                 continue
+            if chunk.kind == "answer":
+                self.commander.hear(chunk)
             flight = self._in_flight.get(chunk.request_id)
             if flight is None:  # it crossed our cancel
                 link.forget(chunk.request_id)
@@ -285,12 +298,3 @@ class Orchestrator:
             logger.info("stage %s ready in %.1f s", link.name, chunk.meta["seconds"])
             if not self.unready:
                 self._settled.set()
-
-
-def _dead(link: StageLink) -> ApiError:
-    return ApiError(
-        503,
-        f"Stage {link.name} has ended ({link.ended_by}).",
-        code="stage_unavailable",
-        retry_after_s=RETRY_LOADING_S,
-    )

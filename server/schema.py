@@ -1,6 +1,6 @@
 """The fields of chat and text completions that have an effect; fields.py lists the others."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
     AfterValidator,
@@ -11,6 +11,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.errors import invalid
 from omnistage.server.grammar import check_response_format, check_structured_outputs
@@ -53,6 +54,33 @@ def _is_prompt(value: Any) -> bool:
 
 
 Words = Annotated[list[Annotated[str, AfterValidator(_word)]], Field(max_length=1024)]
+
+
+class LoraChoice(TypedDict):
+    """An adapter that was added, and how much of it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]  # pydantic's way
+
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    scale: NotRequired[Annotated[Number, Field(ge=-10, le=10)]]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, dict) else value
+
+
+def _differ(loras: list[LoraChoice]) -> list[LoraChoice]:
+    if len({one["name"] for one in loras}) != len(loras):
+        raise ValueError("names an adapter twice")
+    return loras
+
+
+Loras = Annotated[
+    list[LoraChoice],
+    BeforeValidator(_as_list),
+    AfterValidator(_differ),
+    Field(min_length=1, max_length=8),
+]
 
 
 def _voice_name(voice: Any) -> Any:

@@ -55,6 +55,9 @@ class StageLink:
     ready_at: float | None = None
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
+    commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
+    is_closed: bool = False  # it sleeps or is about to: no request comes to it
+    asleep: tuple[str, ...] = ()  # what of it sleeps
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     held: dict[str, int] = field(default_factory=dict)
 
@@ -68,6 +71,7 @@ class StageLink:
             self.was_ready = True
             self.ready_at = self.alive_at
             self.speakers = tuple(chunk.meta.get("speakers", ()))
+            self.commands = dict(chunk.meta.get("commands", {}))
         elif chunk.kind == "alive":
             self.hear_life()
         else:
@@ -83,6 +87,8 @@ class StageLink:
         self.state = StageState.LOADING
         self.generation += 1
         self.ready_at = None
+        self.is_closed = False
+        self.asleep = ()
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.held = {}
 
@@ -99,6 +105,7 @@ class StageLink:
             "generation": self.generation,
             **self.counters,
             "restarts": self.generation - 1,
+            "asleep": list(self.asleep),
             "held": self.held,
         }
 
@@ -108,6 +115,11 @@ class StageLink:
         """Send a request's last chunk: it only says `kind`."""
         if self.state is not StageState.DEAD:
             self.requests.send(Chunk(request_id, kind, last=True))
+
+    def order(self, command_id: str, meta: Mapping[str, Any]) -> None:
+        """Send a command."""
+        if self.state is not StageState.DEAD:
+            self.requests.send(Chunk(command_id, "command", meta=meta, last=True))
 
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""

@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 
-from omnistage.server.errors import ApiError
-from omnistage.server.orchestrator import RETRY_LOADING_S, Orchestrator
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.readiness import unavailable
 
 
 def voice_routes(orchestrator: Orchestrator) -> APIRouter:
@@ -18,7 +18,7 @@ def voice_routes(orchestrator: Orchestrator) -> APIRouter:
         names = orchestrator.speakers
         if not names and "audio" in orchestrator.graph.outputs and orchestrator.unready:
             message = "The voices are not known yet: stages are still loading."
-            raise ApiError(503, message, code="loading", retry_after_s=RETRY_LOADING_S)
+            raise unavailable(message, "loading")
         cards = [{"id": name, "name": name} for name in names]
         listed = {"voices": names} if format == "vllm" else {"voices": cards, "names": names}
         return {**listed, "uploaded_voices": []}

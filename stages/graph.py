@@ -179,7 +179,7 @@ class Deadlines(Model):
     `start_s`: a stage until it is ready. `hang_s`: a ready stage without a sign of life. Per
     request, `first_chunk_s`: until a stage gets its first input or the gateway its first output;
     `next_chunk_s`: from one to the next. `drain_s`: requests in flight when the server is told to
-    stop.
+    stop. `command_s`: a command to a stage, and before it sleeps the requests that it still has.
     """
 
     start_s: Seconds = 1800.0
@@ -187,6 +187,7 @@ class Deadlines(Model):
     first_chunk_s: Seconds = 120.0
     next_chunk_s: Seconds = 30.0
     drain_s: float = Field(default=2.0, ge=0, allow_inf_nan=False)
+    command_s: Seconds = 600.0
 
 
 class StageGraph(Model):

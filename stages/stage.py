@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
@@ -32,6 +32,18 @@ class TakesChunks(Protocol):
 
     def take(self, chunk: Chunk) -> None:
         """A chunk of the feed or of the engine upstream; must not wait."""
+
+
+@runtime_checkable
+class TakesCommands(Protocol):
+    """A stage that is controlled while it runs.
+
+    The meta that its `start` returns has `commands`: those that it knows, each with why it is
+    refused as the stage is configured, or with nothing.
+    """
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do it, and say what the gateway should know; RequestError refuses it."""
 
 
 @dataclass(slots=True)

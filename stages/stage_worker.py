@@ -21,6 +21,7 @@ from typing import Any
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.commands import Commands
 from omnistage.stages.failure import RequestError
 from omnistage.stages.gpus import gpu_environment
 from omnistage.stages.graph import Edge, StageGraph
@@ -61,6 +62,8 @@ class StageWorker:
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
         self._stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
+        limit_s = graph.deadlines.command_s
+        self._commands = Commands(self._stage, name, self._outputs, limit_s)
 
     # Channels
 
@@ -125,6 +128,7 @@ class StageWorker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._commands.close()
             await self._stage.close()
             self._close()
 
@@ -150,7 +154,7 @@ class StageWorker:
     async def _live(self) -> None:
         """Say that we are alive after the engine's own loop has answered."""
         while True:
-            await self._stage.alive()
+            await self._commands.unless_busy(self._stage.alive())
             if self._outputs.credit("") > 0:
                 self._outputs.send(Chunk("", "alive", 0, {}, {}))
             await asyncio.sleep(ALIVE_INTERVAL_S)
@@ -214,6 +218,8 @@ class StageWorker:
             self._stopping.set()
         elif chunk.kind == "cancel":
             self._cancel(chunk.request_id)
+        elif chunk.kind == "command":
+            self._commands.take(chunk)
         elif chunk.kind == "silent":
             self._num_chunks_in += 1
             silence = getattr(self._stage, "silence", None)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache
 
+from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.torch_modes import TorchModes
 
 Arguments = Mapping[str, Any]
@@ -31,6 +32,7 @@ class Call:
     modes: TorchModes
     size: int = 1
     key: Hashable | None = None
+    setting: Setting = DEFAULT
 
 
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class HiddenState:
 
 
 def _hooks(module: torch.nn.Module) -> Iterable[Any]:
+    """All: one that is not called stateful may share the state of one that is."""
     for part in module.modules():
         registry = vars(part).get("_diffusers_hook")
         if isinstance(registry, HookRegistry):

@@ -1,17 +1,18 @@
 """One request's call of a pipeline, in a greenlet of the engine's thread."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from greenlet import GreenletExit, getcurrent
 
 from omnistage.stages.diffusion.calls import Arguments, Call
 from omnistage.stages.diffusion.hidden_state import HiddenState
+from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.side_lane import Errand
-from omnistage.stages.diffusion.switchboard import RequestGreenlet
+from omnistage.stages.diffusion.switchboard import RequestGreenlet, current_setting
 from omnistage.stages.diffusion.targets import Outcome, Target
 from omnistage.stages.diffusion.torch_modes import TorchModes
 
@@ -27,6 +28,8 @@ class Job:
     number: int
     pipeline: Any
     arguments: Mapping[str, Any]
+    setting: Setting = DEFAULT
+    direct: Sequence[str] = ()  # parts of the pipeline that it calls without the engine
     result: "Future[Any]" = field(default_factory=Future)
     call: Call | None = None  # what it waits for
     errand: Errand | None = None  # if that is in the side lane
@@ -49,12 +52,13 @@ class Job:
     @property
     def has_hidden_state(self) -> bool:
         """Whether hooks keep something for it between its steps."""
-        return bool(self._state)
+        return bool(self._state) and self.setting.has_step_cache
 
     def start(self, state: HiddenState) -> None:
         """Run to the first call that waits."""
         self._state = state
         self._run = RequestGreenlet(self._call_pipeline)
+        self._run.setting = self.setting
         self._enter(self.pipeline)
 
     def resume(self, outcome: Outcome) -> None:
@@ -73,6 +77,8 @@ class Job:
     def _enter(self, value: Any) -> None:
         assert self._run is not None, "a job that is over was resumed"
         self.put_state()
+        for name in self.direct:
+            self.setting.put(name)
         modes = TorchModes.now()
         self.call, self.errand = None, None
         self.call = self._run.switch(value)
@@ -96,7 +102,7 @@ def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
     """In a request's greenlet, instead of a module's method: the engine makes the call."""
     engine = getcurrent().parent
     assert engine is not None, "a request runs outside of the engine"
-    call = target.call(args, kwargs)
+    call = replace(target.call(args, kwargs), setting=current_setting())
     outcome: Outcome = engine.switch(call)
     call.modes.set()
     if outcome.error is not None:

@@ -38,6 +38,7 @@ class SideLane:
         self._waiting: list[Errand] = []
         self._changed = threading.Condition()
         self._is_closed = False
+        self.busy = threading.Lock()  # held while calls run
         self.batch_sizes: Counter[int] = Counter()  # calls, by how many requests shared them
         self._thread = threading.Thread(target=self._run, name="omnistage-side-lane", daemon=True)
         self._thread.start()
@@ -79,7 +80,7 @@ class SideLane:
                 batch = [self._waiting[index] for index in chosen]
                 self._waiting = [one for one in self._waiting if one not in batch]
             self.batch_sizes[len(batch)] += 1
-            with self._on_stream(batch):
+            with self.busy, self._on_stream(batch):
                 done = outcomes([errand.call for errand in batch], self._finish)
             for errand, outcome in zip(batch, done, strict=True):
                 errand.outcome = outcome

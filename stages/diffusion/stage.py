@@ -9,6 +9,7 @@ from typing import Any
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.diffusion.arguments import STEPS, call_arguments, num_pictures
+from omnistage.stages.diffusion.control import Control, ControlOptions
 from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.loading import LoadOptions
 from omnistage.stages.diffusion.outputs import Picture, pictures_of, to_uint8
@@ -23,15 +24,16 @@ from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names()
+OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names() | ControlOptions.names()
 
 
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: those of LoadOptions, `max_batch` (pictures of one forward), `warm_up` (arguments of
-    the calls that come before the first request, such as a small height and width). With a stage
-    upstream the prompts are its embeddings, and the pipeline is loaded without its text encoder.
+    `engine`: those of LoadOptions and ControlOptions, `max_batch` (pictures of one forward),
+    `warm_up` (arguments of the calls that come before the first request, such as a small height and
+    width). With a stage upstream the prompts are its embeddings, and the pipeline is loaded without
+    its text encoder.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -41,19 +43,27 @@ class DiffusionStage:
             raise ValueError(f"unknown engine argument {unknown[0]}; allowed: {allowed}")
         self._ports = ports
         self._load_options = LoadOptions.of(ports.engine)
+        self._control_options = ControlOptions.of(ports.engine)
         self._running: set[str] = set()
         self._upstream = Upstream(ports) if ports.upstream else None
 
     async def start(self) -> dict[str, Any]:
         """Load, and make two pictures."""
         self._engine = await asyncio.to_thread(self._load)
-        return {}
+        self._control.attach(self._engine)
+        return {"commands": self._control.commands}
+
+    def _read(self, folder: str | None = None) -> Any:
+        """The pipeline of a folder, or of ours, on the host."""
+        has_text = self._upstream is None
+        return self._load_options.read(folder or self._ports.model, has_text=has_text)
 
     def _load(self) -> StepBatcher:
         model, is_fed = self._ports.model, self._upstream is not None
         loaded = self._loaded = self._load_options.load(model, has_text=not is_fed)
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
+        self._control = Control(loaded, self._control_options, self._read, self._ports.name)
         self._tasks = Tasks.find(pipeline)
         self._tokens = TextTokens(pipeline)
         self._kind = output_kind(known)
@@ -99,7 +109,7 @@ class DiffusionStage:
 
         if ON_STEP in arguments_of(pipeline):
             arguments = {**arguments, ON_STEP: told}
-        job = self._engine.submit(pipeline, **arguments)
+        job = self._control.submit(body, pipeline, **arguments)
         self._running.add(request_id)
         try:
             result = await awaited(job.result)
@@ -146,12 +156,17 @@ class DiffusionStage:
 
         loop.call_soon_threadsafe(send)
 
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Adapters, caches, weights, profiles."""
+        return await self._control.obey(command, arguments)
+
     async def alive(self) -> None:
         """A question that only the engine's thread can answer."""
         await awaited(self._engine.ping())
 
     async def close(self) -> None:
         """Cancel what runs and end the engine's thread."""
+        self._control.close()
         await asyncio.to_thread(self._engine.close)
         if self._upstream is not None:
             self._upstream.close()

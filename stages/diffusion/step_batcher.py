@@ -11,19 +11,24 @@ lane, so that steps do not wait for them.
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from omnistage.stages.diffusion.hidden_state import HiddenState
 from omnistage.stages.diffusion.job import Job, wait_for_turn
 from omnistage.stages.diffusion.learning import first_calls, learn
+from omnistage.stages.diffusion.order import Order
+from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.side_lane import Errand, SideLane, lend
 from omnistage.stages.diffusion.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.targets import Denoiser, joined, outcomes
+
+T = TypeVar("T")
 
 MAX_BATCH = 16  # rows of one forward
 
@@ -52,6 +57,7 @@ class StepBatcher:
         self._new: list[Job] = []
         self._done: list[Errand] = []
         self._pings: list[Future[None]] = []
+        self._orders: list[Order[Any]] = []
         self._numbers = itertools.count()
         self._num_forwards = 0
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
@@ -76,9 +82,11 @@ class StepBatcher:
         """Calls in the side lane, by how many requests shared them."""
         return Counter() if self._lane is None else self._lane.batch_sizes
 
-    def submit(self, pipeline: Any = None, /, **arguments: Any) -> Job:
+    def submit(self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: Any) -> Job:
         """Run the pipeline, or another over the same modules, with these arguments."""
-        job = Job(next(self._numbers), pipeline or self._pipeline, arguments)
+        pipeline = pipeline or self._pipeline
+        direct = list(pipeline.components) if self._lane is None else []
+        job = Job(next(self._numbers), pipeline, arguments, setting, direct)
         with self._changed:
             if self._is_closed:
                 raise RuntimeError("the engine is closed")
@@ -99,6 +107,14 @@ class StepBatcher:
             self._pings.append(answer)
             self._changed.notify()
         return answer
+
+    def between_steps(self, function: Callable[[], T]) -> "Future[T]":
+        """Run it in the engine's thread while no part of the pipeline runs."""
+        order = Order(function)
+        with self._changed:
+            self._orders.append(order)
+            self._changed.notify()
+        return order.result
 
     def close(self) -> None:
         """Cancel all requests and end the threads; the pipeline is as it was."""
@@ -140,6 +156,7 @@ class StepBatcher:
         while self._take_news():
             for job in [job for job in self._jobs if job.is_cancelled]:
                 self._end(job)
+            self._obey()
             batch = self._next_batch()
             if batch:
                 self._step(batch)
@@ -162,6 +179,13 @@ class StepBatcher:
             self._deliver(errand)
         return True
 
+    def _obey(self) -> None:
+        with self._changed:
+            orders, self._orders = self._orders, []
+        for order in orders:
+            with nullcontext() if self._lane is None else self._lane.busy:
+                order.obey()
+
     def _begin(self, job: Job) -> None:
         if job.is_cancelled:
             job.result.set_exception(CancelledError())
@@ -176,6 +200,7 @@ class StepBatcher:
         return bool(
             self._new
             or self._pings
+            or self._orders
             or self._done
             or self._is_closed
             or any(job.is_cancelled for job in self._jobs)

@@ -9,6 +9,7 @@ from diffusers.image_processor import VaeImageProcessor
 from greenlet import getcurrent, greenlet
 
 from omnistage.stages.diffusion.components import Parts, modules_in, overlap
+from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.targets import Component, Target
 
 MERGED_METHODS = ("forward", "encode", "decode")
@@ -18,6 +19,14 @@ PROCESSOR_METHODS = ("preprocess", "postprocess", "preprocess_video", "postproce
 
 class RequestGreenlet(greenlet):
     """One request's call of its pipeline. Only calls from such a greenlet are put through."""
+
+    setting: Setting = DEFAULT
+
+
+def current_setting() -> Setting:
+    """That of the request whose code runs in this thread."""
+    current = getcurrent()
+    return current.setting if isinstance(current, RequestGreenlet) else DEFAULT
 
 
 class Switchboard:

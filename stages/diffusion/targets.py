@@ -140,6 +140,7 @@ def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -
     before = TorchModes.now()
     calls[0].modes.set()
     try:
+        calls[0].setting.put(calls[0].target.name)
         results = calls[0].target.run(calls)
         finish()
         return [Outcome(value) for value in results]
@@ -165,6 +166,7 @@ def joined(waiting: Sequence[Call], max_rows: int) -> list[int]:
             and call.key == first.key
             and call.target is first.target
             and call.modes == first.modes
+            and call.setting == first.setting
             and first.target.may_join(first, call)
         ):
             chosen.append(index)

@@ -17,6 +17,7 @@ from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine, refuse_preemption
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
@@ -85,7 +86,12 @@ class Talker:
         refuse_preemption(self._engine)
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()
-        return {"speakers": sorted(self._ids.speakers), "max_model_len": self._max_model_len}
+        self._control = EngineControl(self._engine)
+        return {
+            "speakers": sorted(self._ids.speakers),
+            "max_model_len": self._max_model_len,
+            "commands": self._control.commands,
+        }
 
     def _write_generation_config(self) -> str:
         """A folder with the talker's own: the model's speaks of the thinker.
@@ -214,6 +220,10 @@ class Talker:
     def _seed(self, request: Mapping[str, Any]) -> int | None:
         seed = request.get("seed")
         return None if seed is None else derived_seed(seed, self._ports.name)
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Sleep, weights, profiles."""
+        return await self._control.obey(command, arguments)
 
     async def alive(self) -> None:
         """A question that only the engine core's loop can answer."""

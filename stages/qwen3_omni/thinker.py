@@ -18,6 +18,7 @@ from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
+from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.warm_up import warm_up_lengths, warm_up_samplings
@@ -122,7 +123,9 @@ class Thinker:
         await self._engine.reset_prefix_cache()
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
-        return {"max_model_len": self._engine.model_config.max_model_len}
+        self._control = EngineControl(self._engine)
+        max_model_len = self._engine.model_config.max_model_len
+        return {"max_model_len": max_model_len, "commands": self._control.commands}
 
     async def _warm_up(self) -> None:
         async def answer(name: str, length: int, **keep: Any) -> None:
@@ -189,6 +192,10 @@ class Thinker:
     def _tokenizer_length(self, token_ids: list[int]) -> int:
         tokenizer = self._engine.renderer.tokenizer
         return len(tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Sleep, weights, profiles."""
+        return await self._control.obey(command, arguments)
 
     async def alive(self) -> None:
         """A question that only the engine core's loop can answer."""

@@ -6,6 +6,7 @@ from typing import Any
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM
+from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 
 
@@ -23,13 +24,19 @@ class TextStage:
         body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
         async for _ in self._chat.stream("warm-up", body):
             pass
-        return {"max_model_len": self._engine.model_config.max_model_len}
+        self._control = EngineControl(self._engine)
+        max_model_len = self._engine.model_config.max_model_len
+        return {"max_model_len": max_model_len, "commands": self._control.commands}
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
         async for chunk in self._chat.stream(request_id, meta["body"]):
             last = not chunk["choices"]
             self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Sleep, weights, profiles."""
+        return await self._control.obey(command, arguments)
 
     async def alive(self) -> None:
         """A question that only the engine core's loop can answer."""

@@ -48,12 +48,24 @@ class Gateway:
 
 
 @pytest.fixture
-async def gateway(run_directory: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
-    kind = Kind("support.worker_stage:ScriptedStage", frozenset({"text"}))
+def stage_class() -> str:
+    return "ScriptedStage"
+
+
+@pytest.fixture
+async def gateway(
+    stage_class: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Gateway]:
+    monkeypatch.setattr("omnistage.stages.stage_worker.ALIVE_INTERVAL_S", 0.01)
+    kind = Kind(f"support.worker_stage:{stage_class}", frozenset({"text"}))
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"
     directory.mkdir(exist_ok=True)
-    graph = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
+    graph = {
+        "stages": {"one": {"kind": "vllm.text"}},
+        "outputs": {"text": "one"},
+        "deadlines": {"command_s": 0.5},
+    }
     gateway = Gateway(directory)
     worker = StageWorker(StageGraph.model_validate(graph), "one", directory)
     running = asyncio.create_task(worker.run())
@@ -122,3 +134,56 @@ async def test_a_failure_is_told_once_and_names_the_stage(
     assert (told.kind, told.last) == ("error", True)
     assert (told.meta["status"], told.meta["stage"]) == (status, "one")
     await until(lambda: is_idle(gateway, 1))
+
+
+# Commands
+
+
+async def answer(gateway: Gateway, command: str, **arguments: Any) -> dict[str, Any]:
+    gateway.requests.send(
+        Chunk("c", "command", meta={"command": command, "arguments": arguments}, last=True)
+    )
+    await until(lambda: bool(gateway.of("c")))
+    [told] = gateway.of("c")
+    assert (told.kind, told.last) == ("answer", True)
+    await until(lambda: is_idle(gateway, 0))
+    return dict(told.meta)
+
+
+async def test_a_command_is_answered_with_its_result(gateway: Gateway) -> None:
+    assert await answer(gateway, "sleep", level=2) == {"result": {"did": "sleep", "level": 2}}
+
+
+async def test_a_refused_command_keeps_its_reason(gateway: Gateway) -> None:
+    error = (await answer(gateway, "refuse"))["error"]
+    assert (error["status"], error["message"], error["code"]) == (409, "not now", "busy")
+
+
+async def test_a_failed_command_names_the_stage(gateway: Gateway) -> None:
+    error = (await answer(gateway, "fail"))["error"]
+    assert (error["status"], error["stage"]) == (500, "one")
+    assert "fail failed" in error["message"]
+
+
+async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gateway) -> None:
+    def num_signs() -> int:
+        gateway.look()
+        return sum(chunk.kind == "alive" for chunk in gateway.got)
+
+    await until(lambda: num_signs() > 0)
+    asking = asyncio.create_task(answer(gateway, "hang"))
+    await asyncio.sleep(0)
+    before = num_signs()
+    await until(lambda: num_signs() > before + 5)
+    assert not asking.done()
+    error = (await asking)["error"]
+    assert (error["status"], error["code"]) == (504, "stage_timeout")
+    after = num_signs()
+    await asyncio.sleep(0.1)
+    assert num_signs() <= after + 1
+
+
+@pytest.mark.parametrize("stage_class", ["StageWithoutCommands"])
+async def test_a_stage_without_commands_says_so(gateway: Gateway) -> None:
+    error = (await answer(gateway, "sleep"))["error"]
+    assert (error["status"], error["message"]) == (400, "Stage one takes no commands.")

@@ -30,6 +30,17 @@ def text_of(body: Mapping[str, Any]) -> str:
     return str(text.rpartition("before it: ")[2])
 
 
+# From stage, command and arguments to the meta of an answer; without one the stage says nothing.
+Obey = Callable[[str, str, Mapping[str, Any]], Mapping[str, Any] | None]
+
+
+def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As a stage that does all it is told."""
+    if command in ("sleep", "wake"):
+        return {"result": {"asleep": ["weights"] if command == "sleep" else []}}
+    return {"result": dict(arguments)}
+
+
 class FakeGraph:
     """Launches fake stages and lets a test see and disturb them."""
 
@@ -38,6 +49,8 @@ class FakeGraph:
         self.stages: dict[str, FakeStage] = {}
         self.is_loading: set[str] = set()
         self.launched: list[str] = []
+        self.commands = dict.fromkeys(("sleep", "wake", "add_lora", "list_loras"), "")
+        self.obey: Obey = obey
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
@@ -96,8 +109,12 @@ class FakeStage:
     # What tests do to it
 
     def become_ready(self) -> None:
-        meta = {"seconds": 0.1, "speakers": SPEAKERS if self.name == "talker" else []}
-        self.outputs.send(Chunk("", "ready", 0, {}, {**meta, "max_model_len": 128}))
+        meta: dict[str, Any] = {
+            "seconds": 0.1,
+            "speakers": SPEAKERS if self.name == "talker" else [],
+        }
+        meta |= {"max_model_len": 128, "commands": self.graph.commands}
+        self.outputs.send(Chunk("", "ready", 0, {}, meta))
 
     def die(self, how: str) -> None:
         if not self._ended.done():
@@ -135,6 +152,10 @@ class FakeStage:
                 self.on_stop()
             elif chunk.kind == "request":
                 self.begin(chunk.request_id, chunk.meta)
+            elif chunk.kind == "command":
+                meta = self.graph.obey(self.name, chunk.meta["command"], chunk.meta["arguments"])
+                if meta is not None:
+                    self.outputs.send(Chunk(chunk.request_id, "answer", meta=meta, last=True))
 
     def begin(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Serve one request."""

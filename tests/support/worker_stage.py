@@ -9,10 +9,12 @@ from omnistage.stages.stage import StagePorts
 
 
 class ScriptedStage:
-    """Hangs, refuses, fails or answers."""
+    """Hangs, refuses, fails or answers; it shows no life while a command hangs."""
 
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
+        self._is_free = asyncio.Event()
+        self._is_free.set()
 
     async def start(self) -> dict[str, Any]:
         return {}
@@ -26,6 +28,35 @@ class ScriptedStage:
         if script == "fail":
             raise RuntimeError("broken")
         self._ports.send_output(request_id, "text", {"said": script}, last=True)
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        if command == "hang":
+            self._is_free.clear()
+            await asyncio.Event().wait()
+        if command == "refuse":
+            raise RequestError(409, "not now", param="x", code="busy")
+        if command == "fail":
+            raise RuntimeError("broken")
+        return {"did": command, **arguments}
+
+    async def alive(self) -> None:
+        await self._is_free.wait()
+
+    async def close(self) -> None:
+        return
+
+
+class StageWithoutCommands:
+    """Loads, and that is all."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+
+    async def start(self) -> dict[str, Any]:
+        return {}
+
+    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        return
 
     async def alive(self) -> None:
         return

@@ -1,0 +1,195 @@
+"""Admin endpoints: control of running stages."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict, Field
+
+from omnistage.server.command import check_command
+from omnistage.server.errors import ApiError, invalid
+from omnistage.server.json_body import JsonRoute
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.quiet import Quiet
+from omnistage.server.schema import Count, Flag
+from omnistage.server.stage_link import StageLink
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+Answer = Mapping[str, Any]
+
+
+class OfStages(BaseModel):
+    """Which stages are meant; without it, all that take the command."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stages: Annotated[list[str], Field(min_length=1)] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the stages are told."""
+        return self.model_dump(exclude={"stages"})
+
+
+class Wake(OfStages):
+    """`tags`: parts of a stage, such as `weights`, `kv_cache`, or a pipeline's components."""
+
+    tags: Annotated[list[Name], Field(min_length=1)] | None = None
+
+
+class Sleep(Wake):
+    """1: weights go to the host's memory. 2: they are dropped."""
+
+    level: Annotated[Count, Field(ge=1, le=2)] = 1
+
+
+class LoadWeights(OfStages):
+    """`path`: a folder as the stage's own; without it, that one."""
+
+    path: Path | None = None
+
+
+class AddLora(OfStages):
+    """`path`: a file or a folder; `weight_name`: the file in a folder of several."""
+
+    name: Name
+    path: Path
+    weight_name: Path | None = None
+    pinned: Flag = False
+
+
+class RemoveLora(OfStages):
+    """An adapter that was added."""
+
+    name: Name
+
+
+class PinLora(RemoveLora):
+    """A pinned adapter is never evicted."""
+
+    pinned: Flag = True
+
+
+class StartProfile(OfStages):
+    """`prefix`: of the trace's file name."""
+
+    prefix: Name | None = None
+
+
+def admin_routes(orchestrator: Orchestrator) -> APIRouter:
+    """Everything below /admin; who may ask is judged elsewhere."""
+    router = APIRouter(prefix="/admin", route_class=JsonRoute, include_in_schema=False)
+    reading = APIRouter()  # no body, so none is read
+    admin = Admin(orchestrator)
+
+    @router.post("/sleep", response_model=None)
+    async def sleep(asked: Sleep) -> Answer:
+        return await admin.quietly("sleep", asked)
+
+    @router.post("/wake", response_model=None)
+    async def wake(asked: Wake) -> Answer:
+        return await admin.quietly("wake", asked)
+
+    @router.post("/load_weights", response_model=None)
+    async def load_weights(asked: LoadWeights) -> Answer:
+        return await admin.quietly("load_weights", asked)
+
+    @router.post("/lora/add", response_model=None)
+    async def add_lora(asked: AddLora) -> Answer:
+        return await admin.tell("add_lora", asked)
+
+    @router.post("/lora/remove", response_model=None)
+    async def remove_lora(asked: RemoveLora) -> Answer:
+        return await admin.tell("remove_lora", asked)
+
+    @router.post("/lora/pin", response_model=None)
+    async def pin_lora(asked: PinLora) -> Answer:
+        return await admin.tell("pin_lora", asked)
+
+    @router.post("/profile/start", response_model=None)
+    async def start_profile(asked: StartProfile) -> Answer:
+        return await admin.tell("start_profile", asked)
+
+    @router.post("/profile/stop", response_model=None)
+    async def stop_profile(asked: OfStages) -> Answer:
+        return await admin.tell("stop_profile", asked)
+
+    @router.post("/cache/clear", response_model=None)
+    async def clear_cache(asked: OfStages) -> Answer:
+        return await admin.tell("clear_cache", asked)
+
+    @reading.get("/sleeping", response_model=None)
+    async def sleeping() -> Answer:
+        return asleep(list(orchestrator.stages.values()))
+
+    @reading.get("/lora", response_model=None)
+    async def loras() -> Answer:
+        return await admin.tell("list_loras", OfStages())
+
+    @reading.get("/cache", response_model=None)
+    async def caches() -> Answer:
+        return await admin.tell("count_cache", OfStages())
+
+    router.include_router(reading)
+    return router
+
+
+class Admin:
+    """Hands commands to stages and puts their answers together."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self._orchestrator = orchestrator
+        self._quiet = Quiet(orchestrator)
+
+    async def tell(self, command: str, asked: OfStages) -> Answer:
+        """Tell the stages that are meant, and those that take it if none is."""
+        links = self._named(asked) or self._takers(command)
+        send = self._orchestrator.commander.send
+        told = (send(link, command, asked.arguments) for link in links)
+        answers = await asyncio.gather(*told, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {"stages": dict(zip((link.name for link in links), answers, strict=True))}
+
+    async def quietly(self, command: str, asked: OfStages) -> Answer:
+        """Tell the stages that are meant, all of the graph if none is, without requests in them."""
+        links = self._named(asked) or list(self._orchestrator.stages.values())
+        await self._quiet.run(links, command, asked.arguments)
+        return asleep(links)
+
+    def _named(self, asked: OfStages) -> list[StageLink]:
+        known = self._orchestrator.stages
+        for index, name in enumerate(asked.stages or ()):
+            if name not in known:
+                allowed = ", ".join(known)
+                raise invalid(f"stages[{index}]", f"is no stage; allowed: {allowed}")
+        return [known[name] for name in dict.fromkeys(asked.stages or ())]
+
+    def _takers(self, command: str) -> list[StageLink]:
+        """The stages that take a command; ApiError, with a reason of one of them, if none does."""
+        links = self._orchestrator.stages.values()
+        takers = [link for link in links if not link.commands.get(command, "no")]
+        if not takers:
+            refusing = [link for link in links if command in link.commands]
+            check_command((refusing or list(links))[0], command)
+        return takers
+
+
+def asleep(links: Sequence[StageLink]) -> Answer:
+    """What of each stage sleeps."""
+    return {"stages": {link.name: {"asleep": list(link.asleep)} for link in links}}
+
+
+def closed_routes() -> APIRouter:
+    """Instead of `admin_routes` where no admin key is configured."""
+    router = APIRouter()
+
+    @router.api_route("/admin/{path:path}", methods=["GET", "POST"], include_in_schema=False)
+    async def refuse(path: str) -> None:
+        message = "Admin endpoints need a server with an admin key: start it with --admin-key."
+        raise ApiError(403, message, code="admin_disabled")
+
+    return router

@@ -1,0 +1,67 @@
+"""Commands to running stages, and what they answer."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from uuid import uuid4
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.server.errors import ApiError
+from omnistage.server.readiness import check_ready
+from omnistage.server.stage_link import StageLink
+
+
+class Commander:
+    """Sends commands and waits for their answers; a stage that dies or is late is one too."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._waiting: dict[str, tuple[StageLink, asyncio.Future[Mapping[str, Any]]]] = {}
+
+    async def send(
+        self, link: StageLink, command: str, arguments: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """What the stage answers; ApiError if it refuses, fails, dies or says nothing."""
+        check_command(link, command)
+        command_id = f"command-{uuid4().hex}"
+        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[command_id] = link, answer
+        try:
+            link.order(command_id, {"command": command, "arguments": arguments})
+            async with asyncio.timeout(self._limit_s):
+                meta = await answer
+        except TimeoutError:
+            late = f"Stage {link.name} did not answer {command} within {self._limit_s:g} s."
+            raise ApiError(504, late, code="stage_timeout") from None
+        finally:
+            del self._waiting[command_id]
+            link.finish(command_id, is_cancelled=False)
+        if "error" in meta:
+            raise ApiError.from_stage(meta["error"])
+        result: Mapping[str, Any] = meta["result"]
+        return result
+
+    def hear(self, chunk: Chunk) -> None:
+        """Take a stage's answer."""
+        _, answer = self._waiting.get(chunk.request_id, (None, None))
+        if answer is not None and not answer.done():
+            answer.set_result(chunk.meta)
+
+    def fail(self, link: StageLink, error: ApiError) -> None:
+        """The stage answers none of its commands any more."""
+        for other, answer in self._waiting.values():
+            if other is link and not answer.done():
+                answer.set_exception(error)
+
+
+def check_command(link: StageLink, command: str) -> None:
+    """Raise ApiError for a command that the stage does not take."""
+    check_ready(link)
+    if command not in link.commands:
+        raise _unsupported(f"Stage {link.name} does not know the command {command}.")
+    if link.commands[command]:
+        raise _unsupported(f"Stage {link.name} refuses {command}: {link.commands[command]}.")
+
+
+def _unsupported(message: str) -> ApiError:
+    return ApiError(400, message, param="stages", code="unsupported_command")

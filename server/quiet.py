@@ -1,0 +1,57 @@
+"""Commands for which a stage must have no request: sleep, wake, new weights."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnistage.server.command import check_command
+from omnistage.server.errors import ApiError
+from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.stage_link import StageLink
+
+
+class Quiet:
+    """Runs one such command at a time, on several stages at once."""
+
+    def __init__(self, orchestrator: Orchestrator) -> None:
+        self._orchestrator = orchestrator
+        self._limit_s = orchestrator.graph.deadlines.command_s
+        self._lock = asyncio.Lock()
+
+    async def run(
+        self, links: Sequence[StageLink], command: str, arguments: Mapping[str, Any]
+    ) -> None:
+        """Refuse new requests, let those in flight finish, then tell all stages.
+
+        Each stage answers what of it is asleep now; while that is anything, it stays closed. Raises
+        ApiError before anything is done if one of the stages does not take the command, and after
+        all have answered if one of them failed.
+        """
+        async with self._lock:
+            for link in links:
+                check_command(link, command)
+            for link in links:
+                link.is_closed = True
+            try:
+                await self._drain(links)
+                telling = (self._tell(link, command, arguments) for link in links)
+                answers = await asyncio.gather(*telling, return_exceptions=True)
+            finally:
+                for link in links:
+                    link.is_closed = bool(link.asleep)
+        for answer in answers:
+            if answer is not None:
+                raise answer
+
+    async def _drain(self, links: Sequence[StageLink]) -> None:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await self._orchestrator.drained(links)
+        except TimeoutError:
+            names = ", ".join(link.name for link in links)
+            message = f"Requests in stages {names} did not end within {self._limit_s:g} s."
+            raise ApiError(503, message, code="busy") from None
+
+    async def _tell(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
+        result = await self._orchestrator.commander.send(link, command, arguments)
+        link.asleep = tuple(result["asleep"])

@@ -1,0 +1,32 @@
+"""Whether a stage can be asked anything now."""
+
+from omnistage.server.errors import ApiError
+from omnistage.server.stage_link import StageLink, StageState
+
+RETRY_LOADING_S = 5
+
+
+def check_ready(link: StageLink) -> None:
+    """Raise ApiError for a stage that loads or has ended."""
+    if link.state is StageState.LOADING:
+        raise unavailable(f"Stage {link.name} is still loading.", "loading")
+    if link.state is StageState.DEAD:
+        raise dead(link)
+
+
+def check_open(link: StageLink) -> None:
+    """Raise ApiError for a stage that takes no request now."""
+    check_ready(link)
+    if link.is_closed:
+        raise unavailable(f"Stage {link.name} is asleep.", "sleeping")
+
+
+def dead(link: StageLink) -> ApiError:
+    """What its end means for what it was asked."""
+    message = f"Stage {link.name} has ended ({link.ended_by})."
+    return unavailable(message, "stage_unavailable")
+
+
+def unavailable(message: str, code: str) -> ApiError:
+    """A 503 that says when to ask again."""
+    return ApiError(503, message, code=code, retry_after_s=RETRY_LOADING_S)

@@ -1,0 +1,79 @@
+"""Commands from the gateway to a running stage: sleep, LoRA, profiler and the like."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Sender
+from omnistage.stages.failure import RequestError
+from omnistage.stages.stage import Stage, TakesCommands
+
+logger = logging.getLogger("omnistage.stage")
+
+
+class Commands:
+    """Runs a stage's commands; each is answered once, with its result or an error."""
+
+    def __init__(self, stage: Stage, name: str, outputs: Sender, limit_s: float) -> None:
+        self._stage = stage
+        self._name = name
+        self._outputs = outputs
+        self._limit_s = limit_s
+        self._running: set[asyncio.Task[None]] = set()
+        self._is_busy = asyncio.Event()
+
+    def take(self, chunk: Chunk) -> None:
+        """Begin what a `command` chunk asks for."""
+        task = asyncio.get_running_loop().create_task(self._answer(chunk))
+        self._running.add(task)
+        self._is_busy.set()
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not self._running:
+            self._is_busy.clear()
+
+    async def _answer(self, chunk: Chunk) -> None:
+        meta = await self._obey(chunk.meta["command"], chunk.meta["arguments"])
+        self._outputs.send(Chunk(chunk.request_id, "answer", 0, {}, meta, last=True))
+
+    async def _obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        if not isinstance(self._stage, TakesCommands):
+            return self._refusal(RequestError(400, f"Stage {self._name} takes no commands."))
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return {"result": await self._stage.control(command, arguments)}
+        except RequestError as error:
+            return self._refusal(error)
+        except TimeoutError:
+            late = f"Stage {self._name}: {command} took longer than {self._limit_s:g} s."
+            return self._refusal(RequestError(504, late, code="stage_timeout"))
+        except Exception:
+            logger.exception("the command %s failed in stage %s", command, self._name)
+            failed = f"Stage {self._name}: {command} failed; its log says why."
+            return self._refusal(RequestError(500, failed))
+
+    def _refusal(self, error: RequestError) -> Mapping[str, Any]:
+        return {"error": error.to_meta(self._name)}
+
+    async def unless_busy(self, asked: Coroutine[Any, Any, None]) -> None:
+        """Wait for the engine's sign of life; one that obeys a command has that one's deadline."""
+        asking = asyncio.ensure_future(asked)
+        waiting = asyncio.create_task(self._is_busy.wait())
+        try:
+            await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                asking.result()
+        finally:
+            for task in (asking, waiting):
+                task.cancel()
+            await asyncio.gather(asking, waiting, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Cancel what runs."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
