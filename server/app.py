@@ -3,32 +3,49 @@
 from fastapi import APIRouter, FastAPI
 
 from omnistage.server.admin import admin_routes, closed_routes
+from omnistage.server.answers import ChatCompletion, TextCompletion
 from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
+from omnistage.server.deadline import Deadline
 from omnistage.server.errors import install_error_handlers
+from omnistage.server.examples import (
+    chat_examples,
+    speech_examples,
+    text_examples,
+    video_examples,
+)
 from omnistage.server.health import health_routes
 from omnistage.server.image_store import ImageStore, image_file_routes
-from omnistage.server.images import Images
+from omnistage.server.images import Images, image_routes
 from omnistage.server.json_body import JsonRoute
+from omnistage.server.keys import KeyGuard
+from omnistage.server.media_fetch import MediaFetcher
+from omnistage.server.media_files import MediaFolder
+from omnistage.server.media_load import MediaLoader
 from omnistage.server.models import model_routes
+from omnistage.server.openapi import EVENTS, described, install_openapi
+from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.rate_limit import RateLimit
 from omnistage.server.request_id import RequestId
-from omnistage.server.speech import Speech
-from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+from omnistage.server.speech import CONTENT_TYPES, Speech
 from omnistage.server.text_completions import TextCompletions
 from omnistage.server.transcription import Transcriptions, transcription_routes
+from omnistage.server.videos import MEDIA_TYPE as VIDEO
 from omnistage.server.videos import Videos
 from omnistage.server.voices import voice_routes
 
+DESCRIPTION = "OpenAI's API for models that are graphs of models."
+DEFAULTS = GatewayOptions()
 
-def build_app(
-    orchestrator: Orchestrator,
-    keep_alive_s: float = KEEP_ALIVE_S,
-    max_unsent_bytes: int = MAX_UNSENT_BYTES,
-) -> FastAPI:
+
+def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) -> FastAPI:
     """The app over a running orchestrator."""
-    app = FastAPI(title="omnistage", docs_url=None, redoc_url=None)
+    app = FastAPI(title="omnistage", description=DESCRIPTION, redoc_url=None)
     app.add_middleware(BodyLimit)
+    app.add_middleware(Deadline, timeout_s=options.timeout_s)
+    if options.requests_per_minute is not None:
+        app.add_middleware(RateLimit, per_minute=options.requests_per_minute)
     app.add_middleware(KeyGuard, keys=options.keys)
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix="/admin")
     app.add_middleware(RequestId)
@@ -36,21 +53,28 @@ def build_app(
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
     app.include_router(voice_routes(orchestrator))
-    store = ImageStore()
-    chat = ChatCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
+    media = MediaLoader(MediaFetcher(options.media_domains), MediaFolder(options.media_path))
+    sending = (options.keep_alive_s, options.max_unsent_bytes)
+    chat = ChatCompletions(orchestrator, media, *sending)
     json_routes = APIRouter(route_class=JsonRoute)
-    json_routes.post("/v1/chat/completions", response_model=None)(chat.create)
-    text = TextCompletions(orchestrator, keep_alive_s, max_unsent_bytes)
-    json_routes.post("/v1/completions", response_model=None)(text.create)
-    images = Images(orchestrator, store, keep_alive_s)
-    json_routes.post("/v1/images/generations", response_model=None)(images.generate)
-    speech = Speech(orchestrator, keep_alive_s, max_unsent_bytes)
-    json_routes.post("/v1/audio/speech", response_model=None)(speech.create)
-    json_routes.post("/v1/videos/sync", response_model=None)(Videos(orchestrator).create)
+    graph = orchestrator.graph
+    about_chat = described("Answer a conversation", ChatCompletion, (EVENTS,), chat_examples(graph))
+    json_routes.post("/v1/chat/completions", **about_chat)(chat.create)
+    about_text = described("Go on with a text", TextCompletion, (EVENTS,), text_examples(graph))
+    json_routes.post("/v1/completions", **about_text)(
+        TextCompletions(orchestrator, *sending).create
+    )
+    sounds = (*CONTENT_TYPES.values(), EVENTS)
+    about_speech = described("Speak a text", also=sounds, examples=speech_examples(graph))
+    json_routes.post("/v1/audio/speech", **about_speech)(Speech(orchestrator, *sending).create)
+    about_videos = described("Make a video", also=(VIDEO,), examples=video_examples(graph))
+    json_routes.post("/v1/videos/sync", **about_videos)(Videos(orchestrator).create)
     app.include_router(json_routes)
-    app.post("/v1/images/edits", response_model=None)(images.edit)
+    store = ImageStore()
+    images = Images(orchestrator, media, store, options.keep_alive_s)
+    app.include_router(image_routes(images, graph))
     app.include_router(image_file_routes(store))
-    transcriptions = Transcriptions(orchestrator, keep_alive_s, max_unsent_bytes)
-    app.include_router(transcription_routes(transcriptions))
+    app.include_router(transcription_routes(Transcriptions(orchestrator, media, *sending)))
     app.include_router(admin_routes(orchestrator) if options.admin_keys else closed_routes())
+    install_openapi(app, has_keys=bool(options.keys))
     return app

@@ -1,26 +1,31 @@
-"""Refuses a body that is too large before it is read."""
-
-import asyncio
+"""Refuses a body that is too large, alone or with the others, before it is read."""
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
+from omnistage.server.refusal import refuse
 
 MAX_BODY_BYTES = 32 << 20
-LINGER_S = 5.0
-"""For so long the rest of a refused body is read and thrown away.
-
-A connection closed with bytes unread is reset, and a reset takes the answer back that the
-client has not read yet; most clients read only after they have sent everything.
-"""
+MAX_HELD_BYTES = 1 << 30
+RETRY_S = 1
 
 
 class BodyLimit:
-    """ASGI middleware: 413 by the announced length, or as soon as more than that has come."""
+    """ASGI middleware: 413 by the announced length, or as soon as more than that has come.
 
-    def __init__(self, app: ASGIApp, max_bytes: int = MAX_BODY_BYTES) -> None:
+    The bodies of all requests that are there may have `max_held_bytes`; what is more is a 503.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_bytes: int = MAX_BODY_BYTES,
+        max_held_bytes: int = MAX_HELD_BYTES,
+    ) -> None:
         self._app = app
         self._max_bytes = max_bytes
+        self._max_held_bytes = max_held_bytes
+        self._num_held_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -29,48 +34,50 @@ class BodyLimit:
             return
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self._max_bytes:
-            await self._refuse(scope, receive, send)
+            await refuse(self._too_large(), scope, receive, send)
             return
         num_bytes = 0
+        refusal: ApiError | None = None
         is_refused = False
 
         async def counted() -> Message:
-            nonlocal num_bytes
+            nonlocal num_bytes, refusal
             message = await receive()
-            num_bytes += len(message.get("body", b""))
+            size = len(message.get("body", b""))
+            num_bytes += size
+            self._num_held_bytes += size
             if num_bytes > self._max_bytes:
-                raise self._too_large()
+                refusal = self._too_large()
+            elif size and self._num_held_bytes > self._max_held_bytes:
+                refusal = _too_much()
+            if refusal is not None:
+                raise refusal
             return message
 
         async def send_or_refuse(message: Message) -> None:
             """What the app makes of the exception is not sent: it only knows a broken body."""
             nonlocal is_refused
-            if num_bytes <= self._max_bytes:
+            if refusal is None:
                 await send(message)
             elif not is_refused:
                 is_refused = True
-                await self._refuse(scope, receive, send)
+                await refuse(refusal, scope, receive, send)
 
-        await self._app(scope, counted, send_or_refuse)
-
-    async def _refuse(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer at once, and end the connection when the client has stopped sending."""
-
-        async def send_then_linger(message: Message) -> None:
-            if message["type"] != "http.response.body":
-                await send(message)
-                return
-            await send({**message, "more_body": True})
-            try:
-                async with asyncio.timeout(LINGER_S):
-                    while (await receive()).get("more_body", False):
-                        pass
-            except TimeoutError:
-                pass
-            await send({"type": "http.response.body", "body": b""})
-
-        await self._too_large().to_response()(scope, receive, send_then_linger)
+        try:
+            await self._app(scope, counted, send_or_refuse)
+        finally:
+            self._num_held_bytes -= num_bytes
 
     def _too_large(self) -> ApiError:
         message = f"The body is larger than {self._max_bytes >> 20} MiB."
         return ApiError(413, message, code="request_too_large", headers={"Connection": "close"})
+
+
+def _too_much() -> ApiError:
+    return ApiError(
+        503,
+        "The server has too many large requests.",
+        code="server_overloaded",
+        retry_after_s=RETRY_S,
+        headers={"Connection": "close"},
+    )

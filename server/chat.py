@@ -1,6 +1,5 @@
 """POST /v1/chat/completions."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -16,7 +15,7 @@ from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechC
 from omnistage.server.completion import Completion
 from omnistage.server.fields import unknown_fields
 from omnistage.server.image_chat import ImageChat, wants_images
-from omnistage.server.media_check import check_media, has_media
+from omnistage.server.media_load import MediaLoader
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.server.schema import AudioOptions, ChatRequest
@@ -42,10 +41,12 @@ class ChatCompletions:
     def __init__(
         self,
         orchestrator: Orchestrator,
+        media: MediaLoader,
         keep_alive_s: float = KEEP_ALIVE_S,
         max_unsent_bytes: int = MAX_UNSENT_BYTES,
     ) -> None:
         self._orchestrator = orchestrator
+        self._media = media
         self._history = AudioHistory()
         self._keep_alive_s = keep_alive_s
         self._max_unsent_bytes = max_unsent_bytes
@@ -53,14 +54,14 @@ class ChatCompletions:
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         if wants_images(chat, self._orchestrator.graph):
-            return await ImageChat(self._orchestrator, self._keep_alive_s).create(chat, http)
+            images = ImageChat(self._orchestrator, self._media, self._keep_alive_s)
+            return await images.create(chat, http)
         received_ns = time.monotonic_ns()
         answer = self._answer(chat)
         if answer.request.timeline is not None:
             answer.request.timeline.mark(GATEWAY, "received", received_ns)
-        messages = answer.request.body["messages"]
-        if has_media(messages):
-            await asyncio.to_thread(check_media, messages)
+        with self._orchestrator.reserve(answer.request.outputs):
+            await self._media.load(answer.request.body["messages"], http)
         headers = warning_headers(unknown_fields(chat))
         if chat.stream:
             events = self._events(answer)
@@ -72,7 +73,6 @@ class ChatCompletions:
     def _answer(self, chat: ChatRequest) -> Answer:
         graph = self._orchestrator.graph
         request = Admission(graph, self._orchestrator.speakers, self._history).request(chat)
-        self._orchestrator.admit(request.outputs)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format

@@ -4,10 +4,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+
+from omnistage.server.disconnect import ClientGone
+
+CLIENT_CLOSED_REQUEST = 499
 
 logger = logging.getLogger(__name__)
 
@@ -20,6 +24,7 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
+        type: str | None = None,
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
@@ -28,6 +33,8 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
+        # Clients classify a failure of ours by its type.
+        self.type = type or ("server_error" if status >= 500 else "invalid_request_error")
         self.param = param
         self.code = code
         self.headers = dict(headers or {})
@@ -41,11 +48,6 @@ class ApiError(Exception):
         if status >= 500 and meta["stage"] not in message:
             message = f"Stage {meta['stage']} failed: {message}"
         return cls(status, message, param=meta.get("param"), code=meta.get("code"))
-
-    @property
-    def type(self) -> str:
-        """OpenAI's error type; clients classify a failure of ours by it."""
-        return "server_error" if self.status >= 500 else "invalid_request_error"
 
     @property
     def envelope(self) -> dict[str, Any]:
@@ -98,6 +100,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientGone, _on_client_gone)
     app.add_exception_handler(Exception, _on_unforeseen)
 
 
@@ -119,6 +122,10 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}"
     return ApiError(error.status_code, message, headers=error.headers).to_response()
+
+
+async def _on_client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
 async def _on_unforeseen(request: Request, _: Exception) -> JSONResponse:

@@ -6,6 +6,8 @@ docs/api.md lists the same; a test compares the two.
 from collections.abc import Mapping, Set
 from typing import Any
 
+from pydantic import BaseModel
+
 from omnistage.server.errors import unsupported
 from omnistage.server.messages import unknown_keys
 from omnistage.server.schema import (
@@ -132,6 +134,6 @@ def unknown_names(asked: Sampling, refused: Set[str]) -> list[str]:
     unknown = sorted((asked.model_extra or {}).keys() - IGNORED - refused)
     for name in NESTED:
         options = getattr(asked, name, None)
-        if options is not None:
+        if isinstance(options, BaseModel):  # an extra field of the same name is what it is
             unknown += [f"{name}.{key}" for key in sorted(options.model_extra or {})]
     return unknown

@@ -5,6 +5,8 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from omnistage.server.answers import Health, Readiness
+from omnistage.server.openapi import described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.readiness import unavailable
 
@@ -13,11 +15,13 @@ def health_routes(orchestrator: Orchestrator) -> APIRouter:
     """GET /health and /ready."""
     router = APIRouter()
 
-    @router.get("/health")
+    @router.get("/health", **described("Tell what each stage does", Health))
     async def health() -> Mapping[str, Any]:
         return {"stages": orchestrator.health}
 
-    @router.get("/ready")
+    @router.get(
+        "/ready", **described("Ask whether every stage can serve", Readiness, errors=(503,))
+    )
     async def ready() -> Mapping[str, Any]:
         if orchestrator.unready:
             stages = ", ".join(f"{name} ({state})" for name, state in orchestrator.unready.items())

@@ -15,14 +15,16 @@ from omnistage.server.chunks import AnswerHead, ChatChunk
 from omnistage.server.errors import invalid
 from omnistage.server.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.image_form import edit_request, file_of_part
-from omnistage.server.image_schema import IGNORED, image_fields
+from omnistage.server.image_form import edit_request, medium_of_part
+from omnistage.server.image_schema import IGNORED, IMAGE_ONLY, image_fields
 from omnistage.server.image_usage import chat_usage
 from omnistage.server.media import checked_part
+from omnistage.server.media_check import Medium
+from omnistage.server.media_load import MediaLoader
 from omnistage.server.messages import ROLES
 from omnistage.server.models import check_model
 from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.pictures import File, read_pictures
+from omnistage.server.picture_load import load_pictures
 from omnistage.server.request import ImageOutput
 from omnistage.server.schema import ChatRequest
 from omnistage.server.sse import EventStream
@@ -47,6 +49,7 @@ class ImageChat:
     """Answers chats with `message.images` or `delta.images`; each of `n` choices has one."""
 
     orchestrator: Orchestrator
+    media: MediaLoader
     keep_alive_s: float
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
@@ -54,11 +57,11 @@ class ImageChat:
         self._check(chat)
         fields = image_fields(chat.model_extra or {})
         fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
-        prompt, files = last_wish(chat.messages)
+        prompt, media = last_wish(chat.messages)
         asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
-        given = await asyncio.to_thread(read_pictures, files)
+        with self.orchestrator.reserve(IMAGE_ONLY):
+            given = await load_pictures(media, None, self.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
-        self.orchestrator.admit(request.outputs)
         answer = ImageAnswer("chat", asked, given, request, self.orchestrator)
         head = AnswerHead(request.id, self.orchestrator.graph.model)
         unknown = chat.model_fields_set - READ - fields.keys() - IGNORED - CHAT_IGNORED
@@ -83,7 +86,7 @@ class ImageChat:
             raise invalid("stream_options", "is only allowed when stream is true")
 
 
-def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[File]]:
+def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
     """The text of the user's last message, and the pictures in it.
 
     What comes before it has no effect: it may have our own pictures and no content.
@@ -99,20 +102,20 @@ def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[File]]:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not isinstance(parts, list):
         raise invalid(place, "must be a string or a list of parts")
-    texts, files = [], []
+    texts, media = [], []
     for number, given in enumerate(parts):
         path = f"{place}[{number}]"
         part = checked_part(given, path)
         if part["type"] == "text":
             texts.append(part["text"])
         elif part["type"] == "image_url":
-            files.append(file_of_part(part, path))
+            media.append(medium_of_part(part, path))
         else:
             raise invalid(path, "must be text or a picture for images")
     prompt = "\n".join(texts)
     if not prompt:
         raise invalid(place, "must have a text that says what is wanted")
-    return prompt, files
+    return prompt, media
 
 
 async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:

@@ -1,8 +1,7 @@
-"""Reads the body of an edit: a form with files, or JSON with data URLs."""
+"""Reads the body of an edit: a form with files, or JSON with URLs."""
 
-import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,8 @@ from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.image_schema import WORDS, EditRequest
 from omnistage.server.json_body import JsonRequest, check_values
 from omnistage.server.media import checked_part
+from omnistage.server.media_check import Medium
+from omnistage.server.picture_load import Source
 from omnistage.server.pictures import File
 
 MAX_IMAGES = 16
@@ -28,11 +29,11 @@ FORM = "multipart/form-data"
 
 @dataclass(frozen=True, slots=True)
 class EditForm:
-    """An edit's fields and files as they came; what is in the files nobody has looked at."""
+    """An edit's fields and pictures as they came; nobody has fetched them or looked at them."""
 
     asked: EditRequest
-    images: list[File]
-    mask: File | None
+    images: Sequence[Source]
+    mask: Source | None
 
     @classmethod
     async def read(cls, http: Request) -> "EditForm":
@@ -105,23 +106,19 @@ def _read_json(body: dict[str, Any]) -> EditForm:
     return _checked(body, images, None if mask is None else _from_url(mask, "mask"))
 
 
-def _from_url(image: Any, param: str) -> File:
+def _from_url(image: Any, param: str) -> Medium:
     if isinstance(image, dict) and image.get("file_id") is not None:
         raise unsupported(f"{param}.file_id")
     url = image.get("image_url") if isinstance(image, dict) else None
-    return file_of_part(checked_part({"type": "image_url", "image_url": url}, param), param)
+    return medium_of_part(checked_part({"type": "image_url", "image_url": url}, param), param)
 
 
-def file_of_part(part: Mapping[str, Any], path: str) -> File:
+def medium_of_part(part: Mapping[str, Any], path: str) -> Medium:
     """The picture of a checked part of a message."""
-    param, url = f"{path}.image_url", part["image_url"]["url"]
-    head, _, data = url.partition(",")
-    if not head.startswith("data:"):
-        raise invalid(param, "must be a data URL")
-    return File(param, base64.b64decode(data))
+    return Medium(f"{path}.image_url", "image_url", part["image_url"])
 
 
-def _checked(fields: Mapping[str, Any], images: list[File], mask: File | None) -> EditForm:
+def _checked(fields: Mapping[str, Any], images: Sequence[Source], mask: Source | None) -> EditForm:
     if not images:
         raise invalid("image", "is missing: a file to edit")
     if len(images) > MAX_IMAGES:

@@ -13,6 +13,7 @@ from omnistage.server.pictures import Encoding, InputPictures
 from omnistage.server.request import Request
 from omnistage.server.schema import Count, Flag, Loras, Number, Seed
 
+IMAGE_ONLY = ("image",)  # the outputs of such a request
 MIN_SIDE, MAX_SIDE = 16, 4096
 SIZE = re.compile(r"^([1-9][0-9]{0,4})x([1-9][0-9]{0,4})$")
 DEFAULT_COMPRESSION = 100
@@ -92,7 +93,7 @@ class ImageRequest(BaseModel):
         body = {"n": self.n or 1, "width": width, "height": height, "num_images": len(given.images)}
         return Request(
             id=f"img-{uuid4().hex}",
-            outputs=("image",),
+            outputs=IMAGE_ONLY,
             body={**sent, **body},
             seed=self.seed,
             tensors=tensors,

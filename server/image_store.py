@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Response
 
 from omnistage.server.errors import ApiError
+from omnistage.server.openapi import described
+from omnistage.server.pictures import CONTENT_TYPES
 
 LIFETIME_S = 3600
 MAX_BYTES = 512 << 20
@@ -62,7 +64,9 @@ def image_file_routes(store: ImageStore) -> APIRouter:
     """GET /v1/images/files/{id}."""
     router = APIRouter()
 
-    @router.get(f"{PATH}/{{image_id}}", response_class=Response)
+    about = described("Fetch a picture", also=CONTENT_TYPES)
+
+    @router.get(f"{PATH}/{{image_id}}", **about)
     async def image_file(image_id: str) -> Response:
         image = store.get(image_id)
         if image is None:

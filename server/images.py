@@ -1,22 +1,28 @@
 """POST /v1/images/generations and /v1/images/edits."""
 
-import asyncio
 import logging
 
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
 from starlette.requests import ClientDisconnect
 
-from omnistage.server.errors import ApiError
+from omnistage.server.answers import ImagesAnswer
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError
+from omnistage.server.examples import edit_examples, image_examples
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import EditForm
-from omnistage.server.image_schema import ImageRequest
+from omnistage.server.image_form_schema import edit_body
+from omnistage.server.image_schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.image_store import ImageStore
+from omnistage.server.json_body import JsonRoute
+from omnistage.server.media_load import MediaLoader
 from omnistage.server.models import check_model
+from omnistage.server.openapi import EVENTS, described
 from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.pictures import InputPictures, read_pictures
+from omnistage.server.picture_load import load_pictures
+from omnistage.server.pictures import InputPictures
 from omnistage.server.sse import KEEP_ALIVE_S, NamedEventStream
-from omnistage.server.whole_answer import CLIENT_CLOSED_REQUEST, warning_headers, whole_answer
+from omnistage.server.whole_answer import warning_headers, whole_answer
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -28,10 +34,12 @@ class Images:
     def __init__(
         self,
         orchestrator: Orchestrator,
+        media: MediaLoader,
         store: ImageStore,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
         self._orchestrator = orchestrator
+        self._media = media
         self._store = store
         self._keep_alive_s = keep_alive_s
 
@@ -47,7 +55,8 @@ class Images:
             logger.info("%s: the client hung up (499)", http.url.path)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
-        given = await asyncio.to_thread(read_pictures, form.images, form.mask)
+        with self._orchestrator.reserve(IMAGE_ONLY):
+            given = await load_pictures(form.images, form.mask, self._media, http)
         return await self._respond("image_edit", form.asked, given, http)
 
     async def _respond(
@@ -78,3 +87,16 @@ def check_makes_images(graph: StageGraph) -> None:
         makes = ", ".join(sorted(graph.outputs))
         message = f"This model makes no images; it makes {makes}."
         raise ApiError(400, message, code="unsupported_model")
+
+
+def image_routes(images: Images, graph: StageGraph) -> APIRouter:
+    """POST of both; FastAPI does not read the bodies of edits, so it is told of them."""
+    router = APIRouter()
+    json_routes = APIRouter(route_class=JsonRoute)
+    about = described("Make pictures", ImagesAnswer, (EVENTS,), image_examples(graph))
+    json_routes.post("/v1/images/generations", **about)(images.generate)
+    router.include_router(json_routes)
+    about = described("Edit pictures", ImagesAnswer, (EVENTS,))
+    body = {"requestBody": edit_body(edit_examples(graph))}
+    router.post("/v1/images/edits", **about, openapi_extra=body)(images.edit)
+    return router

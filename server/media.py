@@ -1,4 +1,4 @@
-"""Checks the parts of a message: a stage sees no address it could fetch, media come in the body.
+"""Checks the parts of a message; media that are elsewhere are got later, by media_load.py.
 
 Each part is built anew from the fields checked here; what a client adds beside them is dropped.
 """
@@ -10,6 +10,8 @@ from typing import Any
 from omnistage.server.errors import invalid, unsupported
 
 Part = Mapping[str, Any]
+ELSEWHERE = ("http", "https", "file")
+SCHEMES = "data, http, https or file"
 
 DETAILS = ("auto", "low", "high", "original")
 UNSUPPORTED = ("file", "image_embeds", "audio_embeds", "video_embeds")
@@ -57,11 +59,13 @@ def _media(part: Part, path: str) -> dict[str, Any]:
         _check_detail(place, param)
         place, param = place.get("url"), f"{param}.url"
     if not isinstance(place, str):
-        raise invalid(param, "must be a data URL")
+        raise invalid(param, f"must be a {SCHEMES} URL")
+    scheme, colon, _ = place.partition(":")
+    if scheme.lower() in ELSEWHERE and colon:
+        return {"type": key, key: {"url": place}}
     header, comma, data = place.partition(",")
     if not header.startswith("data:"):
-        scheme = place.partition(":")[0][:20] if ":" in place else "no"
-        raise invalid(param, f"must be a data URL (data:…;base64,…); {scheme} URLs are not fetched")
+        raise invalid(param, f"must be a {SCHEMES} URL")
     if not comma or not header.endswith(";base64"):
         raise invalid(param, "must be a data URL with base64 data (data:…;base64,…)")
     _check_base64(data, param)

@@ -1,65 +1,87 @@
 """Looks at the media of a request before any stage does: is it what it says, and not too much.
 
-Little is decoded: a sound's or video's first frame, of a picture what its format can be checked by.
-The rest is left to the stage that wants it. What is sniffed counts, not what the client calls it.
+A sound is decoded, of a video its first frames, of a picture what its format can be checked by.
+What is sniffed counts, not what the client calls it.
 """
 
 import base64
 import io
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import av
 from PIL import Image, UnidentifiedImageError
 
-from omnistage.server.errors import invalid
+from omnistage.server.errors import ApiError, invalid
 
 MAX_PIXELS = 64_000_000
 MAX_FRAME_PIXELS = 16_777_216
 MAX_DURATION_S = 3600
+MAX_SAMPLES = MAX_DURATION_S * 48_000  # of all channels
+MAX_FRAMES = MAX_DURATION_S * 60
+MAX_VIDEO_PIXELS = 50_000_000_000  # of all frames: about a minute of one core
 BOMB = Image.DecompressionBombError
 # Read by Pillow itself: others start programs (EPS) or are no pictures (PDF).
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")
+# Containers of samples and frames: other formats name further files and hosts for FFmpeg to open.
+CONTAINERS = (
+    *("wav", "w64", "aiff", "au", "caf", "mp3", "flac", "ogg", "aac", "amr"),
+    *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "asf", "flv", "gif"),
+)
+OPEN_OPTIONS = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "none"}
 MIN_FRAMES = 2
 
 Message = Mapping[str, Any]
 
 
-def has_media(messages: Sequence[Message]) -> bool:
-    """Whether there is anything to look at."""
-    return next(_media(messages), None) is not None
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """One medium of a request: the part that has it, and the part's place."""
+
+    place: str
+    kind: str
+    source: dict[str, Any]
+
+    @property
+    def url(self) -> str:
+        """Where it is, if it is not here."""
+        url: str = self.source.get("url", "")
+        return "" if url.startswith("data:") else url
+
+    @property
+    def encoded(self) -> str:
+        """Its base64."""
+        data: str = self.source.get("data") or self.source["url"].partition(",")[2]
+        return data
+
+    def put(self, data: bytes) -> None:
+        """Have it here, as a data URL."""
+        encoded = base64.b64encode(data).decode("ascii")
+        self.source["url"] = f"data:application/octet-stream;base64,{encoded}"
 
 
-def check_media(messages: Sequence[Message]) -> None:
-    """Raise ApiError for the first medium that cannot be read or is too large; may take a while.
-
-    `messages` are checked ones: their media are data URLs and base64.
-    """
-    for place, kind, encoded in _media(messages):
-        data = base64.b64decode(encoded)
-        try:
-            if kind == "image_url":
-                _check_image(data, place)
-            else:
-                _check_stream(data, place, "video" if kind == "video_url" else "audio")
-        except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB) as error:
-            raise invalid(place, f"cannot be read: {_reason(error)}") from error
-
-
-def _media(messages: Sequence[Message]) -> Iterator[tuple[str, str, str]]:
-    """Place, kind and base64 of each medium."""
+def media_of(messages: Sequence[Message]) -> Iterator[Medium]:
+    """Every medium of checked messages."""
     for i, message in enumerate(messages):
         content = message.get("content")
-        if not isinstance(content, list):
-            continue
-        for j, part in enumerate(content):
+        for j, part in enumerate(content if isinstance(content, list) else ()):
             kind = part["type"]
-            place = f"messages[{i}].content[{j}].{kind}"
-            if kind == "input_audio":
-                yield place, kind, part[kind]["data"]
-            elif kind != "text":
-                yield place, kind, part[kind]["url"].partition(",")[2]
+            if kind != "text":
+                yield Medium(f"messages[{i}].content[{j}].{kind}", kind, part[kind])
+
+
+def check_medium(medium: Medium, data: bytes) -> None:
+    """Raise ApiError if it cannot be read or is too large; may take a while."""
+    try:
+        if medium.kind == "image_url":
+            _check_image(data, medium.place)
+        else:
+            wanted = "video" if medium.kind == "video_url" else "audio"
+            _check_stream(data, medium.place, wanted)
+    except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB) as error:
+        raise invalid(medium.place, f"cannot be read: {_reason(error)}") from error
 
 
 def _check_image(data: bytes, place: str) -> None:
@@ -71,31 +93,69 @@ def _check_image(data: bytes, place: str) -> None:
 
 
 def _check_stream(data: bytes, place: str, wanted: str) -> None:
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), options=OPEN_OPTIONS) as container:
         streams = [stream for stream in container.streams if stream.type == wanted]
-        if not streams or container.format.name.endswith("_pipe"):  # a picture is no video
+        if not streams:
             raise invalid(place, f"has no {wanted} in it")
         if container.duration is not None and container.duration > MAX_DURATION_S * av.time_base:
-            raise invalid(place, f"is longer than {MAX_DURATION_S} s")
-        if wanted == "video":
-            video = streams[0].codec_context
-            if video.width * video.height > MAX_FRAME_PIXELS:
-                raise invalid(
-                    place, f"is {video.width} x {video.height}; at most {MAX_FRAME_PIXELS} pixels"
-                )
-        wanted_frames = MIN_FRAMES if wanted == "video" else 1
-        num_frames = sum(1 for _ in islice(container.decode(streams[0]), wanted_frames))
-        if num_frames == 0:
-            raise invalid(place, f"has no {wanted} in it")
-        if num_frames < wanted_frames:
-            raise invalid(place, f"has {num_frames} frame; at least {wanted_frames}")
+            raise _too_long(place)
+        check = _check_video if wanted == "video" else _check_sound
+        check(container.demux(streams[0]), streams[0].codec_context, place)
+
+
+def _check_sound(packets: Iterable[Any], _: Any, place: str) -> None:
+    """Decode all of it: what a file says of its length binds nobody."""
+    seconds = 0.0
+    num_samples = 0
+    for frame in chain.from_iterable(map(_decoded, packets)):
+        seconds += frame.samples / max(1, frame.sample_rate)
+        num_samples += frame.samples * frame.layout.nb_channels
+        if seconds > MAX_DURATION_S or num_samples > MAX_SAMPLES:
+            raise _too_long(place)
+    if num_samples == 0:
+        raise invalid(place, "has no audio in it")
+
+
+def _check_video(packets: Iterable[Any], codec: Any, place: str) -> None:
+    """Decode its first frames, count the others."""
+    pixels = codec.width * codec.height
+    if pixels > MAX_FRAME_PIXELS:
+        size = f"{codec.width} x {codec.height}"
+        raise invalid(place, f"is {size}; at most {MAX_FRAME_PIXELS} pixels")
+    num_frames = 0
+    for num_packets, packet in enumerate(packets):  # the last one is empty
+        if num_frames < MIN_FRAMES:
+            num_frames += len(_decoded(packet))
+        if num_packets > MAX_FRAMES or num_packets * pixels > MAX_VIDEO_PIXELS:
+            raise _too_long(place)
+    if num_frames == 0:
+        raise invalid(place, "has no video in it")
+    if num_frames < MIN_FRAMES:
+        raise invalid(place, f"has {num_frames} frame; at least {MIN_FRAMES}")
+
+
+def _decoded(packet: Any) -> Sequence[Any]:
+    """A packet's frames; none of a broken one, over which decoders go on."""
+    try:
+        frames: Sequence[Any] = packet.decode()
+    except av.FFmpegError:
+        return ()
+    return frames
+
+
+def _too_long(place: str) -> ApiError:
+    return invalid(
+        place,
+        f"is longer than {MAX_DURATION_S} s, {MAX_SAMPLES} samples, "
+        f"{MAX_FRAMES} frames or {MAX_VIDEO_PIXELS} pixels in all",
+    )
 
 
 def sound_s(data: bytes, place: str) -> float:
     """How long a sound that was checked lasts; raises ApiError, may take a while."""
     seconds = 0.0
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with av.open(io.BytesIO(data), options=OPEN_OPTIONS) as container:
             for frame in container.decode(audio=0):
                 seconds += frame.samples / frame.sample_rate
                 if seconds > MAX_DURATION_S:
@@ -108,4 +168,6 @@ def sound_s(data: bytes, place: str) -> float:
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "it is no image of a known format"
+    if isinstance(error, av.ArgumentError):  # FFmpeg's word for what is not on the list
+        return f"it is no sound or video of a known format ({', '.join(CONTAINERS)})"
     return str(error).partition("[Errno")[0].strip() or type(error).__name__

@@ -6,7 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from omnistage.server.answers import Model, ModelList
 from omnistage.server.errors import ApiError
+from omnistage.server.openapi import described
 
 
 def model_not_found(name: str, served: str) -> ApiError:
@@ -26,11 +28,11 @@ def model_routes(served: str) -> APIRouter:
     router = APIRouter()
     card = {"id": served, "object": "model", "created": int(time.time()), "owned_by": "omnistage"}
 
-    @router.get("/v1/models")
+    @router.get("/v1/models", **described("List the models", ModelList))
     async def models() -> Mapping[str, Any]:
         return {"object": "list", "data": [card]}
 
-    @router.get("/v1/models/{name:path}")
+    @router.get("/v1/models/{name:path}", **described("Tell of a model", Model))
     async def model(name: str) -> Mapping[str, Any]:
         if name.strip("/") != served.strip("/"):
             raise model_not_found(name, served)

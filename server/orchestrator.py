@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -67,11 +67,14 @@ class Orchestrator:
         directory: Path,
         launch: StageLauncher = StageProcess,
         make_connector: MakeConnector = make_connector,
+        max_requests: int = MAX_REQUESTS,
     ) -> None:
         self.graph = graph
         self._directory = directory
         self._launch = launch
         self._channels = Channels(graph, directory, make_connector)
+        self._max_requests = max_requests
+        self._num_reserved = 0
         self._links: dict[str, StageLink] = {}
         self._in_flight: dict[str, InFlight] = {}
         self._supervisors: list[Supervisor] = []
@@ -192,14 +195,24 @@ class Orchestrator:
         path = [self._links[name] for name in self.graph.path(set(outputs))]
         for link in path:
             check_open(link)
-        if len(self._in_flight) >= MAX_REQUESTS:
+        if len(self._in_flight) + self._num_reserved >= self._max_requests:
             raise ApiError(
                 503,
-                f"The server already has {MAX_REQUESTS} requests.",
+                f"The server already has {self._max_requests} requests.",
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
         return path
+
+    @contextmanager
+    def reserve(self, outputs: Iterable[str]) -> Iterator[None]:
+        """Count a request that is still prepared as one that runs; ApiError as of `admit`."""
+        self.admit(outputs)
+        self._num_reserved += 1
+        try:
+            yield
+        finally:
+            self._num_reserved -= 1
 
     def end_requests(self) -> None:
         """Fail every request and command in flight: the server is about to end."""

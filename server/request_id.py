@@ -1,14 +1,24 @@
-"""Gives each HTTP response an id that its log lines and its client share."""
+"""Gives each request an id that its log lines and its client share; the client may bring it."""
 
+import re
 import time
 from uuid import uuid4
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from omnistage.server.errors import ApiError
+from omnistage.server.refusal import refuse
+
+HEADER = "x-request-id"
+ALLOWED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class RequestId:
-    """ASGI middleware: the headers `x-request-id` and `openai-processing-ms`."""
+    """ASGI middleware: the headers `x-request-id` and `openai-processing-ms`.
+
+    The id is also `scope["state"]["request_id"]`.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -18,14 +28,31 @@ class RequestId:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid4().hex}"
+        given = Headers(scope=scope).get(HEADER)
+        is_valid = given is None or ALLOWED.fullmatch(given) is not None
+        request_id = given if given is not None and is_valid else f"req_{uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
         started = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
+                headers[HEADER] = request_id
                 headers["openai-processing-ms"] = str(round(1e3 * (time.monotonic() - started)))
             await send(message)
 
-        await self._app(scope, receive, send_with_id)
+        if is_valid:
+            await self._app(scope, receive, send_with_id)
+        else:
+            await refuse(_wrong_id(), scope, receive, send_with_id)
+
+
+def _wrong_id() -> ApiError:
+    message = f"The header {HEADER} must be 1 to 128 letters, digits, dots, colons, _ or -."
+    return ApiError(400, message, param=HEADER, code="invalid_value")
+
+
+def request_id_of(scope: Scope) -> str:
+    """The id that a connection's request was given."""
+    request_id: str = scope.get("state", {}).get("request_id", "?")
+    return request_id

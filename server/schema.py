@@ -8,6 +8,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
@@ -15,6 +16,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.errors import invalid
 from omnistage.server.grammar import check_response_format, check_structured_outputs
+from omnistage.server.message_schema import MESSAGES
 
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4
@@ -247,7 +249,7 @@ class CompletionRequest(Sampling):
 class ChatRequest(Sampling):
     """The body of POST /v1/chat/completions."""
 
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: Annotated[list[dict[str, Any]], WithJsonSchema(MESSAGES)] = Field(min_length=1)
     modalities: list[str] | None = None
     audio: AudioOptions | None = None
     max_tokens: NumTokens | None = None

@@ -9,11 +9,11 @@ import uvicorn
 from rich.console import Console
 
 from omnistage.connectors.sweep import make_run_directory, sweep
-from omnistage.server.app import build_app
+from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.loading import configure_logging, show_loading
+from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.process import StageProcess
-from omnistage.server.sse import MAX_UNSENT_BYTES
 from omnistage.server.stage_link import StageLauncher
 from omnistage.stages.graph import StageGraph
 
@@ -28,7 +28,7 @@ def serve(
     host: str,
     port: int,
     launch: StageLauncher = StageProcess,
-    max_unsent_bytes: int = MAX_UNSENT_BYTES,
+    options: GatewayOptions = DEFAULTS,
 ) -> int:
     """Serve until SIGINT or SIGTERM; the exit code."""
     console = Console(stderr=True)
@@ -39,8 +39,9 @@ def serve(
             logger.info("removed %s: its server is gone", abandoned)
         run = make_run_directory()
         try:
-            orchestrator = Orchestrator(graph, run.path, launch)
-            asyncio.run(_serve(orchestrator, listening, console, max_unsent_bytes))
+            limit = options.max_requests
+            orchestrator = Orchestrator(graph, run.path, launch, max_requests=limit)
+            asyncio.run(_serve(orchestrator, listening, console, options))
         finally:
             run.remove()
     except StageDied as error:
@@ -68,9 +69,9 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """A server whose last requests end with an error instead of a cut connection."""
 
-    def __init__(self, orchestrator: Orchestrator, max_unsent_bytes: int) -> None:
+    def __init__(self, orchestrator: Orchestrator, options: GatewayOptions) -> None:
         config = uvicorn.Config(
-            build_app(orchestrator, max_unsent_bytes=max_unsent_bytes),
+            build_app(orchestrator, options),
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=HANG_UP_S,
@@ -92,9 +93,9 @@ async def _serve(
     orchestrator: Orchestrator,
     listening: socket.socket,
     console: Console,
-    max_unsent_bytes: int,
+    options: GatewayOptions,
 ) -> None:
-    server = GatewayServer(orchestrator, max_unsent_bytes)
+    server = GatewayServer(orchestrator, options)
     # uvicorn handles signals while it serves and then raises them again for whoever was there
     # before: nothing must happen then but what happens here, in order.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -11,8 +11,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from omnistage.server.deadline import within_deadline
 from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.request_id import request_id_of
 
 logger = logging.getLogger(__name__)
 
@@ -103,21 +105,21 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send until the events or the client end."""
         try:
-            refusal = await unless_gone(receive, self._send_all(send))
+            refusal = await unless_gone(receive, self._send_all(scope, send))
         except ClientGone:
-            logger.info("%s: the client hung up (499)", scope["path"])
+            logger.info("%s: the client hung up (499)", request_id_of(scope))
             return
         except ClientTooSlow as error:
-            logger.warning("%s: cut off: %s", scope["path"], error)
+            logger.warning("%s: cut off: %s", request_id_of(scope), error)
             return
         if refusal is not None:
             await refusal.to_response()(scope, receive, send)
 
-    async def _send_all(self, send: Send) -> ApiError | None:
+    async def _send_all(self, scope: Scope, send: Send) -> ApiError | None:
         """A refusal comes back if nothing was sent before it."""
         try:
             async with asyncio.TaskGroup() as group:
-                making = group.create_task(self._make())
+                making = group.create_task(self._make(scope))
                 while (data := await self._take()) is not None:
                     await self._send(send, data)
         except* ClientTooSlow as errors:
@@ -131,10 +133,10 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         return None
 
-    async def _make(self) -> ApiError | None:
+    async def _make(self, scope: Scope) -> ApiError | None:
         """Put every event into `unsent`; the failure that ended them comes back."""
         try:
-            async with aclosing(self._events) as events:
+            async with within_deadline(scope), aclosing(self._events) as events:
                 async for event in events:
                     self._unsent.put(self._encode(event))
         except ClientTooSlow:

@@ -10,11 +10,14 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from omnistage.server.admission import Admission
+from omnistage.server.answers import TextAnswer
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import ApiError
 from omnistage.server.form_body import read_fields
-from omnistage.server.media_check import check_media, sound_s
+from omnistage.server.media_check import sound_s
+from omnistage.server.media_load import MediaLoader
 from omnistage.server.models import check_model
+from omnistage.server.openapi import EVENTS, described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import ChatRequest
@@ -39,6 +42,7 @@ class Transcriptions:
     """Answers what is asked about one sound by running it through the graph."""
 
     orchestrator: Orchestrator
+    media: MediaLoader
     keep_alive_s: float
     max_unsent_bytes: int
 
@@ -57,9 +61,12 @@ class Transcriptions:
         transcript = Transcript(asked)
         try:
             request = await asyncio.to_thread(self._request, transcript)
+            with self.orchestrator.reserve(request.outputs):
+                await self.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
-        self.orchestrator.admit(request.outputs)
+        if asked.response_format == "verbose_json":
+            transcript.duration_s = await asyncio.to_thread(sound_s, asked.file, "file")
         headers = warning_headers(sorted(asked.model_extra or {}))
         if not asked.stream:
             body = self._body(request, transcript)
@@ -75,21 +82,16 @@ class Transcriptions:
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
     def _request(self, transcript: Transcript) -> Request:
-        """The chat; takes a while: the sound is looked at."""
+        """The chat; takes a while: the sound becomes base64."""
         asked = transcript.asked
-        is_verbose = asked.response_format == "verbose_json"
         chat = ChatRequest(
             messages=chat_messages(asked),
             temperature=asked.temperature,
             max_completion_tokens=asked.max_completion_tokens,
-            logprobs=is_verbose or transcript.has_logprobs,
+            logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
         )
         admission = Admission(self.orchestrator.graph, (), AudioHistory())
-        request = admission.request(chat)
-        check_media(request.body["messages"])
-        if is_verbose:
-            transcript.duration_s = sound_s(asked.file, "file")
-        return request
+        return admission.request(chat)
 
     async def _events(
         self, request: Request, transcript: Transcript
@@ -130,5 +132,6 @@ def transcription_routes(transcriptions: Transcriptions) -> APIRouter:
     ):
         form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
         extra = {"requestBody": {"required": True, "content": form}}
-        router.post(f"/v1/audio/{name}", response_model=None, openapi_extra=extra)(answer)
+        about = described(f"Make {name}", TextAnswer, ("text/plain", EVENTS))
+        router.post(f"/v1/audio/{name}", **about, openapi_extra=extra)(answer)
     return router

@@ -5,15 +5,18 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 
+from omnistage.server.openapi import described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.readiness import unavailable
+
+Lists = dict[str, list[Any]]
 
 
 def voice_routes(orchestrator: Orchestrator) -> APIRouter:
     """GET /v1/audio/voices and /v1/audio/models."""
     router = APIRouter()
 
-    @router.get("/v1/audio/voices")
+    @router.get("/v1/audio/voices", **described("List the voices", Lists, errors=(503,)))
     async def voices(format: Literal["vllm"] | None = None) -> Mapping[str, Sequence[Any]]:
         names = orchestrator.speakers
         if not names and "audio" in orchestrator.graph.outputs and orchestrator.unready:
@@ -23,7 +26,7 @@ def voice_routes(orchestrator: Orchestrator) -> APIRouter:
         listed = {"voices": names} if format == "vllm" else {"voices": cards, "names": names}
         return {**listed, "uploaded_voices": []}
 
-    @router.get("/v1/audio/models")
+    @router.get("/v1/audio/models", **described("List the models that speak", Lists))
     async def models() -> Mapping[str, Sequence[Mapping[str, str]]]:
         name = orchestrator.graph.model
         return {"models": [{"id": name, "name": name}]}

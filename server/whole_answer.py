@@ -8,11 +8,12 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
+from omnistage.server.deadline import within_deadline
 from omnistage.server.disconnect import ClientGone, unless_gone
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 
 logger = logging.getLogger(__name__)
 
-CLIENT_CLOSED_REQUEST = 499
 MAX_WARNED = 8
 MAX_NAME = 64
 
@@ -26,7 +27,8 @@ async def whole_answer(
 ) -> Response:
     """What `making` makes: JSON, plain text or a file; it is cancelled if the client hangs up."""
     try:
-        made = await unless_gone(http.receive, making)
+        async with within_deadline(http.scope):
+            made = await unless_gone(http.receive, making)
     except ClientGone:
         logger.info("%s: the client hung up (499)", request_id)
         return Response(status_code=CLIENT_CLOSED_REQUEST)

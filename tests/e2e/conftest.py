@@ -14,9 +14,18 @@ SETTLE_S = 5.0
 
 
 @pytest.fixture(scope="session")
-def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files below it may be named in requests."""
+    return tmp_path_factory.mktemp("media")
+
+
+@pytest.fixture(scope="session")
+def server(
+    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, media_folder: Path
+) -> Iterator[TinyServer]:
     log = tmp_path_factory.mktemp("server") / "log"
-    with running_server(str(tiny_checkpoint), log) as running:
+    options = ("--allowed-media-path", str(media_folder))
+    with running_server(str(tiny_checkpoint), log, *options) as running:
         asyncio.run(warm_up(running))
         yield running
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.datastructures import Headers
 from typer.testing import CliRunner
 
 from omnistage.server import cli
+from omnistage.server.options import GatewayOptions
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import load_graph
 from omnistage.stages.pick import GRAPHS
@@ -171,3 +173,56 @@ def test_two_models_have_a_real_size(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "no real size" in result.output
     assert not (tmp_path / "a").exists()
+
+
+def served_with(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> GatewayOptions:
+    """The options that a server would be started with."""
+    seen: list[GatewayOptions] = []
+
+    def serve(graph: StageGraph, host: str, port: int, options: GatewayOptions) -> int:
+        seen.append(options)
+        return 0
+
+    monkeypatch.setattr("omnistage.server.serve.serve", serve)
+    target = str(GRAPHS / "vllm_text.yaml")
+    result = runner.invoke(cli.app, ["serve", target, "--model", "m", *arguments])
+    assert result.exit_code == 0, result.output
+    return seen[0]
+
+
+def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    keys = tmp_path / "keys"
+    keys.write_text("sk-file\n")
+    options = served_with(
+        monkeypatch,
+        *("--max-queue", "7", "--requests-per-minute", "60", "--request-timeout", "2.5"),
+        *("--allowed-media-path", str(tmp_path), "--allowed-media-domains", "a.example"),
+        *("--allowed-media-domains", ".b.example", "--api-key", "sk-flag"),
+        *("--api-key-file", str(keys), "--client-buffer-mb", "3"),
+    )
+    assert options.max_requests == 7
+    assert options.requests_per_minute == 60
+    assert options.timeout_s == 2.5
+    assert options.media_path == tmp_path
+    assert options.media_domains == ("a.example", ".b.example")
+    assert options.max_unsent_bytes == 3 << 20
+    for key in ("sk-flag", "sk-file"):
+        assert options.keys.owner(Headers({"authorization": f"Bearer {key}"}))
+
+
+def test_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("OMNISTAGE_API_KEY", "sk-a sk-b")
+    keys = served_with(monkeypatch).keys
+    for key in ("sk-a", "sk-b"):
+        assert keys.owner(Headers({"authorization": f"Bearer {key}"}))
+
+
+def test_a_key_file_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    target = str(GRAPHS / "vllm_text.yaml")
+    arguments = ["serve", target, "--model", "m", "--api-key-file", "/none"]
+    result = runner.invoke(cli.app, arguments)
+    assert result.exit_code == 1
+    assert "API keys" in plain(result.output)

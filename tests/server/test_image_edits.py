@@ -3,6 +3,7 @@
 import base64
 import json
 import socket
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from openai import OpenAI
 from PIL import ExifTags, Image
-from support.gateway import RunningGateway
+from support.gateway import IMAGES, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 from support.pictures import file_of, mask_png, pixels_of, png
 
@@ -127,6 +128,27 @@ def test_json_with_data_urls(images: RunningGateway, images_client: httpx.Client
     assert last_request(images).tensors["image0"].shape == (32, 48, 3)
 
 
+def test_pictures_that_lie_beside_the_server(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(PNG)
+    (tmp_path / "mask.png").write_bytes(mask_png(48, 32))
+    picture, mask = ({"image_url": f"file://{tmp_path}/{name}.png"} for name in ("a", "mask"))
+    part = {"type": "image_url", "image_url": {"url": picture["image_url"]}}
+    content = [{"type": "text", "text": "a hat"}, part]
+    chat = {"messages": [{"role": "user", "content": content}], "size": "64x64"}
+    edit = {"prompt": "a hat", "images": [picture], "mask": mask, "size": "64x64"}
+    with (
+        running_gateway(tmp_path, IMAGES, arena_mb=16, media_path=tmp_path) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+    ):
+        for url, body, names in (
+            (URL, edit, {"image0", "mask"}),
+            ("/v1/chat/completions", chat, {"image0"}),
+        ):
+            answer = client.post(url, json=body)
+            assert answer.status_code == 200, answer.text
+            assert set(last_request(gateway).tensors) == names
+
+
 @pytest.mark.parametrize(
     ("files", "fields", "param"),
     [
@@ -174,7 +196,9 @@ def test_a_bad_form_is_a_400(
         ([], "images"),
         (["x"], "images[0].image_url"),
         ([{"file_id": "file-1"}], "images[0].file_id"),
-        ([{"image_url": "https://a.test/b.png"}], "images[0].image_url"),
+        ([{"image_url": "ftp://a.test/b.png"}], "images[0].image_url"),
+        ([{"image_url": "file:///etc/passwd"}], "images[0].image_url"),
+        ([{"image_url": "http://127.0.0.1/b.png"}], "images[0].image_url"),
         ([{"image_url": "data:image/png;base64,!!"}], "images[0].image_url"),
         ([{"image_url": "data:image/png;base64,aaaa"}], "images[0].image_url"),
     ],

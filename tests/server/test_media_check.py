@@ -1,18 +1,31 @@
 """Media are looked at before a stage gets them."""
 
+import base64
+import io
+import socket
 import time
 from typing import Any
 
+import av
+import numpy as np
 import pytest
 from support.bad_input import good_png, good_wav, png, url_part
 from support.prompts import sound, sound_part, video_bytes
 
+from omnistage.server import media_check
 from omnistage.server.errors import ApiError
-from omnistage.server.media_check import MAX_DURATION_S, check_media, has_media
+from omnistage.server.media_check import MAX_DURATION_S, check_medium, media_of
 
 
 def user(*parts: Any) -> list[dict[str, Any]]:
     return [{"role": "system", "content": "Be kind."}, {"role": "user", "content": list(parts)}]
+
+
+def check_media(messages: list[dict[str, Any]]) -> int:
+    media = list(media_of(messages))
+    for medium in media:
+        check_medium(medium, base64.b64decode(medium.encoded))
+    return len(media)
 
 
 def test_good_media_pass() -> None:
@@ -22,12 +35,11 @@ def test_good_media_pass() -> None:
         url_part("audio_url", "audio/wav", good_wav()),
         url_part("video_url", "video/mp4", video_bytes(num_frames=2, size=32)),
     )
-    assert has_media(messages)
-    check_media(messages)
+    assert check_media(messages) == 4
 
 
 def test_text_is_no_medium() -> None:
-    assert not has_media(user({"type": "text", "text": "Hi"}))
+    assert check_media(user({"type": "text", "text": "Hi"})) == 0
 
 
 def refusal(*parts: Any) -> ApiError:
@@ -80,3 +92,69 @@ def test_a_picture_that_another_program_would_read_is_refused() -> None:
 def test_a_video_of_one_frame_is_refused() -> None:
     one = url_part("video_url", "video/mp4", video_bytes(num_frames=1, size=32))
     assert "has 1 frame; at least 2" in str(refusal(one))
+
+
+def flac(seconds: int, rate: int = 1000) -> bytes:
+    """Silence."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="flac") as container:
+        stream = container.add_stream("flac", rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, seconds * rate), np.int16), "s16", "mono")
+        frame.sample_rate = rate
+        for packet in (*stream.encode(frame), *stream.encode()):
+            container.mux(packet)
+    return buffer.getvalue()
+
+
+def test_a_sound_that_says_it_is_short_is_measured() -> None:
+    """A few kilobytes that decode to more than an hour."""
+    data = bytearray(flac(MAX_DURATION_S + 10))
+    data[22:26] = (1000).to_bytes(4, "big")  # the number of samples in its header
+    assert len(data) < 1 << 20
+    assert "longer than 3600 s" in str(refusal(url_part("audio_url", "audio/flac", bytes(data))))
+
+
+def test_a_sound_of_too_many_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media_check, "MAX_SAMPLES", 1999)
+    assert "1999 samples" in str(refusal(url_part("audio_url", "audio/flac", flac(2))))
+    monkeypatch.setattr(media_check, "MAX_SAMPLES", 2000)
+    assert check_media(user(url_part("audio_url", "audio/flac", flac(2)))) == 1
+
+
+@pytest.mark.parametrize(("limit", "most"), [("MAX_FRAMES", 9), ("MAX_VIDEO_PIXELS", 9 * 32 * 32)])
+def test_a_video_of_too_many_frames_is_refused(
+    limit: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(media_check, limit, most)
+    nine, ten = (
+        url_part("video_url", "video/mp4", video_bytes(num_frames, size=32))
+        for num_frames in (9, 10)
+    )
+    assert check_media(user(nine)) == 1
+    assert "longer than" in str(refusal(ten))
+
+
+def test_a_broken_packet_ends_no_sound() -> None:
+    data = bytearray(flac(20))
+    data[len(data) // 2] ^= 0xFF
+    assert check_media(user(url_part("audio_url", "audio/flac", bytes(data)))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio PORT RTP/AVP 0\n",
+        "ffconcat version 1.0\nfile http://127.0.0.1:PORT/x.wav\n",
+        "ffconcat version 1.0\nfile /etc/passwd\n",
+        "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://127.0.0.1:PORT/x.ts\n",
+    ],
+    ids=["sdp", "concat of a host", "concat of a file", "hls"],
+)
+@pytest.mark.parametrize("kind", ["audio_url", "video_url"])
+def test_a_list_of_other_places_is_no_medium(kind: str, text: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as inside:
+        inside.setblocking(False)
+        data = text.replace("PORT", str(inside.getsockname()[1])).encode()
+        assert "cannot be read" in str(refusal(url_part(kind, "audio/wav", data)))
+        with pytest.raises(BlockingIOError):
+            inside.accept()

@@ -107,14 +107,17 @@ BAD = [
     ),
     part("an unknown part", {"type": "smell"}, "messages[0].content[0].type"),
     part(
-        "an http address",
-        {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
+        "an address of a scheme that is not fetched",
+        {"type": "image_url", "image_url": {"url": "ftp://x/y.png"}},
         "messages[0].content[0].image_url.url",
+    ),
+    part(
+        "an address inside of the machine",
+        {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/y.png"}},
     ),
     part(
         "a file address",
         {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
-        "messages[0].content[0].image_url.url",
     ),
     # Media
     part(

@@ -16,6 +16,7 @@ SPEAKERS = ["chelsie", "ethan"]
 WORDS = ["Hel", "lo", " there"]
 FRAMES = [2, 3]
 STEPS = 4
+MAX_PIXELS = 1024 * 1024
 ALIVE_INTERVAL_S = 0.2
 
 
@@ -306,7 +307,8 @@ class FakeDit(FakeStage):
     async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
         body = meta["body"]
         script = body["prompt"]
-        if script == "refuse":
+        width, height = body["width"] or 48, body["height"] or 32
+        if script == "refuse" or width * height > MAX_PIXELS:
             yield (
                 "error",
                 {},

@@ -14,8 +14,8 @@ from support.fake_stages import FakeGraph
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
+from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.stages.graph import StageGraph
 
 T = TypeVar("T")
@@ -77,11 +77,10 @@ def running_gateway(
     directory: Path,
     graph: dict[str, Any],
     loading: frozenset[str] = frozenset(),
-    keep_alive_s: float = KEEP_ALIVE_S,
-    max_unsent_bytes: int = MAX_UNSENT_BYTES,
     arena_mb: int = 1,
+    **options: Any,
 ) -> Iterator[RunningGateway]:
-    """Serve until the context ends."""
+    """Serve until the context ends; `options` are those of GatewayOptions."""
     listening = socket.create_server(("127.0.0.1", 0))
     started: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server, FakeGraph]] = []
     is_started = threading.Event()
@@ -91,8 +90,10 @@ def running_gateway(
         stages = FakeGraph(shared.connector)
         stages.is_loading = set(loading)
         parsed = StageGraph.model_validate(graph)
-        async with Orchestrator(parsed, directory, stages.launch, shared) as orchestrator:
-            app = build_app(orchestrator, keep_alive_s, max_unsent_bytes)
+        chosen = GatewayOptions(**options)
+        limit = chosen.max_requests
+        async with Orchestrator(parsed, directory, stages.launch, shared, limit) as orchestrator:
+            app = build_app(orchestrator, chosen)
             config = uvicorn.Config(app, log_config=None, lifespan="off")
             config.timeout_graceful_shutdown = 1
             server = uvicorn.Server(config)

@@ -1,0 +1,152 @@
+"""The shapes of JSON answers, for the API's description."""
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+
+class Model(TypedDict):
+    """A model that is served."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+
+
+class ModelList(TypedDict):
+    """All of them."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Readiness(TypedDict):
+    """Every stage can serve."""
+
+    ready: Literal[True]
+
+
+class StageHealth(TypedDict):
+    """What a stage does, and what it holds for requests."""
+
+    state: Literal["loading", "ready", "dead"]
+    generation: int
+    running: int
+    waiting: int
+    requests_total: int
+    chunks_in: int
+    chunks_out: int
+    restarts: int
+    held: dict[str, int]
+
+
+class Health(TypedDict):
+    """The server lives."""
+
+    stages: dict[str, StageHealth]
+
+
+class SpokenMessage(TypedDict):
+    """`message.audio`: base64 in the format that was asked for."""
+
+    id: str
+    data: str
+    expires_at: int
+    transcript: str
+    codes: NotRequired[list[list[int]]]
+
+
+class AssistantMessage(TypedDict):
+    """What the model answers; with audio its text is the transcript."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    annotations: list[Any]
+    audio: NotRequired[SpokenMessage]
+    images: NotRequired[list[dict[str, Any]]]
+    tool_calls: NotRequired[list[dict[str, Any]]]
+    reasoning: NotRequired[str]
+
+
+class ChatChoice(TypedDict):
+    """One of the answers."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: dict[str, Any] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
+class Usage(TypedDict):
+    """How many tokens went in and came out."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class ChatCompletion(TypedDict):
+    """A whole answer; streamed, it is events of `chat.completion.chunk`."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class Picture(TypedDict):
+    """A picture as base64, or where it is for a while."""
+
+    b64_json: NotRequired[str]
+    url: NotRequired[str]
+
+
+class ImageUsage(TypedDict):
+    """Tokens of text, and of pictures by their sizes."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    input_tokens_details: dict[str, int]
+    output_tokens_details: dict[str, int]
+
+
+class ImagesAnswer(TypedDict):
+    """The pictures of one request."""
+
+    created: int
+    background: Literal["opaque", "transparent"]
+    output_format: Literal["png", "jpeg", "webp"]
+    quality: str
+    size: str
+    data: list[Picture]
+    usage: ImageUsage
+
+
+class TextAnswer(TypedDict):
+    """What was said in a sound."""
+
+    text: str
+
+
+class TextChoice(TypedDict):
+    """One of the texts."""
+
+    index: int
+    text: str
+    finish_reason: str | None
+
+
+class TextCompletion(TypedDict):
+    """A text that goes on; streamed, it is events of the same shape."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[TextChoice]
+    usage: Usage

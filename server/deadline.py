@@ -1,0 +1,65 @@
+"""By when a request must be answered."""
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omnistage.server.errors import ApiError
+from omnistage.server.refusal import refuse
+
+HEADER = "x-request-timeout"
+MAX_S = 86_400.0
+
+
+class Deadline:
+    """ASGI middleware: `scope["state"]["due_at"]`, of the loop's clock, by header and option.
+
+    A header asks for less than the server's own `timeout_s`, never for more.
+    """
+
+    def __init__(self, app: ASGIApp, timeout_s: float | None) -> None:
+        self._app = app
+        self._timeout_s = timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] == "http":
+            try:
+                timeout_s = self._asked(Headers(scope=scope).get(HEADER))
+            except ApiError as error:
+                await refuse(error, scope, receive, send)
+                return
+            if timeout_s is not None:
+                due_at = asyncio.get_running_loop().time() + timeout_s
+                scope.setdefault("state", {})["due_at"] = due_at
+        await self._app(scope, receive, send)
+
+    def _asked(self, header: str | None) -> float | None:
+        if header is None:
+            return self._timeout_s
+        try:
+            asked_s = float(header)
+        except ValueError:
+            asked_s = math.nan
+        if not 0 < asked_s <= MAX_S:
+            message = f"The header {HEADER} must be a number of seconds, at most {MAX_S:g}."
+            raise ApiError(400, message, param=HEADER, code="invalid_value")
+        return asked_s if self._timeout_s is None else min(asked_s, self._timeout_s)
+
+
+@asynccontextmanager
+async def within_deadline(scope: Scope) -> AsyncGenerator[None, None]:
+    """Cancel what runs inside when the request is overdue; ApiError then."""
+    due_at = scope.get("state", {}).get("due_at")
+    waiting = asyncio.timeout_at(due_at)
+    try:
+        async with waiting:
+            yield
+    except TimeoutError:
+        if not waiting.expired():
+            raise
+        raise ApiError(504, "The request took longer than its deadline.", code="timeout") from None

@@ -1,0 +1,80 @@
+"""Bodies for the API's description: the server answers each of them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.stages.graph import StageGraph
+
+RED_SQUARE = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAALUlEQVR4nGO8IyLHQEvARF"
+    "PTRy0YtWDUglELRi0YtWDUglELRi0YtWDUAioCAFlUAU6scF4KAAAAAElFTkSuQmCC"
+)
+
+
+def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that answers in text, and perhaps in speech, or in pictures."""
+    if "text" not in graph.outputs:
+        return _drawing_examples(graph)
+    asked = {"model": graph.model, "max_completion_tokens": 64}
+    hello = [{"role": "user", "content": "Say hello."}]
+    parts = [
+        {"type": "image_url", "image_url": {"url": RED_SQUARE}},
+        {"type": "text", "text": "What colour is it?"},
+    ]
+    examples: dict[str, Any] = {
+        "text": {**asked, "messages": hello},
+        "streamed": {
+            **asked,
+            "messages": hello,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        },
+    }
+    if "audio" in graph.outputs:  # an omni model: it sees too
+        spoken = {"modalities": ["text", "audio"], "audio": {"format": "wav"}}
+        examples["speech"] = {**asked, "messages": hello, **spoken}
+        examples["a picture"] = {**asked, "messages": [{"role": "user", "content": parts}]}
+    return examples
+
+
+def image_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that makes pictures."""
+    if "image" not in graph.outputs:
+        return {}
+    return {"a picture": {"model": graph.model, "prompt": "A red square.", "size": "256x256"}}
+
+
+def edit_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that makes pictures of pictures."""
+    if "image" not in graph.outputs:
+        return {}
+    return {"a colour": {"prompt": "A blue square.", "images": [{"image_url": RED_SQUARE}]}}
+
+
+def video_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that makes videos."""
+    if "video" not in graph.outputs:
+        return {}
+    size = {"width": 256, "height": 256}
+    return {"a video": {"model": graph.model, "prompt": "A red square.", "num_frames": 9, **size}}
+
+
+def _drawing_examples(graph: StageGraph) -> Mapping[str, Any]:
+    if "image" not in graph.outputs:
+        return {}
+    wish = {"messages": [{"role": "user", "content": "A red square."}], "modalities": ["image"]}
+    return {"a drawing": {"model": graph.model, **wish, "size": "256x256"}}
+
+
+def speech_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that speaks."""
+    if "audio" not in graph.outputs:
+        return {}
+    return {"a sentence": {"model": graph.model, "input": "Hello.", "response_format": "wav"}}
+
+
+def text_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that goes on with a text."""
+    if "text" not in graph.outputs:
+        return {}
+    return {"a beginning": {"model": graph.model, "prompt": "Once upon", "max_tokens": 16}}

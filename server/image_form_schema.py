@@ -1,0 +1,33 @@
+"""The bodies of an edit as JSON Schema, for the API's description; image_form.py reads them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.server.image_form import FORM, MAX_IMAGES
+from omnistage.server.image_schema import EditRequest
+from omnistage.server.openapi import named_examples
+
+Schema = dict[str, Any]
+
+FILE: Schema = {"type": "string", "format": "binary"}
+URL: Schema = {"type": "string", "format": "uri", "description": "data, http, https or file"}
+PLACE: Schema = {"type": "object", "required": ["image_url"], "properties": {"image_url": URL}}
+
+
+def edit_body(examples: Mapping[str, Any]) -> Schema:
+    """The request's body in both media types."""
+    form = _with_pictures("image", FILE)
+    urls = {"type": "array", "minItems": 1, "maxItems": MAX_IMAGES, "items": PLACE}
+    json = _with_pictures("images", urls, PLACE)
+    content = {
+        FORM: {"schema": form},
+        "application/json": {"schema": json, "examples": named_examples(examples)},
+    }
+    return {"required": True, "content": content}
+
+
+def _with_pictures(name: str, pictures: Schema, mask: Schema = FILE) -> Schema:
+    schema = EditRequest.model_json_schema()
+    schema["properties"] |= {name: pictures, "mask": mask}
+    schema["required"] = [*schema["required"], name]
+    return schema

@@ -1,0 +1,110 @@
+"""API keys: who may ask, and the 401 for everybody else."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Self
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omnistage.server.errors import ApiError
+from omnistage.server.refusal import refuse
+
+COMMENT = "#"
+GUARDED = "/v1"
+FILES = f"{GUARDED}/images/files/"  # below it are ids that nobody can guess
+OPEN = f"{GUARDED}/audio/voices"  # asked for without a key by those that speak with one
+
+
+class Keys:
+    """A set of keys, kept as digests; an empty one lets everybody in.
+
+    Raises ValueError for a key that no header can carry.
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = tuple({_digest(_checked(key)) for key in keys})
+
+    @classmethod
+    def read(cls, given: Sequence[str], file: Path | None) -> Self:
+        """Keys given one by one and those of a file, one a line; ValueError, OSError."""
+        from_file = [] if file is None else _lines(file)
+        if file is not None and not from_file:
+            raise ValueError(f"{file} has no key in it")
+        return cls([*given, *from_file])
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def owner(self, headers: Headers) -> str | None:
+        """A name for the key that a request has, the same each time; ApiError if it has none.
+
+        Every key is compared, each in constant time.
+        """
+        if not self._digests:
+            return None
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = _digest(key.strip())
+        is_known = [hmac.compare_digest(given, digest) for digest in self._digests]
+        if scheme.lower() != "bearer" or not any(is_known):
+            raise _unauthorized(is_given=scheme.lower() == "bearer")
+        return given.hex()[:16]
+
+
+NO_KEYS = Keys()
+
+
+class KeyGuard:
+    """ASGI middleware: to what is guarded below `prefix` only requests with a key get through.
+
+    The key's name is then `scope["state"]["key"]`.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, prefix: str = GUARDED) -> None:
+        self._app = app
+        self._keys = keys
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] in ("http", "websocket") and is_guarded(scope["path"], self._prefix):
+            try:
+                owner = self._keys.owner(Headers(scope=scope))
+            except ApiError as error:
+                await refuse(error, scope, receive, send)
+                return
+            scope.setdefault("state", {})["key"] = owner
+        await self._app(scope, receive, send)
+
+
+def is_guarded(path: str, prefix: str = GUARDED) -> bool:
+    """Whether a path wants a key."""
+    if path == OPEN or path.startswith(FILES):
+        return False
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+def _lines(file: Path) -> list[str]:
+    lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line and not line.startswith(COMMENT)]
+
+
+def _checked(key: str) -> str:
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise ValueError("an API key must be printable ASCII without spaces")
+    return key
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _unauthorized(is_given: bool) -> ApiError:
+    message = (
+        "Incorrect API key provided."
+        if is_given
+        else "No API key provided; send it as the header Authorization: Bearer KEY."
+    )
+    return ApiError(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})

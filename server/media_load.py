@@ -1,0 +1,86 @@
+"""Gets the media of a request from where they are, and looks at all, before a stage does."""
+
+import asyncio
+import base64
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from fastapi import Request
+
+from omnistage.server.deadline import within_deadline
+from omnistage.server.disconnect import unless_gone
+from omnistage.server.errors import ApiError, invalid
+from omnistage.server.media_check import Medium, Message, check_medium, media_of
+from omnistage.server.media_fetch import Budget, MediaError, MediaFetcher
+from omnistage.server.media_files import MediaFolder
+
+MAX_MEDIA = 512
+MAX_FETCHED = 64
+MAX_FETCHED_BYTES = 24 << 20  # as base64 they are as much as a body may have
+NUM_THREADS = min(8, os.cpu_count() or 1)
+
+T = TypeVar("T")
+
+
+class MediaLoader:
+    """Fetches and reads concurrently; looks at media in threads of its own, a few at a time."""
+
+    def __init__(self, fetcher: MediaFetcher, folder: MediaFolder) -> None:
+        self._fetcher = fetcher
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "media")
+
+    async def load(self, messages: Sequence[Message], http: Request) -> None:
+        """Put what is elsewhere into the messages, which are checked; raises as `load_media`."""
+        await self.load_media(list(media_of(messages)), http)
+
+    async def load_media(self, media: Sequence[Medium], http: Request) -> None:
+        """Put what is elsewhere into the media.
+
+        Raises ApiError, also when `http` is overdue, and ClientGone.
+        """
+        if media:
+            async with within_deadline(http.scope):
+                await unless_gone(http.receive, self._load_all(media))
+
+    async def _load_all(self, media: Sequence[Medium]) -> None:
+        if len(media) > MAX_MEDIA:
+            raise invalid("messages", f"have {len(media)} media; at most {MAX_MEDIA}")
+        if sum(1 for medium in media if medium.url) > MAX_FETCHED:
+            raise invalid("messages", f"have more than {MAX_FETCHED} URLs to fetch or read")
+        budget = Budget(MAX_FETCHED_BYTES)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for medium in media:
+                    group.create_task(self._load(medium, budget))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+
+    async def _load(self, medium: Medium, budget: Budget) -> None:
+        if not medium.url:
+            await self._in_thread(lambda: check_medium(medium, base64.b64decode(medium.encoded)))
+            return
+        try:
+            data = await self._get(medium.url, budget)
+        except MediaError as error:
+            message = f"{medium.place} {error}."
+            raise ApiError(400, message, param=medium.place, code=error.code) from error
+
+        def check_and_put() -> None:
+            check_medium(medium, data)
+            medium.put(data)
+
+        await self._in_thread(check_and_put)
+
+    async def _get(self, url: str, budget: Budget) -> bytes:
+        if url[:5].lower() != "file:":
+            return await self._fetcher.fetch(url, budget)
+        path = self._folder.check(url)
+        data = await self._in_thread(lambda: self._folder.read(path, budget.num_bytes))
+        budget.take(len(data))
+        return data
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

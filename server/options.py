@@ -1,0 +1,23 @@
+"""What a server is told when it starts, beside its graph."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from omnistage.server.keys import NO_KEYS, Keys
+from omnistage.server.orchestrator import MAX_REQUESTS
+from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """Who may ask, and how much."""
+
+    keys: Keys = NO_KEYS
+    admin_keys: Keys = NO_KEYS
+    keep_alive_s: float = KEEP_ALIVE_S
+    max_unsent_bytes: int = MAX_UNSENT_BYTES
+    max_requests: int = MAX_REQUESTS
+    requests_per_minute: int | None = None
+    timeout_s: float | None = None
+    media_path: Path | None = None
+    media_domains: tuple[str, ...] = ()

@@ -1,0 +1,133 @@
+"""More clients than the queue takes, and clients that do not read."""
+
+import asyncio
+import logging
+import resource
+import socket
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import msgspec
+import pytest
+from support.prompts import image_part, picture, question, text
+from support.server import TinyServer, running_server
+
+pytestmark = pytest.mark.engine
+
+logger = logging.getLogger(__name__)
+
+QUEUE = 32
+CLIENTS = 200
+SLOW = 12
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def narrow(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    log = tmp_path_factory.mktemp("narrow") / "log"
+    with running_server(str(tiny_checkpoint), log, "--max-queue", str(QUEUE)) as running:
+        yield running
+
+
+def memory(server: TinyServer) -> int:
+    """Bytes of the gateway's process."""
+    pages = Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
+async def settled(server: TinyServer) -> None:
+    """Until no stage has a request."""
+    async with asyncio.timeout(60):
+        while any(stage["running"] for stage in server.health().values()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(narrow: TinyServer) -> None:
+    parts = [image_part(picture(256, 256)), text("What is it?")]
+    messages = question("picture", parts).messages
+    alone = await narrow.ask(messages)
+    body = narrow.body(messages)
+    statuses: Counter[int] = Counter()
+    before = peak = memory(narrow)
+    started = time.monotonic()
+
+    async def ask(client: httpx.AsyncClient) -> None:
+        nonlocal peak
+        response = await client.post("/v1/chat/completions", json=body)
+        peak = max(peak, memory(narrow))
+        statuses[response.status_code] += 1
+        if response.status_code == 200:
+            answer = response.json()["choices"][0]
+            assert answer["message"]["audio"]["transcript"] == alone.text
+            assert len(answer["message"]["audio"]["codes"]) == len(alone.codes)
+            assert answer["finish_reason"]
+            return
+        assert response.status_code == 503
+        assert response.json()["error"]["code"] == "server_overloaded"
+        assert int(response.headers["retry-after"]) >= 1
+
+    limits = httpx.Limits(max_connections=CLIENTS)
+    async with (
+        httpx.AsyncClient(base_url=narrow.url, timeout=120, limits=limits) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(CLIENTS):
+            group.create_task(ask(client))
+    logger.info("%s in %.1f s", dict(statuses), time.monotonic() - started)
+    logger.info("gateway: %d MiB, at most %d MiB", before // MIB, peak // MIB)
+    assert statuses.total() == CLIENTS
+    assert statuses[200] >= QUEUE
+    assert statuses[503] > 0
+    assert peak - before < 512 * MIB
+    again = await narrow.ask(messages)
+    assert again.codes.tolist() == alone.codes.tolist()
+
+
+def slow_client(server: TinyServer, body: bytes) -> socket.socket:
+    """One that asks and does not read."""
+    url = httpx.URL(server.url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.connect((url.host, url.port))
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
+
+
+async def times(server: TinyServer) -> list[float]:
+    """How long a few answers take, one after the other."""
+    taken = []
+    for _ in range(8):
+        started = time.monotonic()
+        await server.ask(question("fine", [text("All well?")]).messages)
+        taken.append(time.monotonic() - started)
+    return taken
+
+
+async def test_clients_that_do_not_read_hold_nobody_up(narrow: TinyServer) -> None:
+    """They want more speech than a socket's buffers hold."""
+    await times(narrow)
+    before, memory_before = await times(narrow), memory(narrow)
+    long = narrow.body(
+        question("long", [text("Tell me all.")]).messages,
+        stream=True,
+        stage_params={"talker": {"max_tokens": 400, "min_tokens": 400, "temperature": 0}},
+    )
+    slow = [slow_client(narrow, msgspec.json.encode(long)) for _ in range(SLOW)]
+    try:
+        during = await times(narrow)
+        await settled(narrow)
+        after = await times(narrow)
+        grown = (memory(narrow) - memory_before) // MIB
+    finally:
+        for connection in slow:
+            connection.close()
+    figures = [1e3 * statistics.median(taken) for taken in (before, during, after)]
+    logger.info("median of an answer before, while they are made, unread: %s ms", figures)
+    logger.info("gateway: %d MiB more", grown)
+    assert statistics.median(after) < 1.5 * statistics.median(before)
+    assert grown < 512

@@ -1,0 +1,175 @@
+"""The API's description: complete, true, and with examples that run."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from fastapi import APIRouter, FastAPI
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from support.gateway import OMNI, RunningGateway, running_gateway
+
+from omnistage.server.keys import Keys
+from omnistage.server.openapi import EVENTS, described, install_openapi
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+COUNT = 2000
+COUNT_CHAT = 400  # its bodies take long to draw, and test_fuzz.py sends others
+COUNT_IMAGES = 200  # of each route of a model that makes pictures
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def spec(client: httpx.Client) -> Json:
+    described: Json = client.get("/openapi.json").json()
+    return described
+
+
+def operations(spec: Json) -> Iterator[tuple[str, str, Json]]:
+    for path, methods in spec["paths"].items():
+        for method, operation in methods.items():
+            yield path, method, operation
+
+
+def test_every_operation_says_what_it_does_and_how_it_fails(spec: Json) -> None:
+    for path, _, operation in operations(spec):
+        assert operation["summary"]
+        statuses = set(operation["responses"])
+        assert {"200", "400", "500"} <= statuses
+        assert "422" not in statuses
+        assert not path.startswith("/v1") or {"401", "404"} <= statuses
+        assert "requestBody" not in operation or {"413", "415", "429", "503", "504"} <= statuses
+        for status in statuses - {"200"}:
+            (content,) = operation["responses"][status]["content"].values()
+            assert content["schema"] == {"$ref": "#/components/schemas/ErrorResponse"}
+
+
+def test_every_route_is_in_it(spec: Json) -> None:
+    assert {"/v1/chat/completions", "/v1/images/generations", "/v1/models"} <= set(spec["paths"])
+    assert {"/v1/models/{name}", "/health", "/ready"} <= set(spec["paths"])
+    edit = spec["paths"]["/v1/images/edits"]["post"]
+    assert set(edit["requestBody"]["content"]) == {"multipart/form-data", "application/json"}
+    assert EVENTS in edit["responses"]["200"]["content"]
+    file = spec["paths"]["/v1/images/files/{image_id}"]["get"]["responses"]["200"]["content"]
+    assert set(file) == {"image/png", "image/jpeg", "image/webp"}
+
+
+def test_the_examples_run(client: httpx.Client, images_client: httpx.Client) -> None:
+    assert {"text", "streamed", "speech", "a picture"} <= set(run_examples(client))
+    assert {"a drawing", "a picture", "a colour"} == set(run_examples(images_client))
+
+
+def run_examples(client: httpx.Client) -> list[str]:
+    """Send those that a server's description has; their names."""
+    ran = []
+    for path, method, operation in operations(client.get("/openapi.json").json()):
+        content = operation.get("requestBody", {}).get("content", {})
+        for name, example in content.get("application/json", {}).get("examples", {}).items():
+            response = client.request(method, path, json=example["value"])
+            assert response.status_code == 200, (name, response.text)
+            assert "x-omnistage-warning" not in response.headers
+            media_type = response.headers["content-type"].partition(";")[0]
+            assert media_type in operation["responses"]["200"]["content"]
+            ran.append(name)
+    return ran
+
+
+def test_the_pages_are_open_and_say_that_a_key_is_wanted(
+    tmp_path_factory: pytest.TempPathFactory, spec: Json
+) -> None:
+    folder = tmp_path_factory.mktemp("guarded")
+    with (
+        running_gateway(folder, OMNI, keys=Keys(["sk-ann"])) as guarded,
+        httpx.Client(base_url=guarded.url) as stranger,
+    ):
+        assert "text/html" in stranger.get("/docs").headers["content-type"]
+        guarded_spec = stranger.get("/openapi.json").json()
+    chat = guarded_spec["paths"]["/v1/chat/completions"]["post"]
+    assert chat["security"] == [{"key": []}]
+    for path in ("/health", "/v1/audio/voices", "/v1/images/files/{image_id}"):
+        assert "security" not in guarded_spec["paths"][path]["get"]
+    assert "security" not in spec["paths"]["/v1/chat/completions"]["post"]
+
+
+def test_a_route_that_says_nothing_has_the_errors_too() -> None:
+    app = FastAPI()
+    router = APIRouter()
+    router.get("/v1/plain")(lambda: {})
+    router.get("/v1/sound", **described("Speak", also=("audio/wav",)))(lambda: {})
+    app.include_router(router)
+    install_openapi(app, has_keys=False)
+    paths = app.openapi()["paths"]
+    assert {"400", "401", "404", "500"} <= set(paths["/v1/plain"]["get"]["responses"])
+    content = paths["/v1/sound"]["get"]["responses"]["200"]["content"]
+    assert content == {"audio/wav": {"schema": {"type": "string", "format": "binary"}}}
+
+
+def send_cases(operation: Any, mode: GenerationMode, url: str, count: int) -> int:
+    """Draw and send the same `count` cases of an operation each time; how many there were."""
+    num_sent = 0
+
+    @settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def send(case: Case[Any]) -> None:
+        nonlocal num_sent
+        for header in [name for name in case.headers if name.lower() == "x-request-timeout"]:
+            del case.headers[header]  # it would be kept
+        case.call_and_validate(base_url=url, checks=CHECKS, timeout=10)
+        num_sent += 1
+
+    send()
+    return num_sent
+
+
+@pytest.mark.slow
+def test_nothing_that_is_not_described_is_answered(gateway: RunningGateway) -> None:
+    schema = schemathesis.openapi.from_url(f"{gateway.url}/openapi.json")
+    results = list(schema.get_all_operations())
+    found = [result.ok() for result in results if isinstance(result, Ok)]
+    assert len(found) == len(results)
+    share = math.ceil((COUNT - COUNT_CHAT) / (len(found) - 1))
+    num_sent = 0
+    for operation in found:
+        count = COUNT_CHAT if operation.path == "/v1/chat/completions" else share
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            num_sent += send_cases(operation, mode, gateway.url, math.ceil(count / 2))
+    assert num_sent >= COUNT
+
+
+@pytest.mark.slow
+def test_nothing_that_is_not_described_is_answered_by_pictures(images: RunningGateway) -> None:
+    schema = schemathesis.openapi.from_url(f"{images.url}/openapi.json")
+    found = schema.include(path_regex="^/v1/images/").get_all_operations()
+    sent = {
+        result.ok().path: sum(
+            send_cases(result.ok(), mode, images.url, COUNT_IMAGES // 2)
+            for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)
+        )
+        for result in found
+        if isinstance(result, Ok)
+    }
+    assert len(sent) == 3
+    assert min(sent.values()) > 0

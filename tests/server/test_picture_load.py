@@ -1,0 +1,64 @@
+"""Pictures to edit, wherever they are."""
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from support.bad_input import good_png
+from support.media_hosts import Client, MediaHosts, media_hosts
+from support.pictures import mask_png, png
+
+from omnistage.server.errors import ApiError
+from omnistage.server.media_check import Medium
+from omnistage.server.media_files import MediaFolder
+from omnistage.server.media_load import MediaLoader
+from omnistage.server.picture_load import Source, load_pictures
+from omnistage.server.pictures import File, read_pictures
+
+
+@pytest_asyncio.fixture
+async def hosts() -> AsyncIterator[MediaHosts]:
+    async with media_hosts() as running:
+        yield running
+
+
+def medium(place: str, url: str) -> Medium:
+    return Medium(place, "image_url", {"url": url})
+
+
+async def test_they_come_in_their_order(hosts: MediaHosts, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(png(16, 24))
+    (tmp_path / "mask.png").write_bytes(mask_png(48, 32))
+    here = "data:image/png;base64," + base64.b64encode(png(64, 16)).decode()
+    sources: list[Source] = [
+        File("image", png(48, 32)),
+        medium("a", hosts.url("http://outside.test:PORT/picture")),
+        medium("b", here),
+        medium("c", f"file://{tmp_path}/a.png"),
+    ]
+    loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
+    mask = medium("mask", f"file://{tmp_path}/mask.png")
+    given = await load_pictures(sources, mask, loader, Client().request())
+    fetched = read_pictures([File("", good_png())])
+    assert given.sizes == [(48, 32), *fetched.sizes, (64, 16), (16, 24)]
+    assert given.mask is not None
+    assert given.mask.shape == (32, 48)
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [
+        ("http://outside.test:PORT/missing", "media_not_fetched"),
+        ("http://inside.test:PORT/picture", "invalid_value"),
+        ("file:///etc/passwd", "invalid_value"),
+    ],
+)
+async def test_a_refusal_names_the_field(url: str, code: str, hosts: MediaHosts) -> None:
+    loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
+    source = medium("images[0].image_url", hosts.url(url))
+    with pytest.raises(ApiError) as caught:
+        await load_pictures([source], None, loader, Client().request())
+    assert (caught.value.status, caught.value.code) == (400, code)
+    assert caught.value.param == "images[0].image_url"
