@@ -93,7 +93,7 @@ def test_a_form_has_its_numbers_as_words(
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["data"]) == 2
     assert "typo" in answer.headers["x-omnistage-warning"]
-    assert last_request(images).meta["body"]["lora"] == {"name": "a"}
+    assert last_request(images).meta["body"]["lora"] == [{"name": "a"}]
 
 
 def test_every_field_is_words_or_what_json_says() -> None:

@@ -37,7 +37,9 @@ class Asked:
         """What the answer to one request is."""
         return (await self.answer(client, method))[0]
 
-    async def answer(self, client: str, method: str = "POST") -> tuple[int, dict[str, str]]:
+    async def answer(
+        self, client: str, method: str = "POST", path: str = "/v1/completions"
+    ) -> tuple[int, dict[str, str]]:
         """Status and headers."""
         sent: list[Message] = []
 
@@ -47,7 +49,13 @@ class Asked:
         async def send(message: Message) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": method, "headers": [], "state": {"key": client}}
+        scope = {
+            "type": "http",
+            "method": method,
+            "path": path,
+            "headers": [],
+            "state": {"key": client},
+        }
         await self.limit(scope, receive, send)
         headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         return sent[0]["status"], headers
@@ -77,6 +85,12 @@ async def test_clients_do_not_use_each_others_allowance() -> None:
 async def test_what_only_reads_does_not_count() -> None:
     asked = Asked(1)
     assert [await asked.status("a", "GET") for _ in range(3)] == [200, 200, 200]
+    assert await asked.status("a") == 200
+
+
+async def test_commands_of_an_admin_do_not_count() -> None:
+    asked = Asked(1)
+    assert [(await asked.answer("a", path="/admin/sleep"))[0] for _ in range(3)] == [200] * 3
     assert await asked.status("a") == 200
 
 
