@@ -25,10 +25,10 @@ def health_routes(orchestrator: Orchestrator) -> APIRouter:
     async def ready() -> Mapping[str, Any]:
         if orchestrator.unready:
             stages = ", ".join(f"{name} ({state})" for name, state in orchestrator.unready.items())
-            raise unavailable(f"Not ready: {stages}.", "not_ready")
+            raise unavailable(f"Not ready: {stages}.", code="not_ready")
         asleep = [link.name for link in orchestrator.stages.values() if link.is_closed]
         if asleep:
-            raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", "not_ready")
+            raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", code="not_ready")
         return {"ready": True}
 
     return router

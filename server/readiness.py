@@ -9,7 +9,7 @@ RETRY_LOADING_S = 5
 def check_ready(link: StageLink) -> None:
     """Raise ApiError for a stage that loads or has ended."""
     if link.state is StageState.LOADING:
-        raise unavailable(f"Stage {link.name} is still loading.", "loading")
+        raise unavailable(f"Stage {link.name} is still loading.", code="loading")
     if link.state is StageState.DEAD:
         raise dead(link)
 
@@ -18,13 +18,13 @@ def check_open(link: StageLink) -> None:
     """Raise ApiError for a stage that takes no request now."""
     check_ready(link)
     if link.is_closed:
-        raise unavailable(f"Stage {link.name} is asleep.", "sleeping")
+        raise unavailable(f"Stage {link.name} is asleep.", code="sleeping")
 
 
 def dead(link: StageLink) -> ApiError:
     """What its end means for what it was asked."""
     message = f"Stage {link.name} has ended ({link.ended_by})."
-    return unavailable(message, "stage_unavailable")
+    return unavailable(message, code="stage_unavailable")
 
 
 def unavailable(message: str, code: str) -> ApiError:

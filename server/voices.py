@@ -21,7 +21,7 @@ def voice_routes(orchestrator: Orchestrator) -> APIRouter:
         names = orchestrator.speakers
         if not names and "audio" in orchestrator.graph.outputs and orchestrator.unready:
             message = "The voices are not known yet: stages are still loading."
-            raise unavailable(message, "loading")
+            raise unavailable(message, code="loading")
         cards = [{"id": name, "name": name} for name in names]
         listed = {"voices": names} if format == "vllm" else {"voices": cards, "names": names}
         return {**listed, "uploaded_voices": []}
