@@ -19,6 +19,7 @@ from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine, refuse_preemption
+from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
@@ -53,7 +54,7 @@ def request_options(
     )
 
 
-class Talker:
+class Talker(EngineStage):
     """One AsyncLLM whose requests wait for their inputs in its scheduler."""
 
     def __init__(self, ports: StagePorts) -> None:
@@ -221,15 +222,7 @@ class Talker:
         seed = request.get("seed")
         return None if seed is None else derived_seed(seed, self._ports.name)
 
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sleep, weights, profiles."""
-        return await self._control.obey(command, arguments)
-
-    async def alive(self) -> None:
-        """A question that only the engine core's loop can answer."""
-        await self._engine.is_sleeping()
-
     async def close(self) -> None:
         """Stop the engine."""
-        self._engine.shutdown()
+        await super().close()
         self._folder.cleanup()

@@ -20,6 +20,7 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.warm_up import warm_up_lengths, warm_up_samplings
 
@@ -91,7 +92,7 @@ class Grids:
         return self._seen[key]
 
 
-class Thinker:
+class Thinker(EngineStage):
     """One AsyncLLM and vLLM's chat serving over it."""
 
     def __init__(self, ports: StagePorts) -> None:
@@ -192,15 +193,3 @@ class Thinker:
     def _tokenizer_length(self, token_ids: list[int]) -> int:
         tokenizer = self._engine.renderer.tokenizer
         return len(tokenizer.decode(token_ids, skip_special_tokens=True))
-
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sleep, weights, profiles."""
-        return await self._control.obey(command, arguments)
-
-    async def alive(self) -> None:
-        """A question that only the engine core's loop can answer."""
-        await self._engine.is_sleeping()
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        self._engine.shutdown()

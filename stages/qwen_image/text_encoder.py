@@ -14,7 +14,9 @@ from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
 from omnistage.stages.qwen_image.text_encoder_model import text_config
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig
 
 FOLDER = "text_encoder"
@@ -22,7 +24,7 @@ FOLDER = "text_encoder"
 TEXTS = {"prompt": "prompt_embeds", "negative_prompt": "negative_prompt_embeds"}
 
 
-class TextEncoder:
+class TextEncoder(EngineStage):
     """One AsyncLLM that prefills prompts; their hidden states leave from the engine.
 
     Its prefix cache is off: a position that it had would not be computed, and its row never leave.
@@ -59,7 +61,8 @@ class TextEncoder:
         }
         self._engine = make_engine(AsyncLLM, _folder(ports.model), options, bridge, text_config)
         await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
-        return {"max_model_len": length}
+        self._control = EngineControl(self._engine)
+        return {"max_model_len": length, "commands": self._control.commands}
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Announce the request downstream, then encode all its texts."""
@@ -101,14 +104,6 @@ class TextEncoder:
         prompt = {"prompt_token_ids": token_ids}
         async for _ in self._engine.generate(prompt, params, request_id):
             pass
-
-    async def alive(self) -> None:
-        """A question that only the engine core's loop can answer."""
-        await self._engine.is_sleeping()
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        self._engine.shutdown()
 
 
 def as_list(texts: str | Sequence[str]) -> Sequence[str]:

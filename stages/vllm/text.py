@@ -8,9 +8,10 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine_stage import EngineStage
 
 
-class TextStage:
+class TextStage(EngineStage):
     """One AsyncLLM and vLLM's chat serving over it."""
 
     def __init__(self, ports: StagePorts) -> None:
@@ -33,15 +34,3 @@ class TextStage:
         async for chunk in self._chat.stream(request_id, meta["body"]):
             last = not chunk["choices"]
             self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
-
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sleep, weights, profiles."""
-        return await self._control.obey(command, arguments)
-
-    async def alive(self) -> None:
-        """A question that only the engine core's loop can answer."""
-        await self._engine.is_sleeping()
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        self._engine.shutdown()

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 from support.chaos import open_files
+from support.openai_answers import strict_client
 from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
 from support.server import TinyServer, running_server
 
@@ -28,6 +30,13 @@ def server(
     with running_server(str(tiny_checkpoint), log, *options) as running:
         asyncio.run(warm_up(running))
         yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: TinyServer) -> Iterator[OpenAI]:
+    """OpenAI's own, strict."""
+    with strict_client(server.url) as connected:
+        yield connected
 
 
 async def warm_up(server: TinyServer) -> None:

@@ -1,7 +1,6 @@
 """Control of a running diffusion stage over HTTP."""
 
-import base64
-import io
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,70 +10,38 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
-import torch
-import yaml
-from diffusers import DiffusionPipeline
-from PIL import Image
+from support import image_requests
+from support.image_requests import bare_pipeline, expected, picture_server, pictures_of
 from support.loras import write_lora
-from support.server import TinyServer, running_server
-
-from omnistage.stages.diffusion.tiny import write_tiny
-from omnistage.stages.pick import GRAPHS
+from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
 
-SMALL = {"height": 64, "width": 64}
 KEY = {"authorization": "Bearer sk-admin"}
 PARTS = ["text_encoder", "transformer", "vae"]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("admin") / "qwen-image"
-    write_tiny("qwen-image", path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def images(folder: Path) -> Iterator[TinyServer]:
-    graph = yaml.safe_load((GRAPHS / "diffusers.yaml").read_text())
-    graph["stages"]["dit"]["engine"] = {
-        "warm_up": SMALL,
-        "embedding_cache_mb": 4,
-        "profile_folder": str(folder.parent / "traces"),
-    }
-    path = folder.parent / "graph.yaml"
-    path.write_text(yaml.safe_dump(graph))
-    options = ("--model", str(folder), "--admin-key", "sk-admin")
-    with running_server(str(path), folder.parent / "log", *options) as server:
+def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    folder = tmp_path_factory.mktemp("admin")
+    engine = {"embedding_cache_mb": 4, "profile_folder": str(folder / "traces")}
+    key = ("--admin-key", "sk-admin")
+    with picture_server("diffusers.yaml", tiny_qwen_image, folder, *key, **engine) as server:
         yield server
 
 
-def bare(folder: Path) -> Any:
-    pipeline = DiffusionPipeline.from_pretrained(folder)
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline
-
-
 def picture_of(pipeline: Any) -> npt.NDArray[np.uint8]:
-    generator = torch.Generator().manual_seed(1)
-    arguments = {**SMALL, "num_inference_steps": 3, "output_type": "np"}
-    with torch.inference_mode():
-        (made,) = pipeline(prompt="a cat", generator=generator, **arguments).images
-    picture: npt.NDArray[np.uint8] = (made * 255).round().astype(np.uint8)
-    return picture
+    made: npt.NDArray[np.uint8] = expected(pipeline, "a cat", 1)[0]
+    return made
 
 
 def ask(server: TinyServer, **more: Any) -> httpx.Response:
-    body = {"prompt": "a cat", "size": "64x64", "num_inference_steps": 3, "seed": 1, **more}
-    return httpx.post(f"{server.url}/v1/images/generations", json=body, timeout=120)
+    return asyncio.run(image_requests.ask(server, **{"prompt": "a cat", "seed": 1, **more}))
 
 
 def picture(server: TinyServer, **more: Any) -> npt.NDArray[np.int64]:
-    answer = ask(server, **more)
-    assert answer.status_code == 200, answer.text
-    data = base64.b64decode(answer.json()["data"][0]["b64_json"])
-    return np.asarray(Image.open(io.BytesIO(data))).astype(int)
+    (made,) = pictures_of(ask(server, **more))
+    return made.astype(int)
 
 
 def admin(server: TinyServer, path: str, /, **body: Any) -> Any:
@@ -88,10 +55,12 @@ def look(server: TinyServer, path: str) -> Any:
     return answer.json()["stages"]["dit"]
 
 
-def test_pictures_with_adapters_and_without_at_once(images: TinyServer, folder: Path) -> None:
-    file = write_lora(bare(folder), folder.parent / "ink", 1)
-    plain = picture_of(bare(folder))
-    with_ink = bare(folder)
+def test_pictures_with_adapters_and_without_at_once(
+    images: TinyServer, tiny_qwen_image: Path, tmp_path: Path
+) -> None:
+    plain_pipeline, with_ink = (bare_pipeline(tiny_qwen_image) for _ in range(2))
+    file = write_lora(plain_pipeline, tmp_path / "ink", 1)
+    plain = picture_of(plain_pipeline)
     with_ink.load_lora_weights(file.parent, weight_name=file.name, adapter_name="ink")
     inked = picture_of(with_ink)
     with_ink.set_adapters(["ink"], [0.5])

@@ -12,42 +12,36 @@ from typing import Any
 
 import httpx
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
 import yaml
-from diffusers import AutoPipelineForImage2Image, AutoPipelineForInpainting, DiffusionPipeline
+from diffusers import AutoPipelineForImage2Image, AutoPipelineForInpainting
 from openai import BadRequestError, OpenAI
 from PIL import Image
+from support.image_requests import (
+    STEPS,
+    ask,
+    bare_pipeline,
+    expected,
+    is_same,
+    picture_server,
+    pictures_of,
+)
 from support.pictures import file_of, mask_png, pixels_of, png
-from support.server import TinyServer, running_server
+from support.server import TinyServer
 
 from omnistage.stages.diffusion.loading import LoadOptions
 from omnistage.stages.diffusion.stage import OPTIONS
-from omnistage.stages.diffusion.tiny import write_tiny
 from omnistage.stages.graph import StageGraph
-from omnistage.stages.pick import GRAPHS, pick_graph
+from omnistage.stages.pick import pick_graph
 
 pytestmark = pytest.mark.engine
 
-SMALL = {"height": 64, "width": 64}
-STEPS = 3
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("images") / "qwen-image"
-    write_tiny("qwen-image", path)
-    return path
-
-
-@pytest.fixture(scope="module")
-def images(folder: Path) -> Iterator[TinyServer]:
-    graph = yaml.safe_load((GRAPHS / "diffusers.yaml").read_text())
-    graph["stages"]["dit"]["engine"] = {"warm_up": SMALL}
-    path = folder.parent / "graph.yaml"
-    path.write_text(yaml.safe_dump(graph))
-    with running_server(str(path), folder.parent / "log", "--model", str(folder)) as server:
+def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    log = tmp_path_factory.mktemp("images")
+    with picture_server("diffusers.yaml", tiny_qwen_image, log) as server:
         yield server
 
 
@@ -58,36 +52,14 @@ def client(images: TinyServer) -> Iterator[OpenAI]:
 
 
 @pytest.fixture(scope="module")
-def bare(folder: Path) -> Any:
-    pipeline = DiffusionPipeline.from_pretrained(folder)
-    pipeline.set_progress_bar_config(disable=True)
-    return pipeline
-
-
-def expected(bare: Any, prompt: str, seed: int, **more: Any) -> npt.NDArray[np.uint8]:
-    generator = torch.Generator().manual_seed(seed)
-    arguments = {**SMALL, "num_inference_steps": STEPS, "output_type": "np", **more}
-    with torch.inference_mode():
-        made = bare(prompt=prompt, generator=generator, **arguments).images
-    pictures: npt.NDArray[np.uint8] = (made * 255).round().astype(np.uint8)
-    return pictures
-
-
-async def ask(server: TinyServer, prompt: str, seed: int, **more: Any) -> httpx.Response:
-    body = {"prompt": prompt, "size": "64x64", "num_inference_steps": STEPS, "seed": seed, **more}
-    async with httpx.AsyncClient(timeout=120) as client:
-        return await client.post(f"{server.url}/v1/images/generations", json=body)
-
-
-def is_same(actual: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8]) -> bool:
-    """But for a rounding to the next of 256 levels."""
-    return bool(np.abs(actual.astype(int) - wanted.astype(int)).max() <= 1)
+def bare(tiny_qwen_image: Path) -> Any:
+    return bare_pipeline(tiny_qwen_image)
 
 
 async def test_one_picture_equals_the_bare_pipeline(images: TinyServer, bare: Any) -> None:
     answer = (await ask(images, "a cat", 1)).json()
     assert answer["size"] == "64x64"
-    (picture,) = (pixels_of(one["b64_json"]) for one in answer["data"])
+    picture = pixels_of(answer["data"][0]["b64_json"])
     (wanted,) = expected(bare, "a cat", 1)
     assert is_same(picture, wanted)
     assert picture.std() > 1
@@ -104,8 +76,7 @@ async def test_guidance_steps_sizes_and_several_at_once(images: TinyServer, bare
         *(ask(images, f"cat {seed}", seed, **more) for seed, more in enumerate(settings))
     )
     for seed, (answer, more) in enumerate(zip(answers, settings, strict=True)):
-        assert answer.status_code == 200, answer.text
-        (picture,) = (pixels_of(one["b64_json"]) for one in answer.json()["data"])
+        (picture,) = pictures_of(answer)
         arguments = {**more, "width": 96} if "size" in more else dict(more)
         arguments.pop("size", None)
         (wanted,) = expected(bare, f"cat {seed}", seed, **arguments)
@@ -276,5 +247,5 @@ async def test_the_documented_request_and_graph_work(images: TinyServer) -> None
     assert options.offload == "sequential"
 
 
-def test_a_folder_of_a_pipeline_picks_its_graph(folder: Path) -> None:
-    assert pick_graph(str(folder), 0).name == "diffusers.yaml"
+def test_a_folder_of_a_pipeline_picks_its_graph(tiny_qwen_image: Path) -> None:
+    assert pick_graph(str(tiny_qwen_image), 0).name == "diffusers.yaml"

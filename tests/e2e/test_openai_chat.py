@@ -2,14 +2,13 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
 from openai import BadRequestError, OpenAI, pydantic_function_tool
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
-from support.openai_answers import ask, ask_whole, strict_client
+from support.openai_answers import ask, ask_whole
 from support.openai_spec import assert_valid
 from support.prompts import PICTURE, SHORT, image_part, sound_part, text, video_bytes, video_part
 from support.server import TinyServer
@@ -39,12 +38,6 @@ class Go(BaseModel):
 
 
 TOOLS: Any = [pydantic_function_tool(Look), pydantic_function_tool(Go)]
-
-
-@pytest.fixture(scope="module")
-def client(server: TinyServer) -> Iterator[OpenAI]:
-    with strict_client(server.url) as connected:
-        yield connected
 
 
 @pytest.fixture

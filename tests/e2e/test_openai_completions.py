@@ -1,23 +1,15 @@
 """Text completions and models over the real server, through OpenAI's own client."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types import Completion
-from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
 from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.fixture(scope="module")
-def client(server: TinyServer) -> Iterator[OpenAI]:
-    with strict_client(server.url) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Image requests over HTTP, and what the bare pipeline makes of the same ones."""
 
-import base64
 import contextlib
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy.typing as npt
 import torch
 import yaml
 from diffusers import DiffusionPipeline
-from PIL import Image
+from support.pictures import pixels_of
 from support.server import TinyServer, running_server
 
 from omnistage.stages.pick import GRAPHS
@@ -23,13 +21,18 @@ STEPS = 3
 
 
 @contextlib.contextmanager
-def picture_server(graph: str, model: Path, folder: Path) -> Iterator[TinyServer]:
-    """Serve a pipeline by a graph of ours, but for the size of its warm-up; logs go to `folder`."""
+def picture_server(
+    graph: str, model: Path, folder: Path, *options: str, **engine: Any
+) -> Iterator[TinyServer]:
+    """Serve a pipeline by a graph of ours, but for the size of its warm-up; logs go to `folder`.
+
+    `options` of the command line, `engine` arguments of the stage.
+    """
     document = yaml.safe_load((GRAPHS / graph).read_text())
-    document["stages"]["dit"]["engine"] = {"warm_up": SMALL}
+    document["stages"]["dit"]["engine"] = {"warm_up": SMALL, **engine}
     path = folder / "graph.yaml"
     path.write_text(yaml.safe_dump(document))
-    with running_server(str(path), folder / "log", "--model", str(model)) as server:
+    with running_server(str(path), folder / "log", "--model", str(model), *options) as server:
         yield server
 
 
@@ -50,11 +53,6 @@ def expected(bare: Any, prompt: str, seed: int, **more: Any) -> npt.NDArray[np.u
     return pictures
 
 
-def read(data: str) -> npt.NDArray[np.uint8]:
-    """A picture of an answer."""
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
-
-
 async def ask(server: TinyServer, prompt: str, seed: int, **more: Any) -> httpx.Response:
     """One request; as small as those of `expected`."""
     body = {"prompt": prompt, "size": "64x64", "num_inference_steps": STEPS, "seed": seed, **more}
@@ -65,7 +63,7 @@ async def ask(server: TinyServer, prompt: str, seed: int, **more: Any) -> httpx.
 def pictures_of(answer: httpx.Response) -> list[npt.NDArray[np.uint8]]:
     """All of a good answer."""
     assert answer.status_code == 200, answer.text
-    return [read(one["b64_json"]) for one in answer.json()["data"]]
+    return [pixels_of(one["b64_json"]) for one in answer.json()["data"]]
 
 
 def is_same(actual: npt.NDArray[np.uint8], wanted: npt.NDArray[np.uint8]) -> bool:
