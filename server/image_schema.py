@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.errors import invalid
@@ -34,6 +34,21 @@ SENT_ON = (
 )
 Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
+MAX_PICTURES = 10
+MAX_PROMPT = 32_000
+
+
+def checked_prompt(value: Any) -> Any:
+    """One prompt or several; raises ValueError."""
+    prompts = value if isinstance(value, list) else [value]
+    if not 1 <= len(prompts) <= MAX_PICTURES:
+        raise ValueError(f"must have 1 to {MAX_PICTURES} prompts")
+    if not all(isinstance(one, str) and 1 <= len(one) <= MAX_PROMPT for one in prompts):
+        raise ValueError(f"must be a string of 1 to {MAX_PROMPT} characters, or a list of them")
+    return value
+
+
+Prompts = Annotated[str | list[str], BeforeValidator(checked_prompt)]
 
 
 class ImageRequest(BaseModel):
@@ -41,9 +56,9 @@ class ImageRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    prompt: Annotated[str, Field(min_length=1, max_length=32_000)]
+    prompt: Prompts
     model: str | None = None
-    n: Annotated[Count, Field(ge=1, le=10)] | None = None
+    n: Annotated[Count, Field(ge=1, le=MAX_PICTURES)] | None = None
     size: str | None = None
     quality: Literal["auto", "low", "medium", "high", "standard", "hd"] | None = None
     background: Literal["auto", "opaque", "transparent"] | None = None
@@ -52,7 +67,7 @@ class ImageRequest(BaseModel):
     response_format: Literal["b64_json", "url"] | None = None
     stream: Flag | None = None
     partial_images: Annotated[Count, Field(ge=0, le=3)] | None = None
-    negative_prompt: Annotated[str, Field(max_length=32_000)] | None = None
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     width: Side | None = None
     height: Side | None = None
     num_inference_steps: Annotated[Count, Field(ge=1, le=1000)] | None = None
@@ -99,7 +114,14 @@ class ImageRequest(BaseModel):
             tensors=tensors,
         )
 
+    @property
+    def num_pictures(self) -> int:
+        """`n` of each prompt."""
+        return (self.n or 1) * (1 if isinstance(self.prompt, str) else len(self.prompt))
+
     def _check(self) -> None:
+        if self.num_pictures > MAX_PICTURES:
+            raise invalid("n", f"times the number of prompts must be at most {MAX_PICTURES}")
         if self.output_compression is not None and self.encoding.form == "png":
             raise invalid("output_compression", "is for jpeg and webp")
         if self.background == "transparent" and self.encoding.form == "jpeg":

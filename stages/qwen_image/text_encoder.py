@@ -70,10 +70,12 @@ class TextEncoder(EngineStage):
         if body.get("num_images"):  # pictures would have to go on to the denoiser
             message = "This graph makes pictures from words only."
             raise RequestError(400, message, param="image", code="unsupported_model")
+        asked = {field: as_list(body[field]) for field in TEXTS if body.get(field) is not None}
+        if isinstance(body.get("negative_prompt"), str):  # one for all prompts
+            asked["negative_prompt"] = [body["negative_prompt"]] * len(asked["prompt"])
         texts = {
-            argument: [self._tokens.of(text) for text in as_list(body[field])]
-            for field, argument in TEXTS.items()
-            if body.get(field) is not None
+            TEXTS[field]: [self._tokens.of(text) for text in given]
+            for field, given in asked.items()
         }
         first = self._tokens.num_dropped
         lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}

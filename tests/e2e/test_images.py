@@ -97,6 +97,17 @@ def test_two_pictures_by_the_sdk(client: OpenAI, bare: Any) -> None:
         assert is_same(pixels_of(one.b64_json), picture)
 
 
+async def test_several_prompts_in_one_request(images: TinyServer, bare: Any) -> None:
+    prompts = ["a cat", "two red houses"]
+    more = {"true_cfg_scale": 3.0, "negative_prompt": "rain"}
+    made = pictures_of(await ask(images, prompts, 3, **more))
+    wanted = expected(bare, prompts, 3, **{**more, "negative_prompt": ["rain"] * 2})
+    for picture, of_bare in zip(made, wanted, strict=True):
+        assert is_same(picture, of_bare)
+    refused = await ask(images, prompts, 3, n=6)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n")
+
+
 @pytest.mark.parametrize("form", ["jpeg", "webp"])
 async def test_other_formats(images: TinyServer, form: str) -> None:
     more = {"output_format": form, "output_compression": 80}

@@ -306,7 +306,8 @@ class FakeDit(FakeStage):
 
     async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
         body = meta["body"]
-        script = body["prompt"]
+        prompts = [body["prompt"]] if isinstance(body["prompt"], str) else body["prompt"]
+        script, num_pictures = prompts[0], body["n"] * len(prompts)
         width, height = body["width"] or 48, body["height"] or 32
         if script == "refuse" or width * height > MAX_PIXELS:
             yield (
@@ -325,8 +326,8 @@ class FakeDit(FakeStage):
                 return
         if script == "hang":
             await asyncio.Event().wait()
-        for index in range(body["n"]):
-            last = index == body["n"] - 1
+        for index in range(num_pictures):
+            last = index == num_pictures - 1
             told = {"index": index, "text_tokens": len(script.split())}
             yield "image", self._picture(body, index), told, last
 

@@ -43,7 +43,7 @@ def bare_pipeline(folder: Path) -> Any:
     return pipeline
 
 
-def expected(bare: Any, prompt: str, seed: int, **more: Any) -> npt.NDArray[np.uint8]:
+def expected(bare: Any, prompt: str | list[str], seed: int, **more: Any) -> npt.NDArray[np.uint8]:
     """Its pictures [n, height, width, 3]."""
     generator = torch.Generator().manual_seed(seed)
     arguments = {**SMALL, "num_inference_steps": STEPS, "output_type": "np", **more}
@@ -53,7 +53,9 @@ def expected(bare: Any, prompt: str, seed: int, **more: Any) -> npt.NDArray[np.u
     return pictures
 
 
-async def ask(server: TinyServer, prompt: str, seed: int, **more: Any) -> httpx.Response:
+async def ask(
+    server: TinyServer, prompt: str | list[str], seed: int, **more: Any
+) -> httpx.Response:
     """One request; as small as those of `expected`."""
     body = {"prompt": prompt, "size": "64x64", "num_inference_steps": STEPS, "seed": seed, **more}
     async with httpx.AsyncClient(timeout=120) as client:
