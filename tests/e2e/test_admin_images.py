@@ -58,9 +58,9 @@ def look(server: TinyServer, path: str) -> Any:
 def test_pictures_with_adapters_and_without_at_once(
     images: TinyServer, tiny_qwen_image: Path, tmp_path: Path
 ) -> None:
-    plain_pipeline, with_ink = (bare_pipeline(tiny_qwen_image) for _ in range(2))
-    file = write_lora(plain_pipeline, tmp_path / "ink", 1)
-    plain = picture_of(plain_pipeline)
+    file = write_lora(bare_pipeline(tiny_qwen_image), tmp_path / "ink", 1)
+    plain = picture_of(bare_pipeline(tiny_qwen_image))
+    with_ink = bare_pipeline(tiny_qwen_image)
     with_ink.load_lora_weights(file.parent, weight_name=file.name, adapter_name="ink")
     inked = picture_of(with_ink)
     with_ink.set_adapters(["ink"], [0.5])
