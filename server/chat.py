@@ -11,7 +11,14 @@ from fastapi import Response
 from omnistage.server.admission import Admission
 from omnistage.server.audio_encoder import AudioEncoder, make_encoder
 from omnistage.server.audio_history import AudioHistory, SpokenAnswer
-from omnistage.server.chunks import AnswerChunks, AnswerHead, ChatChunk, SpeechChunks, TextChunks
+from omnistage.server.chunks import (
+    AnswerChunks,
+    AnswerHead,
+    ChatChunk,
+    SpeechChunks,
+    TextChunks,
+    with_usage,
+)
 from omnistage.server.completion import Completion
 from omnistage.server.fields import unknown_fields
 from omnistage.server.image_chat import ImageChat, wants_images
@@ -64,7 +71,7 @@ class ChatCompletions:
             await self._media.load(answer.request.body["messages"], http)
         headers = warning_headers(unknown_fields(chat))
         if chat.stream:
-            events = self._events(answer)
+            events = with_usage(self._chunks(answer), answer.has_usage)
             stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
             stream.headers.update(headers)
             return stream
@@ -109,15 +116,6 @@ class ChatCompletions:
         if isinstance(answer.chunks, SpeechChunks):
             return completion.to_speech(answer.request.return_codes)
         return completion.to_text()
-
-    async def _events(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
-        async with aclosing(self._chunks(answer)) as chunks:
-            async for chunk in chunks:
-                if answer.has_usage:
-                    chunk.setdefault("usage", None)
-                elif "usage" in chunk:
-                    continue
-                yield chunk
 
 
 def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:

@@ -5,7 +5,8 @@ chunk always comes last; whether a client sees it is the caller's business.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
@@ -165,6 +166,19 @@ class SpeechChunks:
             self.head.chunk([_choice({}, self._finish_reason)]),
             self.head.chunk([], usage=usage),
         ]
+
+
+async def with_usage(
+    chunks: AsyncGenerator[ChatChunk, None], is_wanted: bool
+) -> AsyncGenerator[ChatChunk, None]:
+    """A stream's chunks: with its usage every other one has a null for it, else none has any."""
+    async with aclosing(chunks):
+        async for chunk in chunks:
+            if is_wanted:
+                chunk.setdefault("usage", None)
+            elif "usage" in chunk:
+                continue
+            yield chunk
 
 
 def says_something(choice: ChatChunk) -> bool:

@@ -4,6 +4,8 @@ OpenAI's clients write lists as `name[]`, once for each item, and objects as `na
 """
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from email.message import Message
 from typing import Any
 
@@ -30,9 +32,16 @@ async def read_fields(request: Request) -> Fields:
     if kind != "multipart/form-data" or not header.get_boundary():
         message = "The Content-Type must be multipart/form-data with a boundary, or JSON."
         raise ApiError(415, message, code="unsupported_media_type")
+    async with opened_form(request, max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
+        return await _fields(form)
+
+
+@asynccontextmanager
+async def opened_form(request: Request, **limits: int) -> AsyncGenerator[FormData, None]:
+    """A request's form, within starlette's `limits`; ApiError for a broken one."""
     try:
-        async with request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
-            return await _fields(form)
+        async with request.form(**limits) as form:
+            yield form
     except HTTPException as error:
         message = f"The form cannot be read: {error.detail}"
         raise ApiError(400, message, code="invalid_value") from error

@@ -15,7 +15,7 @@ from omnistage.server.chunks import AnswerHead, ChatChunk
 from omnistage.server.errors import invalid
 from omnistage.server.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.image_form import edit_request, medium_of_part
+from omnistage.server.image_form import edit_request
 from omnistage.server.image_schema import IGNORED, IMAGE_ONLY, image_fields
 from omnistage.server.image_usage import chat_usage
 from omnistage.server.media import checked_part
@@ -109,7 +109,7 @@ def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]
         if part["type"] == "text":
             texts.append(part["text"])
         elif part["type"] == "image_url":
-            media.append(medium_of_part(part, path))
+            media.append(Medium.of_part(part, path))
         else:
             raise invalid(path, "must be text or a picture for images")
     prompt = "\n".join(texts)

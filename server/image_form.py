@@ -10,9 +10,9 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
 
 from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.form_body import opened_form
 from omnistage.server.image_schema import WORDS, EditRequest
 from omnistage.server.json_body import JsonRequest, check_values
 from omnistage.server.media import checked_part
@@ -60,25 +60,24 @@ async def _read_form(http: Request) -> EditForm:
     fields: dict[str, Any] = {}
     images: list[File] = []
     masks: list[File] = []
-    form = http.form(max_files=MAX_IMAGES + 2, max_fields=MAX_FIELDS, max_part_size=MAX_TEXT_BYTES)
-    try:
-        async with form as given:
-            for name, value in given.multi_items():
-                is_image = IMAGE_KEY.fullmatch(name) is not None
-                if isinstance(value, UploadFile):
-                    if not is_image and name != "mask":
-                        raise invalid(name, "must not be a file")
-                    (images if is_image else masks).append(File(name, await value.read()))
-                elif is_image or name == "mask":
-                    raise invalid(name, "must be a file")
-                elif name in fields:
-                    raise invalid(name, "is there twice")
-                else:
-                    fields[name] = _value(name, value)
-    except HTTPException as error:
-        raise ApiError(
-            400, f"The form cannot be read: {error.detail}", code="invalid_value"
-        ) from error
+    limits = {
+        "max_files": MAX_IMAGES + 2,
+        "max_fields": MAX_FIELDS,
+        "max_part_size": MAX_TEXT_BYTES,
+    }
+    async with opened_form(http, **limits) as form:
+        for name, value in form.multi_items():
+            is_image = IMAGE_KEY.fullmatch(name) is not None
+            if isinstance(value, UploadFile):
+                if not is_image and name != "mask":
+                    raise invalid(name, "must not be a file")
+                (images if is_image else masks).append(File(name, await value.read()))
+            elif is_image or name == "mask":
+                raise invalid(name, "must be a file")
+            elif name in fields:
+                raise invalid(name, "is there twice")
+            else:
+                fields[name] = _value(name, value)
     if len(masks) > 1:
         raise invalid("mask", "is there twice")
     check_values(fields)
@@ -110,12 +109,7 @@ def _from_url(image: Any, param: str) -> Medium:
     if isinstance(image, dict) and image.get("file_id") is not None:
         raise unsupported(f"{param}.file_id")
     url = image.get("image_url") if isinstance(image, dict) else None
-    return medium_of_part(checked_part({"type": "image_url", "image_url": url}, param), param)
-
-
-def medium_of_part(part: Mapping[str, Any], path: str) -> Medium:
-    """The picture of a checked part of a message."""
-    return Medium(f"{path}.image_url", "image_url", part["image_url"])
+    return Medium.of_part(checked_part({"type": "image_url", "image_url": url}, param), param)
 
 
 def _checked(fields: Mapping[str, Any], images: Sequence[Source], mask: Source | None) -> EditForm:

@@ -7,7 +7,7 @@ from fastapi import Request as HttpRequest
 from starlette.requests import ClientDisconnect
 
 from omnistage.server.answers import ImagesAnswer
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.examples import edit_examples, image_examples
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import EditForm
@@ -16,7 +16,7 @@ from omnistage.server.image_schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.image_store import ImageStore
 from omnistage.server.json_body import JsonRoute
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.models import check_model
+from omnistage.server.models import check_makes, check_model
 from omnistage.server.openapi import EVENTS, described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.picture_load import load_pictures
@@ -45,6 +45,7 @@ class Images:
 
     async def generate(self, asked: ImageRequest, http: HttpRequest) -> Response:
         """Pictures from words."""
+        self._check(asked)
         return await self._respond("image_generation", asked, InputPictures(), http)
 
     async def edit(self, http: HttpRequest) -> Response:
@@ -62,8 +63,7 @@ class Images:
     async def _respond(
         self, prefix: str, asked: ImageRequest, given: InputPictures, http: HttpRequest
     ) -> Response:
-        """Validate and admit, then stream or collect."""
-        self._check(asked)
+        """Admit, then stream or collect."""
         request = asked.to_request(given)
         self._orchestrator.admit(request.outputs)
         headers = warning_headers(asked.unknown)
@@ -78,15 +78,7 @@ class Images:
     def _check(self, asked: ImageRequest) -> None:
         graph = self._orchestrator.graph
         check_model(asked.model, graph.model)
-        check_makes_images(graph)
-
-
-def check_makes_images(graph: StageGraph) -> None:
-    """Raise ApiError for a graph that makes none."""
-    if "image" not in graph.outputs:
-        makes = ", ".join(sorted(graph.outputs))
-        message = f"This model makes no images; it makes {makes}."
-        raise ApiError(400, message, code="unsupported_model")
+        check_makes("image", graph.outputs, "images")
 
 
 def image_routes(images: Images, graph: StageGraph) -> APIRouter:

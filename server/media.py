@@ -91,12 +91,16 @@ def _input_audio(part: Part, path: str) -> dict[str, Any]:
 
 
 def _check_base64(data: str, param: str) -> None:
+    if not decoded(data, param):
+        raise invalid(param, "is empty")
+
+
+def decoded(data: str, param: str) -> bytes:
+    """What base64 stands for; raises ApiError."""
     try:
-        is_empty = not binascii.a2b_base64(data, strict_mode=True)
+        return binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:
         raise invalid(param, f"is not valid base64: {error}") from error
-    if is_empty:
-        raise invalid(param, "is empty")
 
 
 PARTS: Mapping[str, Callable[[Part, str], dict[str, Any]]] = {

@@ -44,6 +44,12 @@ class Medium:
     kind: str
     source: dict[str, Any]
 
+    @classmethod
+    def of_part(cls, part: Mapping[str, Any], path: str) -> "Medium":
+        """That of a checked part, which is no text."""
+        kind = part["type"]
+        return cls(f"{path}.{kind}", kind, part[kind])
+
     @property
     def url(self) -> str:
         """Where it is, if it is not here."""
@@ -67,9 +73,8 @@ def media_of(messages: Sequence[Message]) -> Iterator[Medium]:
     for i, message in enumerate(messages):
         content = message.get("content")
         for j, part in enumerate(content if isinstance(content, list) else ()):
-            kind = part["type"]
-            if kind != "text":
-                yield Medium(f"messages[{i}].content[{j}].{kind}", kind, part[kind])
+            if part["type"] != "text":
+                yield Medium.of_part(part, f"messages[{i}].content[{j}]")
 
 
 def check_medium(medium: Medium, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """The models that the server offers: its graph's one."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fastapi import APIRouter
@@ -21,6 +21,14 @@ def check_model(name: str | None, served: str) -> None:
     """Raise ApiError for a request that names another model."""
     if name is not None and name != served:
         raise model_not_found(name, served)
+
+
+def check_makes(output: str, outputs: Collection[str], called: str) -> None:
+    """Raise ApiError if a graph with these outputs makes none that is `called` so."""
+    if output not in outputs:
+        makes = ", ".join(sorted(outputs))
+        message = f"This model makes no {called}; it makes {makes}."
+        raise ApiError(400, message, code="unsupported_model")
 
 
 def model_routes(served: str) -> APIRouter:

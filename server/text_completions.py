@@ -9,15 +9,21 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.chunks import AnswerHead, ChatChunk, finish_reason_of, usage_of
-from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.chunks import (
+    AnswerHead,
+    ChatChunk,
+    finish_reason_of,
+    usage_of,
+    with_usage,
+)
+from omnistage.server.errors import invalid, unsupported
 from omnistage.server.fields import (
     COMPLETION_DONE,
     COMPLETION_REFUSED,
     check_refused,
     unknown_names,
 )
-from omnistage.server.models import check_model
+from omnistage.server.models import check_makes, check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import MAX_CHOICES, CompletionRequest
@@ -86,7 +92,7 @@ class TextCompletions:
         )
         headers = warning_headers(unknown_names(asked, COMPLETION_REFUSED))
         if asked.stream:
-            events = self._events(request, head, asked.has_usage)
+            events = with_usage(self._chunks(request, head), asked.has_usage)
             stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
             stream.headers.update(headers)
             return stream
@@ -95,10 +101,7 @@ class TextCompletions:
     def _request(self, asked: CompletionRequest) -> Request:
         graph = self._orchestrator.graph
         check_model(asked.model, graph.model)
-        if "text" not in graph.outputs:
-            makes = ", ".join(sorted(graph.outputs))
-            message = f"This model makes no text; it makes {makes}."
-            raise ApiError(400, message, code="unsupported_model")
+        check_makes("text", graph.outputs, "text")
         max_tokens = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
         asked.check(max_tokens)
         check_refused(asked.model_extra or {}, COMPLETION_REFUSED)
@@ -133,17 +136,6 @@ class TextCompletions:
         if request.body["max_tokens"] == 0:  # vLLM makes one to read the prompt, and keeps it
             usage = {**usage, "completion_tokens": 0}
         yield head.chunk([], usage=usage_of(usage, 0))
-
-    async def _events(
-        self, request: Request, head: AnswerHead, has_usage: bool
-    ) -> AsyncGenerator[ChatChunk, None]:
-        async with aclosing(self._chunks(request, head)) as chunks:
-            async for chunk in chunks:
-                if has_usage:
-                    chunk.setdefault("usage", None)
-                elif "usage" in chunk:
-                    continue
-                yield chunk
 
     async def _collect(self, request: Request, head: AnswerHead) -> ChatChunk:
         choices: dict[int, Choice] = {}

@@ -1,13 +1,13 @@
 """What can be asked about one sound, and the words in which the model is asked it."""
 
 import base64
-import binascii
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from omnistage.server.errors import ApiError, field_path, invalid, unsupported
 from omnistage.server.form_body import Fields
+from omnistage.server.media import decoded
 
 MAX_PROMPT = 16_384
 MAX_WORDS = 1024
@@ -160,10 +160,7 @@ def _decoded(audio: Any) -> bytes:
     data = audio.get("data") if isinstance(audio, dict) else None
     if not isinstance(data, str):
         raise invalid("input_audio.data", "must be base64")
-    try:
-        return binascii.a2b_base64(data, strict_mode=True)
-    except ValueError as error:
-        raise invalid("input_audio.data", f"is not valid base64: {error}") from error
+    return decoded(data, "input_audio.data")
 
 
 def chat_messages(request: SoundRequest) -> list[dict[str, Any]]:

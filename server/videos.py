@@ -13,11 +13,11 @@ from fastapi import Response
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnistage.server.errors import ApiError
-from omnistage.server.models import check_model
+from omnistage.server.image_schema import MAX_PROMPT, Scale
+from omnistage.server.models import check_makes, check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import ImageOutput, Request
-from omnistage.server.schema import Count, Number, Seed
+from omnistage.server.schema import Count, Seed
 from omnistage.server.whole_answer import warning_headers, whole_answer
 
 MEDIA_TYPE = "video/mp4"
@@ -32,15 +32,15 @@ class VideoRequest(BaseModel):
 
     model_config = ConfigDict(extra="allow")
 
-    prompt: Annotated[str, Field(min_length=1, max_length=32_000)]
+    prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
     model: str | None = None
-    negative_prompt: Annotated[str, Field(max_length=32_000)] | None = None
+    negative_prompt: Annotated[str, Field(max_length=MAX_PROMPT)] | None = None
     width: Side | None = None
     height: Side | None = None
     num_frames: Annotated[Count, Field(ge=1, le=1024)] | None = None
     fps: Annotated[Count, Field(ge=1, le=120)] = DEFAULT_FPS
     num_inference_steps: Annotated[Count, Field(ge=1, le=1000)] | None = None
-    guidance_scale: Annotated[Number, Field(ge=0, le=100)] | None = None
+    guidance_scale: Scale | None = None
     seed: Seed | None = None
 
 
@@ -54,11 +54,7 @@ class Videos:
         """Validate and admit, then make all frames."""
         graph = self._orchestrator.graph
         check_model(asked.model, graph.model)
-        if "video" not in graph.outputs:
-            makes = ", ".join(sorted(graph.outputs))
-            raise ApiError(
-                400, f"This model makes no videos; it makes {makes}.", code="unsupported_model"
-            )
+        check_makes("video", graph.outputs, "videos")
         body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
         self._orchestrator.admit(request.outputs)
