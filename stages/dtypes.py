@@ -1,5 +1,8 @@
 """The dtypes that a graph file may name for a stage of our own engines."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -10,3 +13,14 @@ def dtype_of(name: str) -> torch.dtype:
     if name not in DTYPES:
         raise ValueError(f"dtype {name!r} is none of {', '.join(DTYPES)}")
     return DTYPES[name]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """What is made inside without a dtype has this one."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

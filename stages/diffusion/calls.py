@@ -13,6 +13,7 @@ from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.torch_modes import TorchModes
 
 Arguments = Mapping[str, Any]
+PLAIN = (bool, int, float, str, type(None), torch.dtype)  # what has no parts
 
 # How far a result may be from the one that it must equal: its distance over its length, in epsilons
 # of its type. Other kernels round otherwise; a row that another one changed is farther.
@@ -127,3 +128,16 @@ def is_same(one: Any, other: Any) -> bool:
     if isinstance(one, tuple | list):
         return len(one) == len(other) and all(map(is_same, one, other))
     return bool(one == other)
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of a model's output, those of its key-value cache too."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from tensors_in(list(value.values()))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif type(value).__module__.startswith(("diffusers.", "transformers.")):
+        yield from tensors_in(list(vars(value).values()))

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omnistage.stages.diffusion.adapters import MAX_ADAPTERS, Adapters
 from omnistage.stages.diffusion.embedding_cache import EmbeddingCache
+from omnistage.stages.diffusion.engine_options import EngineOptions
 from omnistage.stages.diffusion.job import Job
 from omnistage.stages.diffusion.loading import Loaded
 from omnistage.stages.diffusion.profiler import Profiler
@@ -20,7 +21,7 @@ from omnistage.stages.failure import RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class ControlOptions:
+class ControlOptions(EngineOptions):
     """Engine arguments: how many adapters at most, the caches, where traces are written."""
 
     max_loras: int = MAX_ADAPTERS
@@ -36,16 +37,6 @@ class ControlOptions:
                 raise ValueError(f"{name}: must be an integer of at least {least}, not {value!r}")
         if self.step_cache_options and not self.step_cache:
             raise ValueError("step_cache_options: has no effect without step_cache")
-
-    @classmethod
-    def names(cls) -> frozenset[str]:
-        """The engine arguments."""
-        return frozenset(one.name for one in fields(cls))
-
-    @classmethod
-    def of(cls, engine: Mapping[str, Any]) -> "ControlOptions":
-        """Those that are given; raises ValueError."""
-        return cls(**{name: engine[name] for name in cls.names() & engine.keys()})
 
 
 class Control:

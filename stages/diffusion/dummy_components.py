@@ -1,8 +1,6 @@
 """A pipeline's modules of their real sizes with random weights, from their configurations alone."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from diffusers import pipelines
 from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
+from omnistage.stages.dtypes import default_dtype
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 
 INDEX = "model_index.json"
@@ -61,7 +60,7 @@ def _class_of(library: str, name: str) -> type:
 
 
 def _empty(made: Any, folder: Path, dtype: torch.dtype) -> Module:
-    with init_empty_weights(include_buffers=False), _default_dtype(dtype):
+    with init_empty_weights(include_buffers=False), default_dtype(dtype):
         if issubclass(made, PreTrainedModel):
             config = made.config_class.from_pretrained(folder)
             module: Module = made._from_config(config, dtype=dtype)
@@ -77,13 +76,3 @@ def _empty(made: Any, folder: Path, dtype: torch.dtype) -> Module:
         if weight.is_floating_point():
             weight.data = weight.data.to(torch.float32 if kept & set(name.split(".")) else dtype)
     return module.eval()
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

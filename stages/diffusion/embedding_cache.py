@@ -5,14 +5,15 @@ import hashlib
 import inspect
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import wraps
 from typing import Any
 
 import torch
 
+from omnistage.stages.diffusion.calls import PLAIN, tensors_in
+
 ENCODER_PREFIX = "text_encoder"
-PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
 class NotCacheable(Exception):
@@ -128,16 +129,3 @@ def fingerprint(value: Any) -> Hashable:
     if isinstance(value, PLAIN):
         return type(value), value
     raise NotCacheable
-
-
-def tensors_in(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors of a model's output, those of its key-value cache too."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        yield from tensors_in(list(value.values()))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from tensors_in(item)
-    elif type(value).__module__.startswith(("diffusers.", "transformers.")):
-        yield from tensors_in(list(vars(value).values()))

@@ -3,7 +3,7 @@
 import json
 import struct
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -16,6 +16,7 @@ from diffusers import DiffusionPipeline
 from omnistage.stages.diffusion.components import Parts, Roles
 from omnistage.stages.diffusion.device import check_fit, device_of
 from omnistage.stages.diffusion.dummy_components import INDEX, empty_components, fill, num_bytes
+from omnistage.stages.diffusion.engine_options import EngineOptions
 from omnistage.stages.diffusion.offload import OFFLOADS, Turns, offload
 from omnistage.stages.dtypes import dtype_of
 
@@ -43,7 +44,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class LoadOptions:
+class LoadOptions(EngineOptions):
     """Engine arguments: what to load, as what, and where to put it."""
 
     dtype: str | None = None
@@ -68,16 +69,6 @@ class LoadOptions:
         device_of(self.device)
         Roles.of(self.modules or {})
         class_of(self.pipeline_class)
-
-    @classmethod
-    def names(cls) -> frozenset[str]:
-        """The engine arguments."""
-        return frozenset(one.name for one in fields(cls))
-
-    @classmethod
-    def of(cls, engine: Mapping[str, Any]) -> "LoadOptions":
-        """Those that are given; raises ValueError."""
-        return cls(**{name: engine[name] for name in cls.names() & engine.keys()})
 
     def load(self, model: str, has_text: bool = True) -> Loaded:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.

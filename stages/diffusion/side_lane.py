@@ -3,14 +3,14 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.calls import Call
+from omnistage.stages.diffusion.calls import Call, tensors_in
 from omnistage.stages.diffusion.targets import Outcome, joined, outcomes
 
 logger = logging.getLogger(__name__)
@@ -104,13 +104,6 @@ class SideLane:
 
 def lend(value: Any, stream: Any) -> None:
     """Tell CUDA's allocator that the lane's results are used on another stream."""
-    if isinstance(value, torch.Tensor):
-        if value.is_cuda:
-            value.record_stream(stream)
-    elif isinstance(value, Mapping):
-        lend(list(value.values()), stream)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            lend(item, stream)
-    elif type(value).__module__.startswith(("diffusers.", "transformers.")):
-        lend(vars(value), stream)
+    for tensor in tensors_in(value):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)

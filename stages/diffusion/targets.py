@@ -9,12 +9,18 @@ from typing import Any, Protocol
 import torch
 
 from omnistage.stages.diffusion.axes import Axes, form
-from omnistage.stages.diffusion.calls import Arguments, Call, bind, is_close, nested, split
+from omnistage.stages.diffusion.calls import (
+    PLAIN,
+    Arguments,
+    Call,
+    bind,
+    is_close,
+    nested,
+    split,
+)
 from omnistage.stages.diffusion.torch_modes import TorchModes
 
 logger = logging.getLogger(__name__)
-
-PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
 class Target(Protocol):

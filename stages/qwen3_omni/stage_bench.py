@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.dtypes import default_dtype, dtype_of
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_omni.code2wav import Code2Wav
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
@@ -48,13 +48,8 @@ class StageBench:
     def code_predictor(self, batches: Sequence[int]) -> Iterator[Part]:
         """The residual codes of one frame a row."""
         config = self._config.talker_config.code_predictor_config
-        before = torch.get_default_dtype()
-        torch.set_default_dtype(dtype_of(self._dtype))
-        try:
-            with self._device:
-                predictor = CodePredictor(config).requires_grad_(False)
-        finally:
-            torch.set_default_dtype(before)
+        with default_dtype(dtype_of(self._dtype)), self._device:
+            predictor = CodePredictor(config).requires_grad_(False)
         fill_with_dummy_weights(predictor.named_parameters())
         num_passes = len(predictor.lm_head)
         read = num_passes * _num_bytes(predictor.model.layers) + _num_bytes(predictor.lm_head)

@@ -1,0 +1,20 @@
+"""What the parts of a diffusion stage take of its engine's arguments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """A part's own; its fields are the arguments, its `__post_init__` checks them."""
+
+    @classmethod
+    def names(cls) -> frozenset[str]:
+        """The engine arguments."""
+        return frozenset(one.name for one in fields(cls))
+
+    @classmethod
+    def of(cls, engine: Mapping[str, Any]) -> Self:
+        """Those that are given; raises ValueError."""
+        return cls(**{name: engine[name] for name in cls.names() & engine.keys()})
