@@ -1,9 +1,13 @@
 """`make image-speed`: a pipeline below the step batcher against the same one bare, in turns.
 
 The folder may have no weights (`omnistage tiny qwen-image DIR --real-size`): they are random then.
+With `--offload`: what a picture takes of the device, in memory and time, by kind of offload.
 """
 
 import argparse
+import copy
+import gc
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -13,13 +17,18 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
+from omnistage.stages.diffusion.device import GIB, device_of
 from omnistage.stages.diffusion.loading import Loaded, LoadOptions
-from omnistage.stages.diffusion.step_batcher import StepBatcher
+from omnistage.stages.diffusion.movable import Movable
+from omnistage.stages.diffusion.offload import OFFLOADS
+from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.diffusion.weights import modules_of
 
 MATRIX = 8192
+WARM_UP_STEPS = 2
+CONSOLE = Console(soft_wrap=True, highlight=False)
 WORDS = "a fox in the snow, watercolour, " * 6
 
 
@@ -32,7 +41,9 @@ class Comparison:
         self._num_steps = num_steps
         once = {**self.arguments(256), "num_inference_steps": 1}
         twice = {**once, "num_images_per_prompt": 2}
-        self._engine = StepBatcher(self._pipeline, once, twice, denoisers=loaded.parts.dit)
+        has_lane = loaded.turns is None
+        dit = loaded.parts.dit
+        self._engine = StepBatcher(self._pipeline, once, twice, MAX_BATCH, has_lane, dit)
 
     def arguments(self, side: int, seed: int = 0) -> dict[str, Any]:
         """One picture with guidance."""
@@ -45,6 +56,10 @@ class Comparison:
             "num_inference_steps": self._num_steps,
             "generator": torch.Generator().manual_seed(seed),
         }
+
+    def warm_up(self, *asked: Mapping[str, Any]) -> None:
+        """The same with few steps."""
+        self.ours_s(*({**one, "num_inference_steps": WARM_UP_STEPS} for one in asked))
 
     def ours_s(self, *asked: Mapping[str, Any]) -> float:
         """Seconds for these requests at once."""
@@ -60,11 +75,11 @@ class Comparison:
         return time_s[0]
 
     def num_flops(self, side: int) -> int:
-        """Of all the denoiser's forwards of one picture."""
+        """Of all the denoiser's forwards of one picture; each step has as many."""
         with FlopCounterMode(display=False) as counter, torch.inference_mode():
-            self._pipeline(**self.arguments(side))
+            self._pipeline(**{**self.arguments(side), "num_inference_steps": 1})
         counts: Mapping[str, Mapping[Any, int]] = counter.get_flop_counts()
-        return sum(counts[type(self._denoiser).__name__].values())
+        return self._num_steps * sum(counts[type(self._denoiser).__name__].values())
 
     @property
     def batch_sizes(self) -> Counter[int]:
@@ -105,6 +120,90 @@ def flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
     return 10 * 2 * size**3 / time_s[0]
 
 
+def compare(asked: argparse.Namespace) -> None:
+    """The engine and the bare pipeline in turns; at the smaller side several pictures at once."""
+    loaded = LoadOptions(load_format=asked.load_format).load(asked.folder)
+    compared = Comparison(loaded, asked.steps)
+    rate = flops_per_s(loaded.device, loaded.dtype)
+    sides = (asked.side, asked.side // 2)
+    for side in sides:
+        floor_s = compared.num_flops(side) / rate
+        compared.warm_up(compared.arguments(side))
+        pairs = [
+            (
+                compared.ours_s(compared.arguments(side, seed)),
+                compared.bare_s(compared.arguments(side, seed)),
+            )
+            for seed in range(asked.pairs)
+        ]
+        ratios = sorted(ours / bare for ours, bare in pairs)
+        CONSOLE.print(
+            f"side {side}: ours {median(ours for ours, _ in pairs):.3f} s, "
+            f"bare {median(bare for _, bare in pairs):.3f} s, "
+            f"ours over bare {median(ratios):.4f} ({ratios[0]:.4f} to {ratios[-1]:.4f}), "
+            f"floor {floor_s:.3f} s"
+        )
+    compare_at_once(compared, min(sides), asked.at_once)
+    compared.close()
+
+
+def compare_at_once(compared: Comparison, side: int, count: int) -> None:
+    """So many requests, and the bare pipeline's one call for as many pictures."""
+    together = [compared.arguments(side, seed) for seed in range(count)]
+    compared.warm_up(*together)
+    before = Counter(compared.batch_sizes)
+    ours_s = compared.ours_s(*together)
+    sizes = dict(compared.batch_sizes - before)
+    one_call = {**compared.arguments(side), "num_images_per_prompt": count}
+    compared.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
+    bare_s = compared.bare_s(one_call)
+    CONSOLE.print(
+        f"{count} at once, side {side}: ours {ours_s:.3f} s, forwards by requests {sizes}; "
+        f"one call of the bare pipeline {bare_s:.3f} s"
+    )
+
+
+def compare_offloads(asked: argparse.Namespace) -> None:
+    """One picture with each kind of offload and with none; the weights are read once."""
+    started = time.perf_counter()
+    device = device_of(None)
+    read = LoadOptions(load_format=asked.load_format, offload=OFFLOADS[0]).read
+    pipeline = read(asked.folder, device)
+    CONSOLE.print(f"read in {time.perf_counter() - started:.1f} s")
+    for kind in (*OFFLOADS, None):  # without offload the weights leave the host: that one is last
+        options = LoadOptions(offload=kind)
+        CONSOLE.print(f"offload {kind}:", measured(options.place(sharing(pipeline)), asked))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20)
+    seconds = time.perf_counter() - started
+    CONSOLE.print(f"host: {peak:.1f} GiB at most; {seconds:.1f} s in all")
+
+
+def sharing(pipeline: Any) -> Any:
+    """A copy with the same weights, to be placed by itself."""
+    weights = Movable(list(modules_of(pipeline).values())).tensors
+    return copy.deepcopy(pipeline, {id(weight): weight for weight in weights})
+
+
+def measured(loaded: Loaded, asked: argparse.Namespace) -> str:
+    """A picture's seconds, what was on the device at most, and what stays there after it."""
+    compared = Comparison(loaded, asked.steps)
+    arguments = compared.arguments(asked.side)
+    compared.warm_up(arguments)
+    gc.collect()
+    has_cuda = loaded.device.type == "cuda"
+    if has_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    time_s = compared.ours_s(arguments)
+    said = f"{time_s:.3f} s a picture of side {asked.side}"
+    if has_cuda:
+        used, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        said += f", peak {used / GIB:.1f} GiB ({reserved / GIB:.1f} reserved)"
+        said += f", at rest {torch.cuda.memory_allocated() / GIB:.1f} GiB"
+    compared.close()
+    return said
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
@@ -114,34 +213,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--offload", action="store_true")
     asked = parser.parse_args()
-    loaded = LoadOptions(load_format=asked.load_format).load(asked.folder)
-    compared = Comparison(loaded, asked.steps)
-    rate = flops_per_s(loaded.device, loaded.dtype)
-    table = Table("side", "ours, s", "bare, s", "ours over bare (spread)", "floor, s", "at once, s")
-    for side in (asked.side, asked.side // 2):
-        floor_s = compared.num_flops(side) / rate
-        compared.ours_s(compared.arguments(side))
-        pairs = [
-            (
-                compared.ours_s(compared.arguments(side, seed)),
-                compared.bare_s(compared.arguments(side, seed)),
-            )
-            for seed in range(asked.pairs)
-        ]
-        ratios = sorted(ours / bare for ours, bare in pairs)
-        together = [compared.arguments(side, seed) for seed in range(asked.at_once)]
-        compared.ours_s(*together)
-        table.add_row(
-            str(side),
-            f"{median(ours for ours, _ in pairs):.3f}",
-            f"{median(bare for _, bare in pairs):.3f}",
-            f"{median(ratios):.4f} ({ratios[0]:.4f} - {ratios[-1]:.4f})",
-            f"{floor_s:.3f}",
-            f"{asked.at_once}: {compared.ours_s(*together):.3f}",
-        )
-    Console(width=110).print(table, f"requests that shared a forward: {dict(compared.batch_sizes)}")
-    compared.close()
+    (compare_offloads if asked.offload else compare)(asked)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import json
 from importlib import import_module
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from diffusers import pipelines
 from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
+from omnistage.stages.diffusion.page_locked import page_locked
 from omnistage.stages.dtypes import default_dtype
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 
@@ -32,18 +34,24 @@ def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
     }
 
 
-def fill(module: Module, device: torch.device) -> None:
-    """Random weights instead of the empty ones, and all that it has on the device."""
-    made: dict[int, Parameter] = {}  # a weight may be in several places
+def fill(module: Module, device: torch.device, home: torch.device) -> None:
+    """Random weights instead of the empty ones, made on the device, and all that it has at home.
+
+    Where that is elsewhere, one weight at a time is on the device.
+    """
+    empty = dict(module.named_parameters())
+    made: dict[torch.Tensor, Parameter] = {}  # a weight may be in several places
+    places = page_locked(list(empty.values())) if home != device else repeat(None)
+    for (name, weight), place in zip(empty.items(), places, strict=False):
+        values = torch.empty_like(weight, device=device)
+        fill_with_dummy_weights([(name, values)])
+        kept = values if place is None else place.copy_(values)
+        made[weight] = Parameter(kept, requires_grad=False)
     for part in module.modules():
-        for name, weight in part._parameters.items():
-            if weight is not None and weight.is_meta:
-                if id(weight) not in made:
-                    values = torch.empty_like(weight, device=device)
-                    made[id(weight)] = Parameter(values, requires_grad=False)
-                part._parameters[name] = made[id(weight)]
-    fill_with_dummy_weights(module.named_parameters())
-    module.to(device)
+        for name, held in part._parameters.items():
+            if held is not None:
+                part._parameters[name] = made[held]
+    module.to(home)
 
 
 def num_bytes(module: Module) -> int:

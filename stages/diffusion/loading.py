@@ -75,8 +75,11 @@ class LoadOptions(EngineOptions):
 
         Without text: without all that only encodes its prompts.
         """
+        return self.place(self.read(model, device_of(self.device), has_text))
+
+    def place(self, pipeline: Any) -> Loaded:
+        """A pipeline that was read, on its device."""
         device = device_of(self.device)
-        pipeline = self.read(model, device, has_text)
         parts = Parts.find(pipeline, Roles.of(self.modules or {}))
         turns = None
         if self.offload is not None:
@@ -90,10 +93,14 @@ class LoadOptions(EngineOptions):
         return Loaded(pipeline, parts, turns, device)
 
     def read(self, model: str, device: torch.device = HOST, has_text: bool = True) -> Any:
-        """The pipeline of a folder; on the host, but for random weights, made on the device."""
+        """The pipeline of a folder, on the host; random weights on the device if all fit there.
+
+        Their values are made on the options' device, wherever they go.
+        """
         folder = folder_of(model, has_weights=self.load_format != "dummy")
         left_out = {} if has_text else dict.fromkeys(text_parts(folder))
-        usual = "float32" if device_of(self.device).type == "cpu" else "bfloat16"
+        maker = device_of(self.device)
+        usual = "float32" if maker.type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
         made = class_of(self.pipeline_class)
         is_offloaded = self.offload is not None
@@ -104,7 +111,7 @@ class LoadOptions(EngineOptions):
         components = without(left_out, empty_components(folder, dtype))
         check_fit({name: num_bytes(one) for name, one in components.items()}, device, is_offloaded)
         for module in components.values():
-            fill(module, HOST if is_offloaded else device)
+            fill(module, maker, HOST if is_offloaded else device)
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)

@@ -1,13 +1,12 @@
 """Modules whose weights are on the host for good, and on a device while they are needed."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.nn import Module, Parameter
 
-CHUNK_BYTES = 256 << 20  # a power of two: CUDA's pinned memory is given out in those
-ALIGNMENT = 512
+from omnistage.stages.diffusion.page_locked import page_locked
 
 Slots = dict[str, Any]  # a module's own dict of parameters or buffers
 
@@ -49,9 +48,9 @@ class Movable:
                 slots[name] = tensor
         self._away.clear()
 
-    def pin(self, is_pinned: bool = True) -> None:
+    def pin(self) -> None:
         """Put the host's tensors into page-locked memory, from which copies need no wait."""
-        pin(self.tensors, is_pinned)
+        pin(self.tensors)
 
     def _slots(self) -> Iterator[tuple[Slots, str, torch.Tensor]]:
         parts = {id(part): part for module in self._modules for part in module.modules()}
@@ -62,17 +61,11 @@ class Movable:
                         yield slots, name, tensor
 
 
-def pin(tensors: Iterable[torch.Tensor], is_pinned: bool = True) -> None:
-    """Move tensors into few large pieces of page-locked memory: one each would waste up to half."""
-    chunk, used = torch.empty(0, dtype=torch.uint8), 0
-    for tensor in tensors:
-        size = tensor.numel() * tensor.itemsize
-        if used + size > len(chunk):
-            length = max(CHUNK_BYTES, size)
-            chunk, used = torch.empty(length, dtype=torch.uint8, pin_memory=is_pinned), 0
-        view = chunk[used : used + size].view(tensor.dtype).view(tensor.shape)
-        tensor.data = view.copy_(tensor.data)
-        used += -(-size // ALIGNMENT) * ALIGNMENT
+def pin(tensors: Sequence[torch.Tensor]) -> None:
+    """Move those that are not there yet into page-locked memory."""
+    loose = [tensor for tensor in tensors if not tensor.is_pinned()]
+    for tensor, place in zip(loose, page_locked(loose), strict=True):
+        tensor.data = place.copy_(tensor.data)
 
 
 def _like(tensor: torch.Tensor, made: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from support.layouts import (
 from torch import nn
 
 from omnistage.stages.diffusion.components import Parts, Roles
-from omnistage.stages.diffusion.movable import Movable, pin
+from omnistage.stages.diffusion.movable import Movable
 from omnistage.stages.diffusion.offload import Turns, offload
 
 LTX2_ORDER = ("text_encoder", "connectors", "transformer", "audio_vae", "vocoder", "vae")
@@ -160,8 +160,11 @@ def test_the_host_keeps_what_it_had() -> None:
 def test_pinning_changes_no_value() -> None:
     module = Dit()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    pin(module.state_dict(keep_vars=True).values(), is_pinned=False)
-    pieces = {value.untyped_storage().data_ptr() for value in module.state_dict().values()}
-    assert len(pieces) == 1
+    Movable([module]).pin()
+    assert len(pieces(module)) == 1
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name])
+
+
+def pieces(module: nn.Module) -> set[int]:
+    return {value.untyped_storage().data_ptr() for value in module.state_dict().values()}
