@@ -43,6 +43,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self._engine_id = transfer.engine_id
         self._block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
+        self._num_rows = vllm_config.scheduler_config.max_num_seqs
         self._ledger = Ledger(Path(self._config.ledger)) if self._config.ledger else None
         self._worker: WorkerHalf | None = None
         self._scheduler: SchedulerHalf | None = None
@@ -101,6 +102,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                 self._config.sink.sender(),
                 self._config.export,
                 self._config.chunk_sizes,
+                self._num_rows,
                 self._ledger,
             )
             register_exporter(self._engine_id, exporter)

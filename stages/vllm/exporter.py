@@ -13,12 +13,14 @@ import torch
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ConnectorError, Sender
+from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
 from omnistage.stages.vllm.ledger import Held, Ledger
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
 
 logger = logging.getLogger(__name__)
 
+WHOLE = 1 << 62  # more lines than any request has
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -39,34 +41,32 @@ class Exported:
 
 
 class _Stream:
-    """One request's results, gathered to chunks of the edge's sizes."""
+    """One request's way downstream."""
 
     def __init__(self, request_id: str, meta: Mapping[str, Any]) -> None:
         self.request_id = request_id
         self.meta = meta
-        self.parts: list[tuple[Exported, torch.Tensor, int, int]] = []  # lines of steps
-        self.num_waiting = 0
         self.num_sent = 0
-
-    def take(self) -> tuple[Ints, torch.Tensor]:
-        """Positions and values of all that waits; it waits no longer."""
-        positions = [step.positions[start:end] for step, _, start, end in self.parts]
-        values = [values[start:end] for _, values, start, end in self.parts]
-        self.parts, self.num_waiting = [], 0
-        return np.concatenate(positions), torch.cat(values)
 
 
 class Exporter(BlockedQuery):
     """A thread that takes steps from the worker half and sends chunks downstream."""
 
     def __init__(
-        self, sender: Sender, kind: str, chunk_sizes: Sequence[int], ledger: Ledger | None = None
+        self,
+        sender: Sender,
+        kind: str,
+        chunk_sizes: Sequence[int],
+        num_rows: int,
+        ledger: Ledger | None = None,
     ) -> None:
         self._sender = sender
         self._ledger = ledger
         self._kind = kind
-        self._sizes = list(chunk_sizes)
+        self._sizes = list(chunk_sizes) or [WHOLE]
         self._streams: dict[int, _Stream] = {}
+        self._waiting: Gathering = Frames(num_rows) if kind == "codes" else Lines(num_rows)
+        self._due_at = np.zeros(num_rows + 1, np.int64)  # lines of the next chunk; 0: no stream
         self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="omnistage-export", daemon=True)
         self._closing = threading.Event()
@@ -108,45 +108,46 @@ class Exporter(BlockedQuery):
             if exported.ready is not None:
                 exported.ready.synchronize()
             for done in exported.finished:
-                stream = self._streams.pop(done.row, None)
-                if stream is not None:
-                    self._send(stream, last=True)
+                if done.row in self._streams:
+                    self._send(done.row, last=True)
+                    self._due_at[done.row] = 0
+                    del self._streams[done.row]
             for new in exported.started:
                 request_id = new.options.get("id")
                 if isinstance(request_id, str) and new.options.get("export", True):
-                    meta = new.options.get("meta")
-                    self._streams[new.row] = _Stream(
-                        request_id, meta if isinstance(meta, Mapping) else {}
-                    )
+                    self._open(new.row, request_id, new.options.get("meta"))
             if exported.values is not None:
-                self._gather(exported, exported.values)
+                self._gather(exported.rows, exported.positions, exported.values)
             if exported.started or exported.finished:
                 self._count()
 
-    def _gather(self, exported: Exported, values: torch.Tensor) -> None:
-        edges = np.flatnonzero(np.diff(exported.rows, prepend=-1))
-        rows, starts = exported.rows[edges].tolist(), edges.tolist()
-        for row, start, end in zip(rows, starts, [*starts[1:], len(exported.rows)], strict=True):
-            stream = self._streams.get(row)
-            if stream is None:
-                continue
-            stream.parts.append((exported, values, start, end))
-            stream.num_waiting += end - start
-            if self._sizes and stream.num_waiting >= self._target(stream):
-                self._send(stream, last=False)
+    def _open(self, row: int, request_id: str, meta: object) -> None:
+        self._streams[row] = _Stream(request_id, meta if isinstance(meta, Mapping) else {})
+        self._waiting.open(row)
+        self._due_at[row] = self._sizes[0]
 
-    def _target(self, stream: _Stream) -> int:
-        return self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
+    def _gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> None:
+        is_streamed = self._due_at[rows] > 0
+        if not is_streamed.all():
+            rows, positions = rows[is_streamed], positions[is_streamed]
+            values = values[torch.from_numpy(is_streamed)]
+        if len(rows) == 0:
+            return
+        rows, num_waiting = self._waiting.add(rows, positions, values)
+        for row in rows[num_waiting >= self._due_at[rows]].tolist():
+            self._send(row, last=False)
 
-    def _send(self, stream: _Stream, last: bool) -> None:
-        tensors = {}
+    def _send(self, row: int, last: bool) -> None:
+        stream = self._streams[row]
+        positions, values = self._waiting.take(row)
         index = 0
-        if stream.parts:
-            positions, values = stream.take()
+        tensors = {}
+        if len(positions):
             index = int(positions[0])
             tensors = {self._kind: to_tensor(values), "positions": Tensor.from_numpy(positions)}
         chunk = Chunk(stream.request_id, self._kind, index, tensors, stream.meta, last)
         stream.num_sent += 1
+        self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
         try:
             self._sender.send(chunk)
         except ConnectorError as error:

@@ -1,0 +1,124 @@
+"""Chunks of an edge's sizes, from what each step computed."""
+
+import os
+from typing import Any
+
+import numpy as np
+import torch
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.vllm.exporter import Exported, Exporter
+from omnistage.stages.vllm.step import Finished, Ints, Started
+
+NUM_CODES = 3
+
+
+class Sent:
+    """A sender that keeps what it is given."""
+
+    num_requests = 0
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self._ends = os.pipe()
+
+    def send(self, chunk: Chunk) -> None:
+        self.chunks.append(chunk)
+
+    def credit(self, request_id: str) -> int:
+        return 1
+
+    def fileno(self) -> int:
+        return self._ends[0]
+
+    def close(self) -> None:
+        for end in self._ends:
+            os.close(end)
+
+
+def ints(*values: int) -> Ints:
+    return np.array(values, np.int32)
+
+
+def frames_step(rows: Ints, frame: int, **more: Any) -> Exported:
+    """One frame of each row; its codes say which."""
+    codes = torch.from_numpy(rows)[:, None] * 1000 + frame * 10 + torch.arange(NUM_CODES)
+    return Exported(rows, np.full(len(rows), frame, np.int32), codes.int(), None, **more)
+
+
+def exported(sizes: list[int], *steps: Exported) -> list[Chunk]:
+    sent: Any = Sent()
+    exporter = Exporter(sent, "codes", sizes, num_rows=4)
+    for step in steps:
+        exporter.put(step)
+    exporter.close()
+    return list(sent.chunks)
+
+
+def of(chunks: list[Chunk], request_id: str) -> list[tuple[int, list[int], bool]]:
+    """Of one request: first frame, its frames by their first code, whether it is the last."""
+    return [
+        (
+            chunk.index,
+            chunk.tensors["codes"].numpy()[:, 0].tolist() if chunk.tensors else [],
+            chunk.last,
+        )
+        for chunk in chunks
+        if chunk.request_id == request_id
+    ]
+
+
+def started(row: int, name: str, **options: Any) -> Started:
+    return Started(row, name, {"id": name, **options})
+
+
+def test_chunks_grow_by_the_edges_sizes_and_the_rest_comes_last() -> None:
+    chunks = exported(
+        [1, 2],
+        frames_step(ints(2, 3), 0, started=[started(2, "a"), started(3, "b")]),
+        *(frames_step(ints(2, 3), frame) for frame in range(1, 4)),
+        frames_step(ints(3), 4, finished=[Finished(2, "a")]),
+        Exported(ints(), ints(), None, None, finished=[Finished(3, "b")]),
+    )
+    assert of(chunks, "a") == [
+        (0, [2000], False),
+        (1, [2010, 2020], False),
+        (3, [2030], True),
+    ]
+    assert of(chunks, "b") == [
+        (0, [3000], False),
+        (1, [3010, 3020], False),
+        (3, [3030, 3040], False),
+        (0, [], True),
+    ]
+    assert chunks[0].tensors["positions"].numpy().tolist() == [0]
+
+
+def test_without_sizes_an_answer_goes_whole() -> None:
+    steps = [frames_step(ints(1), frame) for frame in range(1, 30)]
+    done = Exported(ints(), ints(), None, None, finished=[Finished(1, "a")])
+    chunks = exported([], frames_step(ints(1), 0, started=[started(1, "a")]), *steps, done)
+    assert of(chunks, "a") == [(0, [1000 + 10 * frame for frame in range(30)], True)]
+
+
+def test_a_row_without_a_stream_sends_nothing_and_the_others_do() -> None:
+    opened = [started(1, "warm-up", export=False), started(2, "a")]
+    chunks = exported(
+        [1],
+        frames_step(ints(1, 2), 0, started=opened),
+        frames_step(ints(1), 1),
+        Exported(ints(), ints(), None, None, finished=[Finished(1, "warm-up"), Finished(2, "a")]),
+    )
+    assert of(chunks, "a") == [(0, [2000], False), (0, [], True)]
+    assert {chunk.request_id for chunk in chunks} == {"a"}
+
+
+def test_a_row_given_to_another_request_begins_anew() -> None:
+    chunks = exported(
+        [2],
+        frames_step(ints(1), 0, started=[started(1, "a")]),
+        frames_step(ints(1), 0, started=[started(1, "b")], finished=[Finished(1, "a")]),
+        frames_step(ints(1), 1),
+    )
+    assert of(chunks, "a") == [(0, [1000], True)]
+    assert of(chunks, "b") == [(0, [1000, 1010], False)]
