@@ -133,8 +133,8 @@ class SchedulerHalf:
         if self._ledger is not None and (meta.started or meta.finished):
             self._ledger.write(Held.ROWS, len(self._rows.row_of))
             self._ledger.write(Held.LATE_INPUTS, len(self._inputs))
-        if output.total_num_scheduled_tokens == 0:
-            return meta
+        if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
+            return meta  # nothing comes in or goes out
         tokens = self._rows.tokens(output)
         columns = np.full((len(tokens.rows), step.NUM_COLUMNS), -1, np.int32)
         columns[:, step.SLOT] = tokens.slots
@@ -192,14 +192,16 @@ class SchedulerHalf:
 
     def _add_export(self, meta: StepMeta, tokens: Tokens) -> None:
         is_exported = np.zeros(len(tokens.rows), bool)
-        for row, wanted in self._export.items():
+        for row, wanted in list(self._export.items()):
             mine = tokens.rows == row
             if wanted is True:
                 is_exported |= mine
-            elif isinstance(wanted, np.ndarray):
+            elif isinstance(wanted, np.ndarray) and mine.any():
                 positions = tokens.positions[mine]
                 inside = np.minimum(positions, len(wanted) - 1)
                 is_exported[mine] = wanted[inside] & (positions < len(wanted))
+                if positions[-1] >= len(wanted) - 1:
+                    del self._export[row]  # its prompt has been read
         if is_exported.any():
             meta.export = np.flatnonzero(is_exported)
             meta.export_positions = tokens.positions[meta.export].astype(np.int32)
