@@ -1,6 +1,7 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
 import asyncio
+import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -129,17 +130,20 @@ class Thinker(EngineStage):
         return {"max_model_len": max_model_len, "commands": self._control.commands}
 
     async def _warm_up(self) -> None:
-        async def answer(name: str, length: int, **keep: Any) -> None:
-            prompt = {"prompt_token_ids": [0] * length}
+        numbers = itertools.count()
+
+        async def answer(length: int, **keep: Any) -> None:
+            number = next(numbers)  # its token: a prompt that begins as another would be cached
+            prompt = {"prompt_token_ids": [number] * length}
             params = SamplingParams(max_tokens=2, **keep)
-            async for _ in self._engine.generate(prompt, params, f"warm-up-{name}"):
+            async for _ in self._engine.generate(prompt, params, f"warm-up-{number}"):
                 pass
 
         config = self._engine.vllm_config
         for length in warm_up_lengths(config):
-            await answer(str(length), length)
+            await answer(length)
         for count, keep in warm_up_samplings(config):
-            await asyncio.gather(*(answer(str(number), 16, **keep) for number in range(count)))
+            await asyncio.gather(*(answer(16, **keep) for _ in range(count)))
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Stream one answer; with audio, feed the talker. A given text only goes to the talker."""

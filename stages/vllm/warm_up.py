@@ -3,10 +3,14 @@
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-# vLLM's kernels for experts are tuned for these numbers of tokens and compiled for each at its
-# first use. Its CUDA graphs have seen all smaller ones.
-TUNED_LENGTHS = (512, 1024, 1536, 2048, 3072, 4096)
-ODD = 3  # Triton compiles anew for a length that 16 does not divide
+# vLLM's kernels for experts are tuned for these numbers of tokens and more, and compiled for each
+# at its first use. Its CUDA graphs have seen the sizes up to the largest of them; a step of a few
+# tokens more runs without, tuned for a size below.
+TUNED_LENGTHS = (256, 512, 1024, 1536, 2048, 3072, 4096)
+BEYOND_GRAPHS = 8
+# Triton compiles anew for a number that 16 does not divide: of tokens times experts of each (an
+# even number), so lengths are multiples of 8, and then less by this.
+ODD = 3
 # vLLM samples so many requests and more with a kernel of its own; 16 divides the second.
 SAMPLED_TOGETHER = (8, 16)
 FILTERS: tuple[dict[str, float], ...] = ({"top_k": 50}, {"top_p": 0.8}, {"top_k": 50, "top_p": 0.8})
@@ -17,8 +21,10 @@ def warm_up_lengths(config: VllmConfig) -> list[int]:
     if not current_platform.is_cuda_alike():
         return []
     most = min(config.scheduler_config.max_num_batched_tokens, config.model_config.max_model_len)
-    fitting = [length for length in TUNED_LENGTHS if length < most - 1]
-    return sorted(length - odd for length in [*fitting, most - 2] for odd in (0, ODD))
+    beyond = (config.compilation_config.max_cudagraph_capture_size or 0) + BEYOND_GRAPHS
+    fitting = {length for length in (beyond, *TUNED_LENGTHS) if beyond <= length < most - 1}
+    longest = (most - 2) // 8 * 8
+    return sorted(length - odd for length in {*fitting, longest} for odd in (0, ODD))
 
 
 def warm_up_samplings(config: VllmConfig) -> list[tuple[int, dict[str, float]]]:
