@@ -16,7 +16,9 @@ from torch.nn import functional
 
 from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
 
-FEW_ROWS = 2  # so few are fastest without matrix units; more are cuBLAS's
+# So few are fastest without matrix units; more are cuBLAS's, and all if a row's codes must not
+# depend on how many others there are (vLLM's switch for that).
+FEW_ROWS = 0 if os.environ.get("VLLM_BATCH_INVARIANT") == "1" else 2
 TILE = 4096  # weights that a program of few rows holds
 
 
