@@ -39,7 +39,7 @@ class Comparison:
         self._pipeline = loaded.pipeline
         self._denoiser = next(iter(loaded.parts.dit.values()))
         self._num_steps = num_steps
-        once = {**self.arguments(256), "num_inference_steps": 1}
+        once = {**self.arguments(256), "num_inference_steps": WARM_UP_STEPS}
         twice = {**once, "num_images_per_prompt": 2}
         has_lane = loaded.turns is None
         dit = loaded.parts.dit
@@ -76,10 +76,25 @@ class Comparison:
 
     def num_flops(self, side: int) -> int:
         """Of all the denoiser's forwards of one picture; each step has as many."""
-        with FlopCounterMode(display=False) as counter, torch.inference_mode():
-            self._pipeline(**{**self.arguments(side), "num_inference_steps": 1})
-        counts: Mapping[str, Mapping[Any, int]] = counter.get_flop_counts()
-        return self._num_steps * sum(counts[type(self._denoiser).__name__].values())
+        total, counter = 0, FlopCounterMode(display=False)
+
+        def begin(*_: Any) -> None:
+            counter.__enter__()
+
+        def end(*_: Any) -> None:
+            nonlocal total
+            counter.__exit__(None, None, None)
+            total += counter.get_total_flops()
+
+        hooks = [
+            self._denoiser.register_forward_pre_hook(begin),
+            self._denoiser.register_forward_hook(end),
+        ]
+        with torch.inference_mode():
+            self._pipeline(**{**self.arguments(side), "num_inference_steps": WARM_UP_STEPS})
+        for hook in hooks:
+            hook.remove()
+        return total * self._num_steps // WARM_UP_STEPS
 
     @property
     def batch_sizes(self) -> Counter[int]:

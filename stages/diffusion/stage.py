@@ -24,6 +24,9 @@ from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
+WARM_UP_STEPS = (
+    2  # schedulers that stretch a schedule to its end (Qwen-Image's) have none of one step
+)
 OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names() | ControlOptions.names()
 
 
@@ -68,7 +71,7 @@ class DiffusionStage:
         self._tokens = TextTokens(pipeline)
         self._kind = output_kind(known)
         short = {
-            STEPS: 1,
+            STEPS: WARM_UP_STEPS,
             **pictures_for_warm_up(pipeline),
             **self._ports.engine.get("warm_up", {}),
         }

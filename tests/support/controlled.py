@@ -25,7 +25,7 @@ class Controlled:
         parsed = ControlOptions.of(options)
         loaded = Loaded(self.pipeline, Parts.find(self.pipeline), None, torch.device("cpu"))
         self.control = Control(loaded, parsed, self._read, "dit")
-        once = Settings(0, 1, 3.0).arguments(name)
+        once = Settings(0, 2, 3.0).arguments(name)
         self.engine = StepBatcher(self.pipeline, once, doubled(once))
         self.control.attach(self.engine)
 

@@ -53,7 +53,7 @@ class Served:
     def __init__(self, name: str, **options: Any) -> None:
         self.name = name
         self.bare, self.pipeline = quiet(make_tiny(name)), quiet(make_tiny(name))
-        once = Settings(0, 1, 3.0).arguments(name)
+        once = Settings(0, 2, 3.0).arguments(name)
         self.engine = StepBatcher(self.pipeline, once, doubled(once), **options)
 
     def expected(self, settings: Settings, **more: Any) -> torch.Tensor:

@@ -64,10 +64,23 @@ def make_tiny_qwen_image() -> QwenImagePipeline:
         latents_mean=[0.0] * 4,
         latents_std=[1.0] * 4,
     )
-    scheduler = FlowMatchEulerDiscreteScheduler()
     encoder = Qwen2_5_VLForConditionalGeneration(text)
     _let_prompts_be_seen(encoder.model.language_model, transformer)
-    return QwenImagePipeline(scheduler, vae, encoder.eval(), make_tokenizer(), transformer)
+    return QwenImagePipeline(
+        qwen_image_scheduler(), vae, encoder.eval(), make_tokenizer(), transformer
+    )
+
+
+def qwen_image_scheduler() -> FlowMatchEulerDiscreteScheduler:
+    """The model's own."""
+    return FlowMatchEulerDiscreteScheduler(
+        base_image_seq_len=256,
+        max_image_seq_len=8192,
+        base_shift=0.5,
+        max_shift=0.9,
+        shift_terminal=0.02,
+        use_dynamic_shifting=True,
+    )
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
 )
 
+from omnistage.stages.diffusion.tiny.qwen_image import qwen_image_scheduler
 from omnistage.stages.qwen3_omni.folder import write_json
 from omnistage.stages.qwen3_omni.real_size import make_tokenizer
 
@@ -38,14 +39,7 @@ def write_real_qwen_image(folder: Path) -> None:
         eos_token="<|im_end|>",
         model_max_length=MAX_TOKENS,
     ).save_pretrained(folder / "tokenizer")
-    FlowMatchEulerDiscreteScheduler(
-        base_image_seq_len=256,
-        max_image_seq_len=8192,
-        base_shift=0.5,
-        max_shift=0.9,
-        shift_terminal=0.02,
-        use_dynamic_shifting=True,
-    ).save_pretrained(folder / "scheduler")
+    qwen_image_scheduler().save_pretrained(folder / "scheduler")
     write_json(
         folder / QwenImagePipeline.config_name,
         {

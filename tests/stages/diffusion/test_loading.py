@@ -140,7 +140,7 @@ def test_requests_of_different_phases_use_modules_in_their_turn(kind: str, qwen:
             leaf.register_forward_pre_hook(
                 lambda *_, name=name: uses.append(f"{name} in the turn of {turns.name}")
             )
-    once = ask(0, 1)
+    once = ask(0, 2)
     engine = StepBatcher(
         loaded.pipeline, once, {**once, "num_images_per_prompt": 2}, 16, False, loaded.parts.dit
     )
