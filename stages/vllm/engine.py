@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import vllm.envs
+from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
@@ -17,6 +18,7 @@ Engine = TypeVar("Engine", bound=AsyncLLM)
 
 SCHEDULER = "omnistage.stages.vllm.gate.GatedScheduler"
 ASYNC_SCHEDULER = "omnistage.stages.vllm.gate.GatedAsyncScheduler"
+CPU_WORKER = "omnistage.stages.vllm.cpu_worker.SeededCPUWorker"
 
 
 def make_engine(
@@ -38,6 +40,8 @@ def make_engine(
     arguments: dict[str, Any] = {"disable_log_stats": True, **options, "model": model}
     if arguments.get("load_format") == "dummy":
         arguments["load_format"] = LOAD_FORMAT
+    if current_platform.is_cpu():
+        arguments.setdefault("worker_cls", CPU_WORKER)
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
