@@ -122,7 +122,7 @@ class SpeechChunks:
             return []
         self._is_opened = True
         more = self.head.extras(chunk, "prompt_token_ids")
-        return [self.head.chunk([_choice({"role": "assistant", "refusal": None})], **more)]
+        return [self.head.chunk([choice_of({"role": "assistant", "refusal": None})], **more)]
 
     def _take_text(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
         self._usage = chunk.get("usage") or self._usage
@@ -137,7 +137,7 @@ class SpeechChunks:
             logprobs = logprobs_of(choice)
             more = self.head.extras(choice, "token_ids")
             if delta or logprobs or more:
-                chunks.append(self.head.chunk([{**_choice(delta), "logprobs": logprobs, **more}]))
+                chunks.append(self.head.chunk([{**choice_of(delta), "logprobs": logprobs, **more}]))
         return chunks
 
     def _take_audio(self, output: AudioOutput) -> list[ChatChunk]:
@@ -148,7 +148,7 @@ class SpeechChunks:
             sound["data"] = output.data
         if self._has_codes and output.codes:
             sound["codes"] = output.codes
-        return [self.head.chunk([_choice(self._audio(**sound))])] if sound else []
+        return [self.head.chunk([choice_of(self._audio(**sound))])] if sound else []
 
     def _audio(self, **fields: Any) -> ChatChunk:
         """`delta.audio`; clients concatenate ids, so only the first one carries it."""
@@ -162,8 +162,8 @@ class SpeechChunks:
         usage = usage_of(self._usage, self._num_frames)
         return [
             *self._open({}),
-            self.head.chunk([_choice(self._audio(expires_at=self.expires_at))]),
-            self.head.chunk([_choice({}, self._finish_reason)]),
+            self.head.chunk([choice_of(self._audio(expires_at=self.expires_at))]),
+            self.head.chunk([choice_of({}, self._finish_reason)]),
             self.head.chunk([], usage=usage),
         ]
 
@@ -186,8 +186,9 @@ def says_something(choice: ChatChunk) -> bool:
     return any(choice.get(name) for name in ("delta", "logprobs", "finish_reason", "token_ids"))
 
 
-def _choice(delta: ChatChunk, finish_reason: str | None = None) -> ChatChunk:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+def choice_of(delta: ChatChunk, finish_reason: str | None = None, index: int = 0) -> ChatChunk:
+    """A choice of a chunk."""
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
 def delta_of(choice: Mapping[str, Any]) -> ChatChunk:
