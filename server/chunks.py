@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from omnistage.server.audio_history import LIFETIME_S
 from omnistage.server.request import AudioOutput, Output, TextOutput
+from omnistage.server.usage import usage_of
 
 ChatChunk = dict[str, Any]
 
@@ -207,30 +208,3 @@ def finish_reason_of(choice: Mapping[str, Any]) -> str | None:
     """Why the choice ended; a reason of vLLM's own is a stop."""
     reason = choice.get("finish_reason")
     return reason if reason is None or reason in FINISH_REASONS else "stop"
-
-
-def usage_of(usage: Mapping[str, Any], num_frames: int) -> ChatChunk:
-    """The tokens of all stages; a codec frame is one audio token."""
-    prompt = usage.get("prompt_tokens") or 0
-    text = usage.get("completion_tokens") or 0
-    prompt_details = usage.get("prompt_tokens_details") or {}
-    media = prompt_details.get("multimodal_tokens") or {}
-    details = usage.get("completion_tokens_details") or {}
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": text + num_frames,
-        "total_tokens": prompt + text + num_frames,
-        "prompt_tokens_details": {
-            "cached_tokens": prompt_details.get("cached_tokens") or 0,
-            "audio_tokens": media.get("audio", 0),
-            "image_tokens": media.get("image", 0) + media.get("video", 0),
-            "text_tokens": prompt - sum(media.values()),
-        },
-        "completion_tokens_details": {
-            "reasoning_tokens": details.get("reasoning_tokens") or 0,
-            "audio_tokens": num_frames,
-            "text_tokens": text,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    }
