@@ -7,6 +7,7 @@ from pathlib import Path
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 
@@ -69,19 +70,16 @@ class InProcessConnector:
 
     def sender(self, address: str) -> RingSender:
         """Open the sending end."""
-        channel = self._find(address)
-        chunk, room = (MemoryEvent(file) for file in channel.events)
-        buffer = memoryview(channel.buffer)
-        return RingSender(
-            address, buffer, self._window, chunk, room, partial(self._buffer, address)
-        )
+        return RingSender(address, self._window, self._access(address))
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
-        channel = self._find(address)
-        chunk, room = (MemoryEvent(file) for file in channel.events)
-        buffer = memoryview(channel.buffer)
-        return RingReceiver(buffer, chunk, room, partial(self._buffer, address))
+        return RingReceiver(self._access(address))
+
+    def _access(self, address: str) -> RingAccess:
+        chunk, room = (MemoryEvent(file) for file in self._find(address).events)
+        reopen = partial(self._buffer, address)
+        return RingAccess(reopen(), chunk, room, reopen)
 
     def _buffer(self, address: str) -> memoryview:
         return memoryview(self._find(address).buffer)

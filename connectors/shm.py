@@ -8,6 +8,7 @@ from pathlib import Path
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 HAS_CHUNK, HAS_ROOM, FRESH = ".chunk", ".room", ".fresh"
@@ -67,14 +68,15 @@ class ShmConnector:
 
     def sender(self, address: str) -> RingSender:
         """Open the sending end."""
-        buffer = self._map(address)
-        reopen = partial(self._map, address)
-        return RingSender(address, buffer, self._window, *self._events(address), reopen)
+        return RingSender(address, self._window, self._access(address))
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
-        buffer = self._map(address)
-        return RingReceiver(buffer, *self._events(address), partial(self._map, address))
+        return RingReceiver(self._access(address))
+
+    def _access(self, address: str) -> RingAccess:
+        reopen = partial(self._map, address)
+        return RingAccess(reopen(), *self._events(address), reopen)
 
     def renew(self, address: str) -> None:
         """Put a new ring in the old one's place, then mark the old one and wake both ends."""
