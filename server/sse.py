@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.deadline import within_deadline
 from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.outcome import Outcome, tell_outcome
 from omnistage.server.request_id import request_id_of
 
 logger = logging.getLogger(__name__)
@@ -108,9 +109,11 @@ class EventStream(Response):
             refusal = await unless_gone(receive, self._send_all(scope, send))
         except ClientGone:
             logger.info("%s: the client hung up (499)", request_id_of(scope))
+            tell_outcome(scope, Outcome.CANCELLED)
             return
         except ClientTooSlow as error:
             logger.warning("%s: cut off: %s", request_id_of(scope), error)
+            tell_outcome(scope, Outcome.CANCELLED)
             return
         if refusal is not None:
             await refusal.to_response()(scope, receive, send)
@@ -127,6 +130,8 @@ class EventStream(Response):
         failure = making.result()
         if failure is not None and not self._is_started:
             return failure
+        if failure is not None:
+            tell_outcome(scope, Outcome.FAILED)
         ending = self._ending(failure)
         if ending is not None:
             await self._send(send, ending)
