@@ -6,16 +6,16 @@ from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.receiver import RingReceiver
-from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.ring import RING_START, Event, Ring
 from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 
-class MemoryEvent:
-    """An eventfd."""
+class MemoryEvent(Event):
+    """An eventfd, by a descriptor of its own."""
 
     def __init__(self, file: int) -> None:
-        self._file = os.dup(file)
+        super().__init__(os.dup(file))
 
     def set(self) -> None:
         """Make it readable."""
@@ -27,14 +27,6 @@ class MemoryEvent:
             os.eventfd_read(self._file)
         except BlockingIOError:
             return
-
-    def fileno(self) -> int:
-        """What to wait on."""
-        return self._file
-
-    def close(self) -> None:
-        """Close our descriptor."""
-        os.close(self._file)
 
 
 class _Channel:
