@@ -71,9 +71,7 @@ class ImageChat:
             return await whole_answer(http, request.id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
         events = chunks(answer, head, has_usage)
-        stream = EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES)
-        stream.headers.update(headers)
-        return stream
+        return EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
     def _check(self, chat: ChatRequest) -> None:
         graph = self.orchestrator.graph

@@ -93,10 +93,11 @@ class EventStream(Response):
     def __init__(
         self,
         events: AsyncGenerator[Event, None],
-        keep_alive_s: float | None = KEEP_ALIVE_S,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+        keep_alive_s: float | None,
+        max_unsent_bytes: int,
+        headers: Mapping[str, str],
     ) -> None:
-        super().__init__(headers=HEADERS)
+        super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
         self._events = events
         self._keep_alive_s = keep_alive_s

@@ -93,9 +93,7 @@ class TextCompletions:
         headers = warning_headers(unknown_names(asked, COMPLETION_REFUSED))
         if asked.stream:
             events = with_usage(self._chunks(request, head), asked.has_usage)
-            stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
-            stream.headers.update(headers)
-            return stream
+            return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
         return await whole_answer(http, request.id, self._collect(request, head), headers)
 
     def _request(self, asked: CompletionRequest) -> Request:

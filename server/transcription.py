@@ -69,9 +69,7 @@ class Transcriptions:
             body = self._body(request, transcript)
             return await whole_answer(http, request.id, body, headers)
         events = self._events(request, transcript)
-        stream = BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes)
-        stream.headers.update(headers)
-        return stream
+        return BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes, headers)
 
     def _check_hears(self) -> None:
         graph = self.orchestrator.graph
