@@ -6,15 +6,16 @@ from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.receiver import RingReceiver
-from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.ring import RING_START, Event, Ring
+from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 
-class MemoryEvent:
-    """An eventfd."""
+class MemoryEvent(Event):
+    """An eventfd, by a descriptor of its own."""
 
     def __init__(self, file: int) -> None:
-        self._file = os.dup(file)
+        super().__init__(os.dup(file))
 
     def set(self) -> None:
         """Make it readable."""
@@ -26,14 +27,6 @@ class MemoryEvent:
             os.eventfd_read(self._file)
         except BlockingIOError:
             return
-
-    def fileno(self) -> int:
-        """What to wait on."""
-        return self._file
-
-    def close(self) -> None:
-        """Close our descriptor."""
-        os.close(self._file)
 
 
 class _Channel:
@@ -69,19 +62,16 @@ class InProcessConnector:
 
     def sender(self, address: str) -> RingSender:
         """Open the sending end."""
-        channel = self._find(address)
-        chunk, room = (MemoryEvent(file) for file in channel.events)
-        buffer = memoryview(channel.buffer)
-        return RingSender(
-            address, buffer, self._window, chunk, room, partial(self._buffer, address)
-        )
+        return RingSender(address, self._window, self._access(address))
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
-        channel = self._find(address)
-        chunk, room = (MemoryEvent(file) for file in channel.events)
-        buffer = memoryview(channel.buffer)
-        return RingReceiver(buffer, chunk, room, partial(self._buffer, address))
+        return RingReceiver(self._access(address))
+
+    def _access(self, address: str) -> RingAccess:
+        chunk, room = (MemoryEvent(file) for file in self._find(address).events)
+        reopen = partial(self._buffer, address)
+        return RingAccess(reopen(), chunk, room, reopen)
 
     def _buffer(self, address: str) -> memoryview:
         return memoryview(self._find(address).buffer)

@@ -1,12 +1,11 @@
 """The receiving end of a ring: chunks out, credit back."""
 
 import select
-import threading
-from collections.abc import Callable
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Closed
-from omnistage.connectors.ring import NO_SLOT, Event, Ring
+from omnistage.connectors.ring import NO_SLOT, Ring
+from omnistage.connectors.ring_end import RingAccess, RingEnd
 
 ALL = 1 << 30
 
@@ -21,20 +20,12 @@ class _Held:
         self.num_chunks = 0
 
 
-class RingReceiver:
+class RingReceiver(RingEnd):
     """The receiving end."""
 
-    def __init__(
-        self,
-        buffer: memoryview,
-        has_chunk: Event,
-        has_room: Event,
-        reopen: Callable[[], memoryview],
-    ) -> None:
-        self._has_chunk, self._has_room, self._reopen = has_chunk, has_room, reopen
-        self._lock = threading.Lock()
-        self._attach(Ring(buffer))
-        self._is_closed = False
+    def __init__(self, access: RingAccess) -> None:
+        super().__init__(access)
+        self._attach(self._ring)
 
     def _attach(self, ring: Ring) -> None:
         self._ring = ring
@@ -122,13 +113,3 @@ class RingReceiver:
         """Requests that hold credit."""
         with self._lock:
             return 0 if self._is_closed else len(self._held)
-
-    def close(self) -> None:
-        """Close this end."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._ring.release()
-        self._has_chunk.close()
-        self._has_room.close()

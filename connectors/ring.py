@@ -12,7 +12,8 @@ When the process of one end has died, the channel gets a new, empty ring and the
 the end that lives goes over at its next use and forgets all that belonged to the old ring.
 """
 
-from typing import Protocol
+import os
+from abc import ABC, abstractmethod
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, decode, empty
@@ -24,20 +25,27 @@ SKIP = (1 << 64) - 1
 NO_SLOT = NUM_SLOTS
 
 
-class Event(Protocol):
+class Event(ABC):
     """A wake-up between processes: a file descriptor that stays readable until cleared."""
 
+    def __init__(self, file: int) -> None:
+        self._file = file
+
+    @abstractmethod
     def set(self) -> None:
         """Make it readable."""
 
+    @abstractmethod
     def clear(self) -> None:
         """Make it unreadable."""
 
     def fileno(self) -> int:
         """What to wait on."""
+        return self._file
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close our descriptor."""
+        os.close(self._file)
 
 
 class Ring:

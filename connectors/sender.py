@@ -1,13 +1,12 @@
 """The sending end of a ring: credit, and what waits for it."""
 
-import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import Record, encode
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full
-from omnistage.connectors.ring import NO_SLOT, NUM_SLOTS, Event, Ring
+from omnistage.connectors.ring import NO_SLOT, NUM_SLOTS, Ring
+from omnistage.connectors.ring_end import RingAccess, RingEnd
 
 MAX_BACKLOG_CHUNKS = 1024
 MAX_BACKLOG_BYTES = 64 << 20
@@ -27,25 +26,15 @@ class _Request:
         self.num_bytes = 0
 
 
-class RingSender:
+class RingSender(RingEnd):
     """The sending end; its lock makes it safe for several threads."""
 
-    def __init__(
-        self,
-        address: str,
-        buffer: memoryview,
-        window: int,
-        has_chunk: Event,
-        has_room: Event,
-        reopen: Callable[[], memoryview],
-    ) -> None:
+    def __init__(self, address: str, window: int, access: RingAccess) -> None:
+        super().__init__(access)
         self._address = address
         self._window = window
-        self._has_chunk, self._has_room, self._reopen = has_chunk, has_room, reopen
-        self._lock = threading.Lock()
         self._lost: set[str] = set()
-        self._attach(Ring(buffer))
-        self._is_closed = False
+        self._attach(self._ring)
 
     def _attach(self, ring: Ring) -> None:
         self._ring = ring
@@ -149,16 +138,6 @@ class RingSender:
     def fileno(self) -> int:
         """Readable when credit or room came back."""
         return self._has_room.fileno()
-
-    def close(self) -> None:
-        """Close this end."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self._ring.release()
-        self._has_chunk.close()
-        self._has_room.close()
 
     def _credit(self, request: _Request) -> int:
         if request.slot == NO_SLOT:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.receiver import RingReceiver
-from omnistage.connectors.ring import RING_START, Ring
+from omnistage.connectors.ring import RING_START, Event, Ring
+from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 HAS_CHUNK, HAS_ROOM, FRESH = ".chunk", ".room", ".fresh"
 
 
-class PipeEvent:
+class PipeEvent(Event):
     """A named pipe that is readable while it holds a byte.
 
     Both ends open it for reading and writing: no open waits, no end ever sees the other's close.
@@ -21,7 +22,7 @@ class PipeEvent:
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        super().__init__(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
 
     def set(self) -> None:
         """Make it readable; a full pipe is."""
@@ -37,14 +38,6 @@ class PipeEvent:
                 continue
         except BlockingIOError:
             return
-
-    def fileno(self) -> int:
-        """What to wait on."""
-        return self._file
-
-    def close(self) -> None:
-        """Close our descriptor."""
-        os.close(self._file)
 
 
 class ShmConnector:
@@ -67,14 +60,15 @@ class ShmConnector:
 
     def sender(self, address: str) -> RingSender:
         """Open the sending end."""
-        buffer = self._map(address)
-        reopen = partial(self._map, address)
-        return RingSender(address, buffer, self._window, *self._events(address), reopen)
+        return RingSender(address, self._window, self._access(address))
 
     def receiver(self, address: str) -> RingReceiver:
         """Open the receiving end."""
-        buffer = self._map(address)
-        return RingReceiver(buffer, *self._events(address), partial(self._map, address))
+        return RingReceiver(self._access(address))
+
+    def _access(self, address: str) -> RingAccess:
+        reopen = partial(self._map, address)
+        return RingAccess(reopen(), *self._events(address), reopen)
 
     def renew(self, address: str) -> None:
         """Put a new ring in the old one's place, then mark the old one and wake both ends."""

@@ -1,6 +1,7 @@
 """The gateway's HTTP application."""
 
 from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute
 
 from omnistage.server.admin import admin_routes, closed_routes
 from omnistage.server.answers import ChatCompletion, TextCompletion
@@ -18,10 +19,11 @@ from omnistage.server.health import health_routes
 from omnistage.server.image_store import ImageStore, image_file_routes
 from omnistage.server.images import Images, image_routes
 from omnistage.server.json_body import JsonRoute
-from omnistage.server.keys import KeyGuard
+from omnistage.server.keys import KeyGuard, is_guarded
 from omnistage.server.media_fetch import MediaFetcher
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MediaLoader
+from omnistage.server.metrics import Metrics, RequestCount, metrics_routes
 from omnistage.server.models import model_routes
 from omnistage.server.openapi import EVENTS, described, install_openapi
 from omnistage.server.options import GatewayOptions
@@ -76,5 +78,16 @@ def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) ->
     app.include_router(image_file_routes(store))
     app.include_router(transcription_routes(Transcriptions(orchestrator, media, *sending)))
     app.include_router(admin_routes(orchestrator) if options.admin_keys else closed_routes())
+    metrics = Metrics(orchestrator)
+    app.include_router(metrics_routes(metrics))
+    app.add_middleware(RequestCount, metrics=metrics, endpoints=endpoints_of(app))
     install_openapi(app, has_keys=bool(options.keys))
     return app
+
+
+def endpoints_of(app: FastAPI) -> frozenset[str]:
+    """The paths of the API that take a POST."""
+    routes = (route for route in app.routes if isinstance(route, APIRoute))
+    return frozenset(
+        route.path for route in routes if "POST" in route.methods and is_guarded(route.path)
+    )

@@ -72,9 +72,7 @@ class ChatCompletions:
         headers = warning_headers(unknown_fields(chat))
         if chat.stream:
             events = with_usage(self._chunks(answer), answer.has_usage)
-            stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
-            stream.headers.update(headers)
-            return stream
+            return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
         return await whole_answer(http, answer.request.id, self._collect(answer), headers)
 
     def _answer(self, chat: ChatRequest) -> Answer:

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from omnistage.server.audio_history import LIFETIME_S
 from omnistage.server.request import AudioOutput, Output, TextOutput
+from omnistage.server.usage import usage_of
 
 ChatChunk = dict[str, Any]
 
@@ -122,7 +123,7 @@ class SpeechChunks:
             return []
         self._is_opened = True
         more = self.head.extras(chunk, "prompt_token_ids")
-        return [self.head.chunk([_choice({"role": "assistant", "refusal": None})], **more)]
+        return [self.head.chunk([choice_of({"role": "assistant", "refusal": None})], **more)]
 
     def _take_text(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
         self._usage = chunk.get("usage") or self._usage
@@ -137,7 +138,7 @@ class SpeechChunks:
             logprobs = logprobs_of(choice)
             more = self.head.extras(choice, "token_ids")
             if delta or logprobs or more:
-                chunks.append(self.head.chunk([{**_choice(delta), "logprobs": logprobs, **more}]))
+                chunks.append(self.head.chunk([{**choice_of(delta), "logprobs": logprobs, **more}]))
         return chunks
 
     def _take_audio(self, output: AudioOutput) -> list[ChatChunk]:
@@ -148,7 +149,7 @@ class SpeechChunks:
             sound["data"] = output.data
         if self._has_codes and output.codes:
             sound["codes"] = output.codes
-        return [self.head.chunk([_choice(self._audio(**sound))])] if sound else []
+        return [self.head.chunk([choice_of(self._audio(**sound))])] if sound else []
 
     def _audio(self, **fields: Any) -> ChatChunk:
         """`delta.audio`; clients concatenate ids, so only the first one carries it."""
@@ -162,8 +163,8 @@ class SpeechChunks:
         usage = usage_of(self._usage, self._num_frames)
         return [
             *self._open({}),
-            self.head.chunk([_choice(self._audio(expires_at=self.expires_at))]),
-            self.head.chunk([_choice({}, self._finish_reason)]),
+            self.head.chunk([choice_of(self._audio(expires_at=self.expires_at))]),
+            self.head.chunk([choice_of({}, self._finish_reason)]),
             self.head.chunk([], usage=usage),
         ]
 
@@ -186,8 +187,9 @@ def says_something(choice: ChatChunk) -> bool:
     return any(choice.get(name) for name in ("delta", "logprobs", "finish_reason", "token_ids"))
 
 
-def _choice(delta: ChatChunk, finish_reason: str | None = None) -> ChatChunk:
-    return {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+def choice_of(delta: ChatChunk, finish_reason: str | None = None, index: int = 0) -> ChatChunk:
+    """A choice of a chunk."""
+    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
 def delta_of(choice: Mapping[str, Any]) -> ChatChunk:
@@ -206,30 +208,3 @@ def finish_reason_of(choice: Mapping[str, Any]) -> str | None:
     """Why the choice ended; a reason of vLLM's own is a stop."""
     reason = choice.get("finish_reason")
     return reason if reason is None or reason in FINISH_REASONS else "stop"
-
-
-def usage_of(usage: Mapping[str, Any], num_frames: int) -> ChatChunk:
-    """The tokens of all stages; a codec frame is one audio token."""
-    prompt = usage.get("prompt_tokens") or 0
-    text = usage.get("completion_tokens") or 0
-    prompt_details = usage.get("prompt_tokens_details") or {}
-    media = prompt_details.get("multimodal_tokens") or {}
-    details = usage.get("completion_tokens_details") or {}
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": text + num_frames,
-        "total_tokens": prompt + text + num_frames,
-        "prompt_tokens_details": {
-            "cached_tokens": prompt_details.get("cached_tokens") or 0,
-            "audio_tokens": media.get("audio", 0),
-            "image_tokens": media.get("image", 0) + media.get("video", 0),
-            "text_tokens": prompt - sum(media.values()),
-        },
-        "completion_tokens_details": {
-            "reasoning_tokens": details.get("reasoning_tokens") or 0,
-            "audio_tokens": num_frames,
-            "text_tokens": text,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-        },
-    }

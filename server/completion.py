@@ -46,6 +46,7 @@ class Choice:
     tool_calls: dict[int, ChatChunk] = field(default_factory=dict)
     logprobs: ChatChunk | None = None
     token_ids: list[int] | None = None
+    images: list[ChatChunk] = field(default_factory=list)
     sound: Sound = field(default_factory=Sound)
 
     def add(self, choice: Mapping[str, Any]) -> None:
@@ -56,6 +57,7 @@ class Choice:
                 self.texts[name] = self.texts.get(name, "") + delta[name]
         for call in delta.get("tool_calls", ()):
             self._add_call(call)
+        self.images += delta.get("images", ())
         self.sound.add(delta.get("audio", {}))
         if choice["logprobs"] is not None:
             self.logprobs = merged(self.logprobs, choice["logprobs"])
@@ -75,7 +77,8 @@ class Choice:
 
     def to_dict(self, audio: ChatChunk | None) -> ChatChunk:
         """The choice of a completion."""
-        has_content = audio is None and ("content" in self.texts or not self.tool_calls)
+        is_else = bool(self.tool_calls or self.images)
+        has_content = audio is None and ("content" in self.texts or not is_else)
         message: ChatChunk = {
             "role": "assistant",
             "refusal": None,
@@ -85,6 +88,8 @@ class Choice:
         }
         if self.tool_calls:
             message["tool_calls"] = [call for _, call in sorted(self.tool_calls.items())]
+        if self.images:
+            message["images"] = self.images
         if audio is not None:
             message["audio"] = audio
         return {
@@ -112,7 +117,7 @@ class Completion:
             self._choices.setdefault(choice["index"], Choice(choice["index"])).add(choice)
 
     def to_text(self) -> ChatChunk:
-        """The completion of a text answer."""
+        """The completion of an answer of text or pictures."""
         return self._to_dict([choice.to_dict(None) for choice in self._sorted()])
 
     def to_speech(self, has_codes: bool) -> ChatChunk:

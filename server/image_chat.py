@@ -11,7 +11,8 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.chunks import AnswerHead, ChatChunk
+from omnistage.server.chunks import AnswerHead, ChatChunk, choice_of
+from omnistage.server.completion import Completion
 from omnistage.server.errors import invalid
 from omnistage.server.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
@@ -70,9 +71,7 @@ class ImageChat:
             return await whole_answer(http, request.id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
         events = chunks(answer, head, has_usage)
-        stream = EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES)
-        stream.headers.update(headers)
-        return stream
+        return EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
     def _check(self, chat: ChatRequest) -> None:
         graph = self.orchestrator.graph
@@ -122,27 +121,10 @@ async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:
     """The whole answer."""
     pictures = await answer.pictures()
     items = await asyncio.gather(*(_item(answer, picture) for picture in pictures))
-    message: ChatChunk = {
-        "role": "assistant",
-        "content": None,
-        "refusal": None,
-        "annotations": [],
-    }
-    choices = [
-        {
-            "index": index,
-            "message": {**message, "images": [item]},
-            "logprobs": None,
-            "finish_reason": "stop",
-        }
-        for index, item in enumerate(items)
-    ]
-    return {
-        **head.chunk(choices, usage=_usage(answer, pictures)),
-        "object": "chat.completion",
-        "system_fingerprint": None,
-        "service_tier": None,
-    }
+    choices = [choice_of({"images": [item]}, "stop", index) for index, item in enumerate(items)]
+    whole = Completion()
+    whole.add(head.chunk(choices, usage=_usage(answer, pictures)))
+    return whole.to_text()
 
 
 async def chunks(
@@ -157,20 +139,16 @@ async def chunks(
             if not is_opened:
                 is_opened = True
                 for index in range(answer.asked.n or 1):
-                    opening = _choice(index, {"role": "assistant", "content": None})
+                    opening = choice_of({"role": "assistant", "content": None}, index=index)
                     yield head.chunk([opening], **more)
             if output.pixels:
                 index = len(pictures)
                 pictures.append(output)
                 item = await _item(answer, output)
-                yield head.chunk([_choice(index, {"images": [item]})], **more)
-                yield head.chunk([_choice(index, {}, "stop")], **more)
+                yield head.chunk([choice_of({"images": [item]}, index=index)], **more)
+                yield head.chunk([choice_of({}, "stop", index)], **more)
     if has_usage:
         yield head.chunk([], usage=_usage(answer, pictures))
-
-
-def _choice(index: int, delta: ChatChunk, finish_reason: str | None = None) -> ChatChunk:
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
 
 
 async def _item(answer: ImageAnswer, picture: ImageOutput) -> ChatChunk:

@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from omnistage.server.usage import token_usage
+
 TOKEN_SIDE = 16
 
 Size = tuple[int, int]
@@ -35,20 +37,9 @@ def images_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) 
 def chat_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) -> dict[str, Any]:
     """The same as usage of a chat completion."""
     usage = images_usage(text_tokens, given, made)
-    return {
-        "prompt_tokens": usage["input_tokens"],
-        "completion_tokens": usage["output_tokens"],
-        "total_tokens": usage["total_tokens"],
-        "prompt_tokens_details": {
-            "cached_tokens": 0,
-            "audio_tokens": 0,
-            **usage["input_tokens_details"],
-        },
-        "completion_tokens_details": {
-            "reasoning_tokens": 0,
-            "audio_tokens": 0,
-            "accepted_prediction_tokens": 0,
-            "rejected_prediction_tokens": 0,
-            **usage["output_tokens_details"],
-        },
-    }
+    return token_usage(
+        usage["input_tokens"],
+        usage["output_tokens"],
+        usage["input_tokens_details"],
+        usage["output_tokens_details"],
+    )

@@ -69,9 +69,8 @@ class Images:
         headers = warning_headers(asked.unknown)
         answer = ImageAnswer(prefix, asked, given, request, self._orchestrator)
         if asked.stream:
-            stream = NamedEventStream(answer.events(), self._keep_alive_s, MAX_UNSENT_BYTES)
-            stream.headers.update(headers)
-            return stream
+            events = answer.events()
+            return NamedEventStream(events, self._keep_alive_s, MAX_UNSENT_BYTES, headers)
         whole = answer.whole(self._store, str(http.base_url).rstrip("/"))
         return await whole_answer(http, request.id, whole, headers)
 

@@ -77,27 +77,30 @@ def media_of(messages: Sequence[Message]) -> Iterator[Medium]:
                 yield Medium.of_part(part, f"messages[{i}].content[{j}]")
 
 
-def check_medium(medium: Medium, data: bytes) -> None:
-    """Raise ApiError if it cannot be read or is too large; may take a while."""
+def check_medium(medium: Medium, data: bytes) -> float:
+    """How many seconds a sound lasts, 0 for others; may take a while.
+
+    Raises ApiError if it cannot be read or is too large.
+    """
     try:
         if medium.kind == "image_url":
-            _check_image(data, medium.place)
-        else:
-            wanted = "video" if medium.kind == "video_url" else "audio"
-            _check_stream(data, medium.place, wanted)
+            return _check_image(data, medium.place)
+        wanted = "video" if medium.kind == "video_url" else "audio"
+        return _check_stream(data, medium.place, wanted)
     except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB) as error:
         raise invalid(medium.place, f"cannot be read: {_reason(error)}") from error
 
 
-def _check_image(data: bytes, place: str) -> None:
+def _check_image(data: bytes, place: str) -> float:
     with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise invalid(place, f"is {width} x {height}; at most {MAX_PIXELS} pixels")
         image.verify()
+    return 0.0
 
 
-def _check_stream(data: bytes, place: str, wanted: str) -> None:
+def _check_stream(data: bytes, place: str, wanted: str) -> float:
     with av.open(io.BytesIO(data), options=OPEN_OPTIONS) as container:
         streams = [stream for stream in container.streams if stream.type == wanted]
         if not streams:
@@ -105,10 +108,10 @@ def _check_stream(data: bytes, place: str, wanted: str) -> None:
         if container.duration is not None and container.duration > MAX_DURATION_S * av.time_base:
             raise _too_long(place)
         check = _check_video if wanted == "video" else _check_sound
-        check(container.demux(streams[0]), streams[0].codec_context, place)
+        return check(container.demux(streams[0]), streams[0].codec_context, place)
 
 
-def _check_sound(packets: Iterable[Any], _: Any, place: str) -> None:
+def _check_sound(packets: Iterable[Any], _: Any, place: str) -> float:
     """Decode all of it: what a file says of its length binds nobody."""
     seconds = 0.0
     num_samples = 0
@@ -119,9 +122,10 @@ def _check_sound(packets: Iterable[Any], _: Any, place: str) -> None:
             raise _too_long(place)
     if num_samples == 0:
         raise invalid(place, "has no audio in it")
+    return seconds
 
 
-def _check_video(packets: Iterable[Any], codec: Any, place: str) -> None:
+def _check_video(packets: Iterable[Any], codec: Any, place: str) -> float:
     """Decode its first frames, count the others."""
     pixels = codec.width * codec.height
     if pixels > MAX_FRAME_PIXELS:
@@ -137,6 +141,7 @@ def _check_video(packets: Iterable[Any], codec: Any, place: str) -> None:
         raise invalid(place, "has no video in it")
     if num_frames < MIN_FRAMES:
         raise invalid(place, f"has {num_frames} frame; at least {MIN_FRAMES}")
+    return 0.0
 
 
 def _decoded(packet: Any) -> Sequence[Any]:
@@ -154,20 +159,6 @@ def _too_long(place: str) -> ApiError:
         f"is longer than {MAX_DURATION_S} s, {MAX_SAMPLES} samples, "
         f"{MAX_FRAMES} frames or {MAX_VIDEO_PIXELS} pixels in all",
     )
-
-
-def sound_s(data: bytes, place: str) -> float:
-    """How long a sound that was checked lasts; raises ApiError, may take a while."""
-    seconds = 0.0
-    try:
-        with av.open(io.BytesIO(data), options=OPEN_OPTIONS) as container:
-            for frame in container.decode(audio=0):
-                seconds += frame.samples / frame.sample_rate
-                if seconds > MAX_DURATION_S:
-                    raise invalid(place, f"is longer than {MAX_DURATION_S} s")
-    except av.FFmpegError as error:
-        raise invalid(place, f"cannot be read: {_reason(error)}") from error
-    return seconds
 
 
 def _reason(error: Exception) -> str:

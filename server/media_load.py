@@ -32,20 +32,21 @@ class MediaLoader:
         self._folder = folder
         self._threads = ThreadPoolExecutor(NUM_THREADS, "media")
 
-    async def load(self, messages: Sequence[Message], http: Request) -> None:
-        """Put what is elsewhere into the messages, which are checked; raises as `load_media`."""
-        await self.load_media(list(media_of(messages)), http)
+    async def load(self, messages: Sequence[Message], http: Request) -> list[float]:
+        """Put what is elsewhere into the messages, which are checked; as `load_media`."""
+        return await self.load_media(list(media_of(messages)), http)
 
-    async def load_media(self, media: Sequence[Medium], http: Request) -> None:
-        """Put what is elsewhere into the media.
+    async def load_media(self, media: Sequence[Medium], http: Request) -> list[float]:
+        """Put what is elsewhere into the media; the seconds of each, 0 of what is no sound.
 
         Raises ApiError, also when `http` is overdue, and ClientGone.
         """
-        if media:
-            async with within_deadline(http.scope):
-                await unless_gone(http.receive, self._load_all(media))
+        if not media:
+            return []
+        async with within_deadline(http.scope):
+            return await unless_gone(http.receive, self._load_all(media))
 
-    async def _load_all(self, media: Sequence[Medium]) -> None:
+    async def _load_all(self, media: Sequence[Medium]) -> list[float]:
         if len(media) > MAX_MEDIA:
             raise invalid("messages", f"have {len(media)} media; at most {MAX_MEDIA}")
         if sum(1 for medium in media if medium.url) > MAX_FETCHED:
@@ -53,26 +54,27 @@ class MediaLoader:
         budget = Budget(MAX_FETCHED_BYTES)
         try:
             async with asyncio.TaskGroup() as group:
-                for medium in media:
-                    group.create_task(self._load(medium, budget))
+                tasks = [group.create_task(self._load(medium, budget)) for medium in media]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
+        return [task.result() for task in tasks]
 
-    async def _load(self, medium: Medium, budget: Budget) -> None:
+    async def _load(self, medium: Medium, budget: Budget) -> float:
         if not medium.url:
-            await self._in_thread(lambda: check_medium(medium, base64.b64decode(medium.encoded)))
-            return
+            encoded = medium.encoded
+            return await self._in_thread(lambda: check_medium(medium, base64.b64decode(encoded)))
         try:
             data = await self._get(medium.url, budget)
         except MediaError as error:
             message = f"{medium.place} {error}."
             raise ApiError(400, message, param=medium.place, code=error.code) from error
 
-        def check_and_put() -> None:
-            check_medium(medium, data)
+        def check_and_put() -> float:
+            seconds = check_medium(medium, data)
             medium.put(data)
+            return seconds
 
-        await self._in_thread(check_and_put)
+        return await self._in_thread(check_and_put)
 
     async def _get(self, url: str, budget: Budget) -> bytes:
         if url[:5].lower() != "file:":

@@ -2,9 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,12 +26,13 @@ from omnistage.server.channels import (
 )
 from omnistage.server.command import Commander
 from omnistage.server.errors import ApiError
+from omnistage.server.flight import InFlight
 from omnistage.server.process import StageProcess
 from omnistage.server.readiness import check_open, dead
 from omnistage.server.request import Output, Request, output_of
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.supervisor import Supervisor
-from omnistage.server.timeline import GATEWAY, Timeline
+from omnistage.server.timeline import GATEWAY
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -35,27 +43,6 @@ RETRY_OVERLOAD_S = 1
 
 class StageDied(Exception):
     """A stage ended before the graph was ready."""
-
-
-@dataclass(slots=True)
-class InFlight:
-    """One request between its first chunk and its last.
-
-    The queue needs no bound of its own: every stage stops at its credit, which returns as the
-    client takes.
-    """
-
-    path: Sequence[StageLink]
-    timeline: Timeline | None
-    due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
-    queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def fail(self, error: ApiError) -> None:
-        """End the request with an error, ahead of what has not been taken yet."""
-        while not self.queue.empty():
-            self.queue.get_nowait()
-        self.queue.put_nowait(error)
 
 
 class Orchestrator:
@@ -77,6 +64,7 @@ class Orchestrator:
         self._num_reserved = 0
         self._links: dict[str, StageLink] = {}
         self._in_flight: dict[str, InFlight] = {}
+        self._watchers: list[Callable[[InFlight], None]] = []
         self._supervisors: list[Supervisor] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
@@ -182,7 +170,21 @@ class Orchestrator:
         """Every stage as it is now."""
         return self._links
 
+    @property
+    def num_running(self) -> int:
+        """Requests some output of which has come."""
+        return sum(1 for flight in self._in_flight.values() if flight.first_at)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are prepared, or in the graph without an output yet."""
+        return self._num_reserved + len(self._in_flight) - self.num_running
+
     # Requests
+
+    def watch(self, on_end: Callable[[InFlight], None]) -> None:
+        """Have it called with every request that leaves the graph, however it ended."""
+        self._watchers.append(on_end)
 
     async def drained(self, links: Collection[StageLink]) -> None:
         """Every request that has one of these stages in its path has ended."""
@@ -224,20 +226,25 @@ class Orchestrator:
 
     async def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of one request as they come; closing it early cancels the request."""
-        due_at = self._now() + self.graph.deadlines.first_chunk_s
-        path = self.admit(request.outputs)
-        flight = InFlight(path, request.timeline, dict.fromkeys(request.outputs, due_at))
+        now = self._now()
+        due_at = dict.fromkeys(request.outputs, now + self.graph.deadlines.first_chunk_s)
+        flight = InFlight(request, self.admit(request.outputs), now, due_at)
         self._in_flight[request.id] = flight
         try:
             self._open(request)
             async with aclosing(self._outputs(request.id, flight)) as outputs:
                 async for output in outputs:
                     yield output
+        except Exception as error:
+            flight.failure = error
+            raise
         finally:
             del self._in_flight[request.id]
             flight.ended.set()
             for link in flight.path:
                 link.finish(request.id, is_cancelled=bool(flight.due_at))
+            for on_end in self._watchers:
+                on_end(flight)
 
     def _open(self, request: Request) -> None:
         if request.timeline is not None:
@@ -262,6 +269,8 @@ class Orchestrator:
             if chunk.kind in flight.due_at:
                 if chunk.last:
                     del flight.due_at[chunk.kind]
+                if chunk.last or chunk.tensors:
+                    flight.count(chunk)
                 yield output_of(chunk)
 
     async def _next(self, flight: InFlight) -> tuple[StageLink, Chunk] | ApiError:
@@ -298,11 +307,14 @@ class Orchestrator:
                 continue
             if chunk.kind == "timeline":
                 link.grant(chunk.request_id)
-                if flight.timeline is not None:
-                    flight.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
+                if flight.request.timeline is not None:
+                    flight.request.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
                 continue
             if chunk.kind in flight.due_at:
-                flight.due_at[chunk.kind] = self._now() + self.graph.deadlines.next_chunk_s
+                now = self._now()
+                flight.due_at[chunk.kind] = now + self.graph.deadlines.next_chunk_s
+                if chunk.tensors or not chunk.last:  # else it is no more than an end
+                    flight.first_at.setdefault(chunk.kind, now)
             flight.queue.put_nowait((link, chunk))
 
     def _hear(self, link: StageLink, chunk: Chunk) -> None:

@@ -17,7 +17,7 @@ ALLOWED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class RequestId:
     """ASGI middleware: the headers `x-request-id` and `openai-processing-ms`.
 
-    The id is also `scope["state"]["request_id"]`.
+    The id is also `scope["state"]["request_id"]`, the answer's status `scope["state"]["status"]`.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -36,6 +36,7 @@ class RequestId:
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
+                scope["state"]["status"] = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers[HEADER] = request_id
                 headers["openai-processing-ms"] = str(round(1e3 * (time.monotonic() - started)))

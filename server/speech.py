@@ -80,15 +80,10 @@ class Speech:
             encoder = TimeStretch(encoder, asked.speed)
         events = self._events(request, encoder)
         limit = self.max_unsent_bytes
-        stream: EventStream
+        headers = warning_headers(sorted((asked.model_extra or {}).keys() - IGNORED))
         if asked.stream_format == "sse":
-            stream = BareEventStream(events, self.keep_alive_s, limit)
-        else:
-            stream = SoundStream(events, None, limit)
-            stream.headers["Content-Type"] = CONTENT_TYPES[form]
-        unknown = sorted((asked.model_extra or {}).keys() - IGNORED)
-        stream.headers.update(warning_headers(unknown))
-        return stream
+            return BareEventStream(events, self.keep_alive_s, limit, headers)
+        return SoundStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
 
     def _request(self, asked: SpeechRequest) -> Request:
         graph = self.orchestrator.graph

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.deadline import within_deadline
 from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.outcome import Outcome, tell_outcome
 from omnistage.server.request_id import request_id_of
 
 logger = logging.getLogger(__name__)
@@ -92,10 +93,11 @@ class EventStream(Response):
     def __init__(
         self,
         events: AsyncGenerator[Event, None],
-        keep_alive_s: float | None = KEEP_ALIVE_S,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
+        keep_alive_s: float | None,
+        max_unsent_bytes: int,
+        headers: Mapping[str, str],
     ) -> None:
-        super().__init__(headers=HEADERS)
+        super().__init__(headers={**HEADERS, **headers})
         del self.headers["content-length"]
         self._events = events
         self._keep_alive_s = keep_alive_s
@@ -108,9 +110,11 @@ class EventStream(Response):
             refusal = await unless_gone(receive, self._send_all(scope, send))
         except ClientGone:
             logger.info("%s: the client hung up (499)", request_id_of(scope))
+            tell_outcome(scope, Outcome.CANCELLED)
             return
         except ClientTooSlow as error:
             logger.warning("%s: cut off: %s", request_id_of(scope), error)
+            tell_outcome(scope, Outcome.CANCELLED)
             return
         if refusal is not None:
             await refusal.to_response()(scope, receive, send)
@@ -127,6 +131,8 @@ class EventStream(Response):
         failure = making.result()
         if failure is not None and not self._is_started:
             return failure
+        if failure is not None:
+            tell_outcome(scope, Outcome.FAILED)
         ending = self._ending(failure)
         if ending is not None:
             await self._send(send, ending)

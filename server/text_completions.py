@@ -13,7 +13,6 @@ from omnistage.server.chunks import (
     AnswerHead,
     ChatChunk,
     finish_reason_of,
-    usage_of,
     with_usage,
 )
 from omnistage.server.errors import invalid, unsupported
@@ -28,6 +27,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import MAX_CHOICES, CompletionRequest
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.usage import usage_of
 from omnistage.server.whole_answer import warning_headers, whole_answer
 
 DEFAULT_TOKENS = 16  # OpenAI's
@@ -93,9 +93,7 @@ class TextCompletions:
         headers = warning_headers(unknown_names(asked, COMPLETION_REFUSED))
         if asked.stream:
             events = with_usage(self._chunks(request, head), asked.has_usage)
-            stream = EventStream(events, self._keep_alive_s, self._max_unsent_bytes)
-            stream.headers.update(headers)
-            return stream
+            return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
         return await whole_answer(http, request.id, self._collect(request, head), headers)
 
     def _request(self, asked: CompletionRequest) -> Request:

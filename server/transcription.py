@@ -14,7 +14,6 @@ from omnistage.server.answers import TextAnswer
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import ApiError
 from omnistage.server.form_body import read_fields
-from omnistage.server.media_check import sound_s
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.models import check_model
 from omnistage.server.openapi import EVENTS, described
@@ -62,19 +61,15 @@ class Transcriptions:
         try:
             request = await asyncio.to_thread(self._request, transcript)
             with self.orchestrator.reserve(request.outputs):
-                await self.media.load(request.body["messages"], http)
+                (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
-        if asked.response_format == "verbose_json":
-            transcript.duration_s = await asyncio.to_thread(sound_s, asked.file, "file")
         headers = warning_headers(sorted(asked.model_extra or {}))
         if not asked.stream:
             body = self._body(request, transcript)
             return await whole_answer(http, request.id, body, headers)
         events = self._events(request, transcript)
-        stream = BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes)
-        stream.headers.update(headers)
-        return stream
+        return BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes, headers)
 
     def _check_hears(self) -> None:
         graph = self.orchestrator.graph

@@ -4,7 +4,7 @@ from itertools import islice, product
 from pathlib import Path
 from string import ascii_lowercase
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import models
 
 from omnistage.stages.qwen3_omni.folder import generation_config, write_json, write_tokenizer
 from omnistage.stages.qwen3_omni.processors import (
@@ -14,7 +14,7 @@ from omnistage.stages.qwen3_omni.processors import (
     video_config,
 )
 from omnistage.stages.qwen3_omni.real_config import real_config
-from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer, byte_characters
+from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer, byte_characters, byte_level
 
 ROLE_IDS = {"system": 8948, "user": 872, "assistant": 77091}
 SPECIAL_TOKENS = (  # from id 151643 on
@@ -58,10 +58,4 @@ def make_tokenizer() -> TinyTokenizer:
     words = product(ascii_lowercase, repeat=4)
     vocabulary |= {"\u0120" + "".join(next(words)): id for id in free}
     model = models.BPE(vocab=vocabulary, merges=[], ignore_merges=True)
-    tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
-    )
-    return TinyTokenizer(tokenizer)
+    return TinyTokenizer(byte_level(model, SPECIAL_TOKENS))

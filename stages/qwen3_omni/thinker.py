@@ -102,7 +102,8 @@ class Thinker(EngineStage):
         self._grids = Grids(self._config)
         self._ids = SpeechIds.of(self._config)
         self._media_ids = frozenset(self._ids.media)
-        self._given = GivenText(ports.model, self._ids)
+        has_talker = ports.downstream is not None
+        self._given = GivenText(ports.model, self._ids) if has_talker else None
 
     async def start(self) -> dict[str, Any]:
         """Load, and answer one request."""
@@ -172,6 +173,7 @@ class Thinker(EngineStage):
             self._engine.rendered.pop(request_id, None)
 
     def _read_out(self, request_id: str, meta: Mapping[str, Any]) -> None:
+        assert self._given is not None  # without a talker the gateway refuses to speak
         body = meta["body"]
         prompt_ids = self._given.prompt(body["input"], body["instructions"])
         spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)

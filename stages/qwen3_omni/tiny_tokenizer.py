@@ -1,6 +1,7 @@
 """The tiny checkpoint's tokenizer: one token a byte, the role words, and Qwen's special tokens."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -118,14 +119,20 @@ def make_tokenizer() -> TinyTokenizer:
             if word[:end] not in vocabulary:
                 vocabulary[word[:end]] = len(vocabulary)
                 merges.append((word[: end - 1], word[end - 1]))
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
+    tokenizer = byte_level(models.BPE(vocab=vocabulary, merges=merges), SPECIAL_TOKENS)
+    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
+    return TinyTokenizer(tokenizer)
+
+
+def byte_level(model: models.BPE, special_tokens: Iterable[str]) -> Tokenizer:
+    """A tokenizer of bytes with these special tokens."""
+    tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
-        [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
+        [AddedToken(token, special=True, normalized=False) for token in special_tokens]
     )
-    tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
-    return TinyTokenizer(tokenizer)
+    return tokenizer
 
 
 def byte_characters() -> dict[int, str]:

@@ -1,6 +1,5 @@
 """Admin endpoints over fake stages: who may ask, what is told to whom, what happens meanwhile."""
 
-import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.waiting import wait_until
 
 from omnistage.server.keys import Keys
 
@@ -203,11 +203,8 @@ def test_a_stage_that_dies_answers_for_its_command_and_wakes_up(admin: Guarded) 
 
 
 def until_awake(admin: Guarded) -> None:
-    waiting = threading.Event()
-    for _ in range(500):
-        stages = admin.client.get("/health").json()["stages"]
-        if stages["thinker"]["state"] == "ready":
-            assert stages["thinker"]["asleep"] == []
-            return
-        waiting.wait(0.01)
-    raise AssertionError("the stage did not come back")
+    def thinker() -> Any:
+        return admin.client.get("/health").json()["stages"]["thinker"]
+
+    wait_until(lambda: thinker()["state"] == "ready")
+    assert thinker()["asleep"] == []

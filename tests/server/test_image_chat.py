@@ -8,6 +8,7 @@ import httpx
 import pytest
 from openai import OpenAI
 from support.gateway import MODEL, RunningGateway
+from support.openai_answers import ask
 from support.pictures import pixels_of, png
 
 URL = "/v1/chat/completions"
@@ -85,6 +86,23 @@ def test_a_stream_has_its_role_once_and_usage_last(images_openai: OpenAI) -> Non
     assert chunks[-1].choices == []
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 2 * 2 * 3
+
+
+def test_pictures_stand_in_answers_of_openai_s_schema(images_openai: OpenAI) -> None:
+    """Which allows properties beside its own, such as `images`."""
+    answers = ask(
+        images_openai,
+        model=MODEL,
+        messages=[user("a cat")],
+        n=2,
+        extra_body={"modalities": BOTH},
+    )
+    for choice in answers.whole.choices:
+        (item,) = choice.message.images  # type: ignore[attr-defined]  # not in the SDK's types
+        assert picture_of(item) == (32, 48, 3)
+    assert answers.finish_reasons == ["stop"] * 3
+    deltas = [choice["delta"] for event in answers.events for choice in event["choices"]]
+    assert sum("images" in delta for delta in deltas) == 2
 
 
 def test_pictures_of_the_message_are_edited(

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,13 +34,6 @@ def parsed(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, Any]]]:
             name = line.removeprefix("event: ")
         elif line.startswith("data: "):
             yield name, json.loads(line.removeprefix("data: "))
-
-
-def wait_until_idle(gateway: RunningGateway) -> None:
-    started = time.monotonic()
-    while gateway.do(lambda: gateway.stages.running):
-        assert time.monotonic() - started < 5
-        time.sleep(0.01)
 
 
 def test_the_strict_sdk_takes_pictures(images_openai: OpenAI) -> None:
@@ -248,7 +240,7 @@ def test_a_hang_up_frees_everything(stream: bool, images: RunningGateway) -> Non
         hasty.stream("POST", URL, json=body) as response,
     ):
         response.read()
-    wait_until_idle(images)
+    images.wait_until_idle()
     dit = images.stages.stages["dit"]
     opened = [chunk.request_id for chunk in dit.seen if chunk.kind == "request"]
     assert dit.cancelled[-1] == opened[-1]

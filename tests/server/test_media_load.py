@@ -19,6 +19,8 @@ from omnistage.server.errors import ApiError
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MAX_FETCHED, MAX_MEDIA, MediaLoader
 
+SECONDS = 1600 / 16_000  # of `good_wav` and `sound(1600)`
+
 
 @pytest_asyncio.fixture
 async def hosts() -> AsyncIterator[MediaHosts]:
@@ -40,7 +42,7 @@ async def test_what_is_elsewhere_is_put_into_the_request(hosts: MediaHosts, tmp_
     url = hosts.url("http://outside.test:PORT/picture")
     messages = user(part(url), *here, part(f"file://{tmp_path}/a.wav", "audio_url"), part(url))
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
-    await loader.load(messages, Client().request())
+    assert await loader.load(messages, Client().request()) == [0, 0, SECONDS, SECONDS, 0]
     first, *same, file, last = messages[0]["content"]
     assert same == here
     for loaded, kind, data in (

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import httpx
 import pytest
 from support.fake_stages import FakeGraph
 from support.gateway import MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
+from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
 from omnistage.server.orchestrator import Orchestrator, StageDied
@@ -34,9 +35,7 @@ def spoken(script: str, **more: Any) -> dict[str, Any]:
 
 def settled_after_s(gateway: RunningGateway, within_s: float = 1.0) -> float:
     started = time.monotonic()
-    while gateway.stages.running:
-        assert time.monotonic() - started < within_s
-        time.sleep(0.005)
+    wait_until(lambda: not gateway.stages.running, within_s)
     return time.monotonic() - started
 
 
@@ -88,13 +87,6 @@ def ended_by_error(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]
     assert lines[-1] == "data: [DONE]"
     error: dict[str, Any] = json.loads(lines[-2].removeprefix("data: "))["error"]
     return error
-
-
-def wait_until(is_true: Callable[[], bool], within_s: float = 5.0) -> None:
-    deadline = time.monotonic() + within_s
-    while not is_true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_stage_that_dies_fails_its_requests_and_starts_again_alone(tmp_path: Path) -> None:

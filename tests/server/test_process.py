@@ -1,14 +1,13 @@
 """Real processes: what they print is logged, and nothing of them is left."""
 
-import asyncio
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.waiting import until
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.server.process import StageProcess
@@ -27,14 +26,6 @@ def is_gone(pid: int) -> bool:
         return True
     state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     return state == "Z"
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 async def test_its_lines_are_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:

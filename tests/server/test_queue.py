@@ -1,13 +1,13 @@
 """So many requests at once, and no more."""
 
 import contextlib
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 from support.fake_stages import FakeGraph
 from support.gateway import MODEL, OMNI, SharedConnector, running_gateway
+from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
 from omnistage.server.orchestrator import Orchestrator
@@ -39,9 +39,7 @@ def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
         assert client.post(URL, json={"messages": []}).status_code == 400
         assert client.get("/v1/models").status_code == 200
         streams.close()
-        started = time.monotonic()
-        while client.post(URL, json=asked("words")).status_code != 200:
-            assert time.monotonic() - started < 5
+        wait_until(lambda: client.post(URL, json=asked("words")).status_code == 200)
 
 
 async def test_a_request_that_is_prepared_has_its_place(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from support.gateway import MODEL
+from support.waiting import wait_until
 
 from omnistage.connectors.sweep import sweep
 from omnistage.server.serve import listen
@@ -109,9 +110,7 @@ def test_a_killed_stage_fails_what_needs_it_within_a_second(served: Served) -> N
     url = f"{served.url}/v1/chat/completions"
     with httpx.Client(timeout=5) as client:
         os.kill(victim, signal.SIGKILL)
-        started = time.monotonic()
-        while client.get(f"{served.url}/ready").status_code != 503:
-            assert time.monotonic() - started < 1
+        wait_until(lambda: client.get(f"{served.url}/ready").status_code == 503, within_s=1)
         assert client.post(url, json=speech).status_code == 503
         assert client.post(url, json=TEXT).status_code == 200
 
@@ -119,10 +118,7 @@ def test_a_killed_stage_fails_what_needs_it_within_a_second(served: Served) -> N
 def test_a_killed_server_takes_its_stages_along(served: Served) -> None:
     served.process.kill()
     served.process.wait()
-    started = time.monotonic()
-    while not are_gone(served.stages):
-        assert time.monotonic() - started < 2
-        time.sleep(0.01)
+    wait_until(lambda: are_gone(served.stages), within_s=2)
     (abandoned,) = served.folders
     sweep()
     assert not abandoned.exists()

@@ -2,11 +2,11 @@
 
 import base64
 import io
-import time
 import wave
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
 import pytest
 from openai import BadRequestError, OpenAI
@@ -109,6 +109,21 @@ def test_a_verbose_transcript_has_one_segment(openai: OpenAI, client: httpx.Clie
 def test_a_verbose_transcript_of_silence_has_no_segment(client: httpx.Client) -> None:
     told = post(client, response_format="verbose_json", prompt="silent").json()
     assert (told["text"], told["segments"]) == ("", [])
+
+
+def test_a_verbose_transcript_decodes_its_sound_once(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = []
+    open_media = av.open
+
+    def count(*args: Any, **options: Any) -> Any:
+        opened.append(args)
+        return open_media(*args, **options)
+
+    monkeypatch.setattr(av, "open", count)
+    assert post(client, response_format="verbose_json").json()["duration"] == 0.5
+    assert len(opened) == 1
 
 
 def test_log_probabilities(openai: OpenAI) -> None:
@@ -240,10 +255,7 @@ def test_a_client_that_hangs_up_frees_the_stages(
     files = {"file": ("upload", WAV)}
     with pytest.raises(httpx.ReadTimeout):
         client.post(URL, data={"prompt": "endless"}, files=files, timeout=0.3)
-    deadline = time.monotonic() + 5
-    while gateway.do(lambda: gateway.stages.running):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    gateway.wait_until_idle()
 
 
 def test_a_graph_that_does_not_hear_says_so(tmp_path: Path) -> None:

@@ -1,11 +1,12 @@
 """What a stage's process does with requests, cancels and failures, whatever its stage is."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
@@ -76,14 +77,6 @@ async def gateway(
     gateway.close()
     for file in directory.iterdir():
         file.unlink()
-
-
-async def until(is_true: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if is_true():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not happen")
 
 
 def is_idle(gateway: Gateway, requests_total: int) -> bool:

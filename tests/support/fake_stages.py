@@ -349,6 +349,9 @@ class FakeCode2Wav(FakeStage):
             yield "audio", self._sound(0, 1, False), {}, False
             yield "error", {}, self.failure(500, "broken", self.name), True
             return
+        if script == "short":
+            yield "audio", self._sound(0, 1, False), {"frames": 1}, True
+            return
         if script in ("hang", "crash", "stall"):
             await asyncio.Event().wait()
         while script == "endless":

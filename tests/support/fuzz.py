@@ -1,10 +1,11 @@
-"""Mutated chat bodies: some are answers' worth, most are not."""
+"""Mutated bodies: some are answers' worth, most are not; and what every answer to them must be."""
 
 import copy
 import json
 from typing import Any
 
-from hypothesis import Phase, given, settings
+import httpx
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from support.bad_input import good_png, good_wav, url_part
 from support.gateway import MODEL
@@ -74,16 +75,23 @@ texts = st.one_of(
     st.sampled_from(["", "\0", "\ud800", "\u202e", "NaN", "data:", "data:;base64,", *ROLES]),
     st.text(max_size=8),
 )
-odd = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.sampled_from([0, -1, 1 << 63, 1 << 64, 10**30])
-    | st.floats()
-    | texts,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
-    max_leaves=5,
-)
+
+
+def odd_values(texts: st.SearchStrategy[str], max_leaves: int = 5) -> st.SearchStrategy[Any]:
+    """What JSON can say, with some of its strings."""
+    return st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.sampled_from([0, -1, 1 << 63, 1 << 64, 10**30])
+        | st.floats()
+        | texts,
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+        max_leaves=max_leaves,
+    )
+
+
+odd = odd_values(texts)
 names = st.one_of(st.sampled_from(sorted(DONE | IGNORED | REFUSED)), texts)
 
 
@@ -110,11 +118,38 @@ def bodies(draw: st.DrawFn, good: list[dict[str, Any]]) -> bytes:
             around[key] = draw(odd)
         else:
             del around[key]
-    data = json.dumps(body).encode()
-    if draw(st.integers(0, 4)) == 0:
-        at = draw(st.integers(0, len(data)))
-        data = data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, 4)) :]
-    return data
+    return damaged(draw, json.dumps(body).encode(), one_in=5)
+
+
+def damaged(draw: st.DrawFn, data: bytes, one_in: int, max_cut: int = 4) -> bytes:
+    """One body in so many has other bytes in a place of it, and some fewer."""
+    if draw(st.integers(0, one_in - 1)) > 0:
+        return data
+    at = draw(st.integers(0, len(data)))
+    return data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, max_cut)) :]
+
+
+def fuzzed(count: int = 150) -> settings:
+    """The same so many examples each time, over a server of the whole session."""
+    return settings(
+        max_examples=count,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
+
+
+def assert_answered(response: httpx.Response, sent: Any) -> None:
+    """An answer without an error in it, or a refusal with all that OpenAI's have."""
+    assert response.status_code < 500, (sent, response.text)
+    if response.status_code == 200:
+        assert b'"error"' not in response.content, sent
+        return
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    assert error["message"]
+    assert isinstance(error["code"], str), (sent, error)
 
 
 def drawn(count: int) -> list[bytes]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 from support.fake_stages import FakeGraph
+from support.waiting import wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
@@ -70,6 +71,10 @@ class RunningGateway:
             return action()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+
+    def wait_until_idle(self) -> None:
+        """No stage has a request."""
+        wait_until(lambda: not self.do(lambda: self.stages.running))
 
 
 @contextlib.contextmanager

@@ -18,10 +18,12 @@ TOKENIZER = tiny_tokenizer.make_tokenizer()
 PAD, EOS = "<|endoftext|>", "<|im_end|>"
 
 
-def make_tokenizer(max_length: int = 512) -> PreTrainedTokenizerFast:
+def make_tokenizer(
+    max_length: int = 512, made: tiny_tokenizer.TinyTokenizer = TOKENIZER
+) -> PreTrainedTokenizerFast:
     """A token a byte."""
     return PreTrainedTokenizerFast(
-        tokenizer_object=TOKENIZER.tokenizer,
+        tokenizer_object=made.tokenizer,
         pad_token=PAD,
         eos_token=EOS,
         model_max_length=max_length,

@@ -9,15 +9,12 @@ from diffusers import (
     QwenImagePipeline,
     QwenImageTransformer2DModel,
 )
-from transformers import (
-    PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-)
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
+from omnistage.stages.diffusion.tiny.parts import make_tokenizer
 from omnistage.stages.diffusion.tiny.qwen_image import qwen_image_scheduler
+from omnistage.stages.qwen3_omni import real_size
 from omnistage.stages.qwen3_omni.folder import write_json
-from omnistage.stages.qwen3_omni.real_size import make_tokenizer
 
 MAX_TOKENS = 131072
 TEXT_MODEL = Qwen2_5_VLForConditionalGeneration
@@ -33,12 +30,8 @@ def write_real_qwen_image(folder: Path) -> None:
     text = _text_config()
     text.architectures = [TEXT_MODEL.__name__]
     text.save_pretrained(folder / "text_encoder")
-    PreTrainedTokenizerFast(
-        tokenizer_object=make_tokenizer().tokenizer,
-        pad_token="<|endoftext|>",
-        eos_token="<|im_end|>",
-        model_max_length=MAX_TOKENS,
-    ).save_pretrained(folder / "tokenizer")
+    tokenizer = make_tokenizer(MAX_TOKENS, real_size.make_tokenizer())
+    tokenizer.save_pretrained(folder / "tokenizer")
     qwen_image_scheduler().save_pretrained(folder / "scheduler")
     write_json(
         folder / QwenImagePipeline.config_name,
@@ -46,7 +39,7 @@ def write_real_qwen_image(folder: Path) -> None:
             "_class_name": QwenImagePipeline.__name__,
             "scheduler": ["diffusers", FlowMatchEulerDiscreteScheduler.__name__],
             "text_encoder": ["transformers", TEXT_MODEL.__name__],
-            "tokenizer": ["transformers", PreTrainedTokenizerFast.__name__],
+            "tokenizer": ["transformers", type(tokenizer).__name__],
             **{name: ["diffusers", type(part).__name__] for name, part in parts.items()},
         },
     )

@@ -1,0 +1,36 @@
+"""What both ends of a channel have: its ring as it is now, its events, a lock, and an end."""
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from omnistage.connectors.ring import Event, Ring
+
+
+class RingAccess(NamedTuple):
+    """A channel's memory, its events, and how to get at its memory when it was renewed."""
+
+    buffer: memoryview
+    has_chunk: Event
+    has_room: Event
+    reopen: Callable[[], memoryview]
+
+
+class RingEnd:
+    """One end, whose events are its own."""
+
+    def __init__(self, access: RingAccess) -> None:
+        buffer, self._has_chunk, self._has_room, self._reopen = access
+        self._lock = threading.Lock()
+        self._ring = Ring(buffer)
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Close this end."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._ring.release()
+        self._has_chunk.close()
+        self._has_room.close()

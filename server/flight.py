@@ -1,0 +1,60 @@
+"""One request in the graph: what it waits for, and what went in and came out."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.server.errors import ApiError
+from omnistage.server.outcome import Outcome
+from omnistage.server.request import Request
+from omnistage.server.stage_link import StageLink
+from omnistage.server.wav import SAMPLE_BYTES, SAMPLE_RATE_HZ
+
+
+@dataclass(slots=True)
+class InFlight:
+    """One request between its first chunk and its last.
+
+    The queue needs no bound of its own: every stage stops at its credit, which returns as the
+    client takes.
+    """
+
+    request: Request
+    path: Sequence[StageLink]
+    started_at: float
+    due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
+    queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    first_at: dict[str, float] = field(default_factory=dict)  # of each output that has come
+    failure: Exception | None = None
+    num_tokens_in: int = 0
+    num_tokens_out: int = 0
+    audio_s: float = 0.0
+    num_pictures: int = 0
+
+    def fail(self, error: ApiError) -> None:
+        """End the request with an error, ahead of what has not been taken yet."""
+        while not self.queue.empty():
+            self.queue.get_nowait()
+        self.queue.put_nowait(error)
+
+    def count(self, chunk: Chunk) -> None:
+        """Add what an output's chunk brings; tokens come with the last one."""
+        meta, tensors = chunk.meta, chunk.tensors
+        if chunk.last:
+            usage = meta.get("chunk", {}).get("usage") or {}
+            self.num_tokens_in += usage.get("prompt_tokens", meta.get("text_tokens")) or 0
+            self.num_tokens_out += usage.get("completion_tokens") or 0
+        if "pcm" in tensors:
+            self.audio_s += len(tensors["pcm"].data) / (SAMPLE_BYTES * SAMPLE_RATE_HZ)
+        if "pixels" in tensors and not meta.get("is_preview"):
+            self.num_pictures += 1
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended, once it has."""
+        if self.failure is None:
+            return Outcome.CANCELLED if self.due_at else Outcome.FINISHED
+        is_refusal = isinstance(self.failure, ApiError) and self.failure.status < 500
+        return Outcome.REFUSED if is_refusal else Outcome.FAILED
