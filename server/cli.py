@@ -267,19 +267,26 @@ def bridge(
     model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
     batch: Annotated[list[int] | None, typer.Option(help="Requests at once; repeatable.")] = None,
 ) -> None:
-    """A talker's decode step with our bridge to vLLM, over the same engine without it."""
+    """A talker's decode step with our bridge to vLLM, over the same engine without it; on a GPU."""
     try:
         graph = resolve(target, model)
     except GraphError as error:
         raise fail(str(error)) from None
-    talker = next((s for s in graph.stages.values() if s.kind == "qwen3_omni.talker"), None)
-    if talker is None:
+    names = (name for name, stage in graph.stages.items() if stage.kind == "qwen3_omni.talker")
+    name = next(names, None)
+    if name is None:
         raise fail(f"{target} has no talker")
+    talker, (edge, *_) = graph.stages[name], graph.outgoing(name)
     os.environ.update({key: str(value) for key, value in talker.environment.items()})
     from omnistage.stages.qwen3_omni.bridge_bench import measure
 
+    def tell(which: str, size: int, time_s: float) -> None:
+        Console().print(f"{which} the bridge, {size} at once: {1e3 * time_s:.3f} ms")
+
     table = Table("batch", "without, ms", "with, ms", "ratio", title="decode step of the talker")
-    for size, (without, within) in measure(graph.model, talker.engine, batch or [1, 4]).items():
+    sizes = batch or [1, 4]
+    steps = measure(graph.model, talker.engine, edge.chunk_sizes, sizes, tell)
+    for size, (without, within) in steps.items():
         ratio = within / without
         table.add_row(str(size), f"{1e3 * without:.2f}", f"{1e3 * within:.2f}", f"{ratio:.2f}")
     Console().print(table)

@@ -1,4 +1,8 @@
-"""What the bridge costs: a talker's decode step with it, over the same engine without it."""
+"""What the bridge costs: a talker's decode step with it, over the same engine without it.
+
+Both do the same work only as CUDA graphs, which have the code predictor inside: an eager step
+without the bridge knows of no frame and leaves it out.
+"""
 
 import asyncio
 import tempfile
@@ -23,17 +27,30 @@ SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out
 REPEATS = 5
 
 Options = Callable[[str], Mapping[str, Any]]
+Tell = Callable[[str, int, float], None]
 
 
 def measure(
-    model: str, engine: Mapping[str, Any], batches: Sequence[int]
+    model: str,
+    engine: Mapping[str, Any],
+    chunk_sizes: Sequence[int],
+    batches: Sequence[int],
+    tell: Tell,
 ) -> dict[int, tuple[float, float]]:
-    """Seconds a step by batch size: without the bridge, and with it. Runs each engine once."""
-    return asyncio.run(_measure(model, engine, batches))
+    """Seconds a step by batch size: without the bridge, and with it. Runs each engine once.
+
+    Frames leave in chunks of `chunk_sizes`; `tell` hears each measurement as it comes: "without"
+    or "with", batch, seconds.
+    """
+    return asyncio.run(_measure(model, engine, chunk_sizes, batches, tell))
 
 
 async def _measure(
-    model: str, engine: Mapping[str, Any], batches: Sequence[int]
+    model: str,
+    engine: Mapping[str, Any],
+    chunk_sizes: Sequence[int],
+    batches: Sequence[int],
+    tell: Tell,
 ) -> dict[int, tuple[float, float]]:
     ids = SpeechIds.of(AutoConfig.from_pretrained(model))
     question = [ids.im_start, ids.user, ids.im_start, ids.assistant, 0]
@@ -46,17 +63,24 @@ async def _measure(
     options = {"skip_tokenizer_init": True, "enable_prefix_caching": False, **engine}
     plain = make_engine(AsyncLLM, model, options, None, talker_config)
     token_ids = [ids.codec_pad] * len(prompt)
-    try:
-        without = [await _step_s(plain, token_ids, batch, lambda _: {}) for batch in batches]
-    finally:
-        plain.shutdown()
-    with _drained_edge() as sink:
-        bridge = BridgeConfig(late_inputs=True, export="codes", sink=sink, chunk_sizes=[1])
-        with_bridge = make_engine(AsyncLLM, model, options, bridge, talker_config)
+
+    async def steps_s(engine: AsyncLLM, name: str, options: Options) -> list[float]:
         try:
-            within = [await _step_s(with_bridge, token_ids, batch, bridged) for batch in batches]
+            times = []
+            for batch in batches:
+                times.append(await _step_s(engine, token_ids, batch, options))
+                tell(name, batch, times[-1])
+            return times
         finally:
-            with_bridge.shutdown()
+            engine.shutdown()
+
+    without = await steps_s(plain, "without", lambda _: {})
+    with _drained_edge() as sink:
+        bridge = BridgeConfig(
+            late_inputs=True, export="codes", sink=sink, chunk_sizes=list(chunk_sizes)
+        )
+        with_bridge = make_engine(AsyncLLM, model, options, bridge, talker_config)
+        within = await steps_s(with_bridge, "with", bridged)
     return dict(zip(batches, zip(without, within, strict=True), strict=True))
 
 

@@ -23,6 +23,10 @@ def test_both_engines_are_measured(
         "max_num_batched_tokens": 64,
         "kv_cache_memory_bytes": 16 << 20,
     }
-    steps = bridge_bench.measure(str(tiny_checkpoint), engine, [1, 2])
+    told: list[tuple[str, int]] = []
+    steps = bridge_bench.measure(
+        str(tiny_checkpoint), engine, [2, 4], [1, 2], lambda *one: told.append(one[:2])
+    )
     assert list(steps) == [1, 2]
+    assert told == [("without", 1), ("without", 2), ("with", 1), ("with", 2)]
     assert all(without > 0 and within > 0 for without, within in steps.values())
