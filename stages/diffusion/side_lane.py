@@ -6,11 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 
 from omnistage.stages.diffusion.calls import Call, tensors_in
+from omnistage.stages.diffusion.compute_threads import Run, run_here
 from omnistage.stages.diffusion.targets import Outcome, joined, outcomes
 
 logger = logging.getLogger(__name__)
@@ -31,9 +33,12 @@ class Errand:
 class SideLane:
     """Runs calls in the order in which they come, those that fit together as one."""
 
-    def __init__(self, on_done: Callable[[Errand], None], device: torch.device) -> None:
-        """`on_done` is called in the lane's thread."""
+    def __init__(
+        self, on_done: Callable[[Errand], None], device: torch.device, run: Run = run_here
+    ) -> None:
+        """`on_done` is called in the lane's thread, `run` makes the calls."""
         self._on_done = on_done
+        self._run_calls = run
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._waiting: list[Errand] = []
         self._changed = threading.Condition()
@@ -81,7 +86,8 @@ class SideLane:
                 self._waiting = [one for one in self._waiting if one not in batch]
             self.batch_sizes[len(batch)] += 1
             with self.busy, self._on_stream(batch):
-                done = outcomes([errand.call for errand in batch], self._finish)
+                calls = [errand.call for errand in batch]
+                done = self._run_calls(partial(outcomes, calls, self._finish))
             for errand, outcome in zip(batch, done, strict=True):
                 errand.outcome = outcome
                 self._on_done(errand)

@@ -15,10 +15,12 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
 
+from omnistage.stages.diffusion.compute_threads import ComputeThreads, run_here
 from omnistage.stages.diffusion.hidden_state import HiddenState
 from omnistage.stages.diffusion.job import Job, wait_for_turn
 from omnistage.stages.diffusion.learning import first_calls, learn
@@ -66,10 +68,14 @@ class StepBatcher:
         self._denoisers = denoisers or find_denoisers(pipeline)
         self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
-        targets = self._learned(once, twice)
+        # Without a lane all is computed in the engine's thread.
+        is_cpu = self._device.type == "cpu" and has_side_lane
+        self._threads = ComputeThreads() if is_cpu else None
+        self._compute = run_here if self._threads is None else self._threads.run
+        targets = self._compute(partial(self._learned, once, twice))
         self._lane: SideLane | None = None
         if has_side_lane:
-            self._lane = SideLane(self._take_back, self._device)
+            self._lane = SideLane(self._take_back, self._device, self._compute)
             for owner, method, component in list(side_targets(pipeline, self._denoisers)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
@@ -126,6 +132,8 @@ class StepBatcher:
         self._thread.join()
         if self._lane is not None:
             self._lane.close()
+        if self._threads is not None:
+            self._threads.close()
         self._switchboard.close()
 
     def _learned(self, once: Mapping[str, Any], twice: Mapping[str, Any]) -> dict[str, Denoiser]:
@@ -184,7 +192,7 @@ class StepBatcher:
             orders, self._orders = self._orders, []
         for order in orders:
             with nullcontext() if self._lane is None else self._lane.busy:
-                order.obey()
+                self._compute(order.obey)
 
     def _begin(self, job: Job) -> None:
         if job.is_cancelled:
@@ -255,6 +263,7 @@ class StepBatcher:
         self._num_forwards += 1
         self.batch_sizes[len(batch)] += 1
         batch[0].put_state()
-        for job, outcome in zip(batch, outcomes([job.waiting for job in batch]), strict=True):
+        calls = [job.waiting for job in batch]
+        for job, outcome in zip(batch, self._compute(partial(outcomes, calls)), strict=True):
             job.resume(outcome)
             self._note(job)
