@@ -24,9 +24,8 @@ from omnistage.stages.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
-WARM_UP_STEPS = (
-    2  # schedulers that stretch a schedule to its end (Qwen-Image's) have none of one step
-)
+# Schedulers that stretch a schedule to its end, as Qwen-Image's does, have none of one step.
+WARM_UP_STEPS = 2
 OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names() | ControlOptions.names()
 
 

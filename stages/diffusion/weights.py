@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from omnistage.stages.diffusion.page_locked import page_locked
 from omnistage.stages.failure import RequestError
 
 HOST = torch.device("cpu")
@@ -40,12 +41,14 @@ class Weights:
         for name in self._named(tags):
             if self._levels.get(name, 0) >= level:
                 continue
-            for tensor in tensors_of(self._parts[name]):
-                self._homes.setdefault(tensor, tensor.device)
-                tensor.data = tensor.data.to(HOST)
+            kept = list(tensors_of(self._parts[name]))
+            self._homes |= {tensor: tensor.device for tensor in kept if tensor not in self._homes}
             if level == 2:
-                for _, weight in weights_of(self._parts[name]):
+                dropped = [weight for _, weight in weights_of(self._parts[name])]
+                for weight in dropped:
                     weight.data = torch.empty(0, dtype=weight.dtype)
+                kept = list(set(kept) - set(dropped))
+            to_host([tensor for tensor in kept if tensor.device != HOST])
             self._levels[name] = level
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -101,6 +104,12 @@ class Weights:
                 raise RequestError(400, message, param="tags", code="invalid_value")
         is_all = tags is None or ALL in tags
         return [name for name in self._parts if is_all or name in (tags or ())]
+
+
+def to_host(tensors: Sequence[torch.Tensor]) -> None:
+    """Put their data into page-locked memory: to and from there copies are fast."""
+    for tensor, place in zip(tensors, page_locked(tensors), strict=True):
+        tensor.data = place.copy_(tensor.data)
 
 
 def _misfit(problem: str) -> RequestError:

@@ -11,7 +11,7 @@ from support.loras import write_lora
 from support.tiny_pipelines import error, quiet, result
 
 from omnistage.stages.diffusion.tiny import make_tiny
-from omnistage.stages.diffusion.weights import Weights, modules_of, tensors_of
+from omnistage.stages.diffusion.weights import Weights, modules_of, tensors_of, to_host
 from omnistage.stages.failure import RequestError
 
 Make = Callable[..., Controlled]
@@ -38,6 +38,15 @@ def test_what_slept_makes_the_same_pictures(level: int, controlled: Make) -> Non
     assert one.obey("wake", tags=None) == {"asleep": []}
     assert num_weights(one, "transformer") == before
     assert error(result(one.ask({}, 1)), one.expected(1)) < 1e-6
+
+
+def test_tensors_on_the_host_are_as_they_were() -> None:
+    tensors = [torch.randn(3, 5), torch.arange(7), torch.randn(2, 2, 2).bfloat16(), torch.ones(())]
+    before = [tensor.clone() for tensor in tensors]
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    to_host(tensors)
+    assert all(map(torch.equal, tensors, before))
+    assert all(tensor.data_ptr() not in addresses for tensor in tensors)
 
 
 def test_parts_sleep_and_wake_by_tag(controlled: Make) -> None:
