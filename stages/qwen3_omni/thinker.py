@@ -1,7 +1,5 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
-import asyncio
-import itertools
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -23,7 +21,7 @@ from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig
-from omnistage.stages.vllm.warm_up import warm_up_lengths, warm_up_samplings
+from omnistage.stages.vllm.warm_up import warm_up_text
 
 logger = logging.getLogger(__name__)
 
@@ -119,32 +117,12 @@ class Thinker(EngineStage):
         self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, thinker_config)
         self._engine.rendered = {}
         self._chat = Chat(self._engine, ports.model, ports.options)
-        body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
-        async for _ in self._chat.stream("warm-up", body):
-            pass
-        await self._warm_up()
-        await self._engine.reset_prefix_cache()
+        await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
         self._control = EngineControl(self._engine)
         max_model_len = self._engine.model_config.max_model_len
         return {"max_model_len": max_model_len, "commands": self._control.commands}
-
-    async def _warm_up(self) -> None:
-        numbers = itertools.count()
-
-        async def answer(length: int, **keep: Any) -> None:
-            number = next(numbers)  # its token: a prompt that begins as another would be cached
-            prompt = {"prompt_token_ids": [number] * length}
-            params = SamplingParams(max_tokens=2, **keep)
-            async for _ in self._engine.generate(prompt, params, f"warm-up-{number}"):
-                pass
-
-        config = self._engine.vllm_config
-        for length in warm_up_lengths(config):
-            await answer(length)
-        for count, keep in warm_up_samplings(config):
-            await asyncio.gather(*(answer(16, **keep) for _ in range(count)))
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Stream one answer; with audio, feed the talker. A given text only goes to the talker."""

@@ -9,6 +9,7 @@ from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.warm_up import warm_up_text
 
 
 class TextStage(EngineStage):
@@ -22,9 +23,7 @@ class TextStage(EngineStage):
         ports = self._ports
         self._engine = make_engine(AsyncLLM, ports.model, ports.engine, None)
         self._chat = Chat(self._engine, ports.model, ports.options)
-        body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
-        async for _ in self._chat.stream("warm-up", body):
-            pass
+        await warm_up_text(self._engine, self._chat)
         self._control = EngineControl(self._engine)
         max_model_len = self._engine.model_config.max_model_len
         return {"max_model_len": max_model_len, "commands": self._control.commands}

@@ -1,7 +1,14 @@
 """What an engine answers before it is ready, so that no request waits for a compiler."""
 
+import asyncio
+import itertools
+from typing import Any
+
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
+
+from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
 
 # vLLM's kernels for experts are tuned for these numbers of tokens and more, and compiled for each
 # at its first use. Its CUDA graphs have seen the sizes up to the largest of them; a step of a few
@@ -13,6 +20,7 @@ BEYOND_GRAPHS = 8
 ODD = 3
 # vLLM samples so many requests and more with a kernel of its own; 16 divides the second.
 SAMPLED_TOGETHER = (8, 16)
+SAMPLED_LENGTH = 16
 FILTERS: tuple[dict[str, float], ...] = ({"top_k": 50}, {"top_p": 0.8}, {"top_k": 50, "top_p": 0.8})
 
 
@@ -33,3 +41,24 @@ def warm_up_samplings(config: VllmConfig) -> list[tuple[int, dict[str, float]]]:
         return []
     most = config.scheduler_config.max_num_seqs
     return [(count, keep) for count in SAMPLED_TOGETHER if count <= most for keep in FILTERS]
+
+
+async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
+    """Let an engine of texts answer all of it; nothing stays in its prefix cache."""
+    body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
+    async for _ in chat.stream("warm-up", body):
+        pass
+    numbers = itertools.count()
+
+    async def answer(length: int, **keep: Any) -> None:
+        number = next(numbers)  # its token: a prompt that begins as another would be cached
+        prompt = {"prompt_token_ids": [number] * length}
+        params = SamplingParams(max_tokens=2, **keep)
+        async for _ in engine.generate(prompt, params, f"warm-up-{number}"):
+            pass
+
+    for length in warm_up_lengths(engine.vllm_config):
+        await answer(length)
+    for count, keep in warm_up_samplings(engine.vllm_config):
+        await asyncio.gather(*(answer(SAMPLED_LENGTH, **keep) for _ in range(count)))
+    await engine.reset_prefix_cache()

@@ -1,31 +1,82 @@
 """What an engine answers before it is ready."""
 
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from omnistage.stages.vllm import warm_up
-from omnistage.stages.vllm.warm_up import ODD, warm_up_lengths
+from omnistage.stages.vllm.warm_up import (
+    ODD,
+    warm_up_lengths,
+    warm_up_samplings,
+    warm_up_text,
+)
 
 TUNED = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096]
 
 
-@pytest.mark.parametrize("captured", [128, 256, 512])
-def test_each_tuned_size_that_a_step_without_graph_can_have_is_seen_even_and_odd(
-    captured: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(warm_up, "current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
-    config: Any = SimpleNamespace(
-        scheduler_config=SimpleNamespace(max_num_batched_tokens=2048),
+class Engine:
+    """Notes the prompts that it is given."""
+
+    def __init__(self, config: Any) -> None:
+        self.vllm_config = config
+        self.prompts: list[list[int]] = []
+        self.is_cache_empty = True
+
+    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[str]:
+        self.prompts.append(prompt["prompt_token_ids"])
+        self.is_cache_empty = False
+        yield request_id
+
+    async def reset_prefix_cache(self) -> None:
+        self.is_cache_empty = True
+
+
+class Chat:
+    """Answers at once."""
+
+    async def stream(self, request_id: str, body: Any) -> AsyncIterator[str]:
+        yield request_id
+
+
+def config_of(captured: int) -> Any:
+    return SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=64),
         model_config=SimpleNamespace(max_model_len=8192),
         compilation_config=SimpleNamespace(max_cudagraph_capture_size=captured),
     )
 
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "current_platform", SimpleNamespace(is_cuda_alike=lambda: True))
+
+
+async def test_no_prompt_is_answered_from_the_prefix_cache() -> None:
+    config = config_of(256)
+    engine: Any = Engine(config)
+    chat: Any = Chat()
+    await warm_up_text(engine, chat)
+    firsts = [prompt[0] for prompt in engine.prompts]
+    assert len(firsts) == len(set(firsts))
+    lengths = [len(prompt) for prompt in engine.prompts]
+    assert lengths[: len(warm_up_lengths(config))] == warm_up_lengths(config)
+    assert len(lengths) == len(warm_up_lengths(config)) + sum(
+        count for count, _ in warm_up_samplings(config)
+    )
+    assert engine.is_cache_empty
+
+
+@pytest.mark.parametrize("captured", [128, 256, 512])
+def test_each_tuned_size_that_a_step_without_graph_can_have_is_seen_even_and_odd(
+    captured: int,
+) -> None:
     def tuned(length: int) -> int:
         return min(TUNED, key=lambda size: abs(size - length))
 
-    lengths = warm_up_lengths(config)
+    lengths = warm_up_lengths(config_of(captured))
     assert all(captured < length <= 2048 for length in lengths)
     for is_divided in (True, False):
         seen = {tuned(length) for length in lengths if (length % 8 == 0) == is_divided}
