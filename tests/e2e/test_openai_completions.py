@@ -78,7 +78,8 @@ def test_several_prompts_and_choices(client: OpenAI, greedy: dict[str, Any]) -> 
     both = {**greedy, "prompt": ["Hi", "Bye"]}
     assert [choice.text for choice in complete(client, **both).choices] == alone
     assert joined(events_of(client, **both)) == dict(enumerate(alone))
-    sampled = complete(client, **{**both, "temperature": 1, "seed": 3, "n": 2, "best_of": 2})
+    several = {"temperature": 1, "seed": 3, "n": 2, "best_of": 2}
+    sampled = complete(client, **{**both, **several}, extra_body={"ignore_eos": True})
     assert [choice.index for choice in sampled.choices] == [0, 1, 2, 3]
     assert sampled.usage is not None
     assert sampled.usage.prompt_tokens == len("Hi") + len("Bye")
