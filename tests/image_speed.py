@@ -23,11 +23,11 @@ from omnistage.stages.diffusion.device import GIB, device_of
 from omnistage.stages.diffusion.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.movable import Movable
 from omnistage.stages.diffusion.offload import OFFLOADS
+from omnistage.stages.diffusion.stage import WARM_UP_STEPS
 from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.weights import modules_of
 
 MATRIX = 8192
-WARM_UP_STEPS = 2
 CONSOLE = Console(soft_wrap=True, highlight=False)
 WORDS = "a fox in the snow, watercolour, " * 6
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.page_locked import page_locked
+from omnistage.stages.diffusion.movable import pin
 from omnistage.stages.failure import RequestError
 
 HOST = torch.device("cpu")
@@ -48,7 +48,7 @@ class Weights:
                 for weight in dropped:
                     weight.data = torch.empty(0, dtype=weight.dtype)
                 kept = list(set(kept) - set(dropped))
-            to_host([tensor for tensor in kept if tensor.device != HOST])
+            pin([tensor for tensor in kept if tensor.device != HOST])  # fast to copy from and to
             self._levels[name] = level
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
@@ -104,12 +104,6 @@ class Weights:
                 raise RequestError(400, message, param="tags", code="invalid_value")
         is_all = tags is None or ALL in tags
         return [name for name in self._parts if is_all or name in (tags or ())]
-
-
-def to_host(tensors: Sequence[torch.Tensor]) -> None:
-    """Put their data into page-locked memory: to and from there copies are fast."""
-    for tensor, place in zip(tensors, page_locked(tensors), strict=True):
-        tensor.data = place.copy_(tensor.data)
 
 
 def _misfit(problem: str) -> RequestError:

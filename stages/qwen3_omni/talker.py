@@ -1,6 +1,7 @@
 """The talker stage: thinker tokens in, codec frames out; the frames leave from the engine."""
 
 import asyncio
+import itertools
 import logging
 import zlib
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
-from omnistage.stages.vllm.warm_up import warm_up_lengths, warm_up_samplings
+from omnistage.stages.vllm.warm_up import warm_up
 from omnistage.stages.watch import overdue
 
 logger = logging.getLogger(__name__)
@@ -105,13 +106,14 @@ class Talker(EngineStage):
         return self._folder.name
 
     async def _warm_up(self) -> None:
-        config = self._engine.vllm_config
-        for length in (0, *warm_up_lengths(config)):
-            await self._speak_nothing(f"warm-up-{length}", length, {})
-        for count, keep in warm_up_samplings(config):
-            wanted = {"top_k": 0, "top_p": 1.0, **keep}
-            names = (f"warm-up-{number}" for number in range(count))
-            await asyncio.gather(*(self._speak_nothing(name, 0, wanted) for name in names))
+        numbers = itertools.count()
+
+        async def answer(length: int, **filters: Any) -> None:
+            wanted = {"top_k": 0, "top_p": 1.0, **filters} if filters else {}
+            await self._speak_nothing(f"warm-up-{next(numbers)}", length, wanted)
+
+        await answer(0)
+        await warm_up(self._engine.vllm_config, answer)
 
     async def _speak_nothing(self, request_id: str, length: int, wanted: Mapping[str, Any]) -> None:
         """Two frames for nobody, after a prompt of at least so many tokens."""

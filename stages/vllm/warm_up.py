@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -43,6 +44,17 @@ def warm_up_samplings(config: VllmConfig) -> list[tuple[int, dict[str, float]]]:
     return [(count, keep) for count in SAMPLED_TOGETHER if count <= most for keep in FILTERS]
 
 
+Answer = Callable[..., Awaitable[None]]
+
+
+async def warm_up(config: VllmConfig, answer: Answer) -> None:
+    """Await `answer(length, **filters)` for each prompt length, and for each way to sample."""
+    for length in warm_up_lengths(config):
+        await answer(length)
+    for count, filters in warm_up_samplings(config):
+        await asyncio.gather(*(answer(SAMPLED_LENGTH, **filters) for _ in range(count)))
+
+
 async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
     """Let an engine of texts answer all of it; nothing stays in its prefix cache."""
     body = {"messages": [{"role": "user", "content": "Hello"}], "max_completion_tokens": 2}
@@ -50,15 +62,12 @@ async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
         pass
     numbers = itertools.count()
 
-    async def answer(length: int, **keep: Any) -> None:
+    async def answer(length: int, **filters: Any) -> None:
         number = next(numbers)  # its token: a prompt that begins as another would be cached
         prompt = {"prompt_token_ids": [number] * length}
-        params = SamplingParams(max_tokens=2, **keep)
+        params = SamplingParams(max_tokens=2, **filters)
         async for _ in engine.generate(prompt, params, f"warm-up-{number}"):
             pass
 
-    for length in warm_up_lengths(engine.vllm_config):
-        await answer(length)
-    for count, keep in warm_up_samplings(engine.vllm_config):
-        await asyncio.gather(*(answer(SAMPLED_LENGTH, **keep) for _ in range(count)))
+    await warm_up(engine.vllm_config, answer)
     await engine.reset_prefix_cache()

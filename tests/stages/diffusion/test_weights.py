@@ -10,8 +10,9 @@ from support.controlled import Controlled
 from support.loras import write_lora
 from support.tiny_pipelines import error, quiet, result
 
+from omnistage.stages.diffusion.movable import pin
 from omnistage.stages.diffusion.tiny import make_tiny
-from omnistage.stages.diffusion.weights import Weights, modules_of, tensors_of, to_host
+from omnistage.stages.diffusion.weights import Weights, modules_of, tensors_of
 from omnistage.stages.failure import RequestError
 
 Make = Callable[..., Controlled]
@@ -44,7 +45,7 @@ def test_tensors_on_the_host_are_as_they_were() -> None:
     tensors = [torch.randn(3, 5), torch.arange(7), torch.randn(2, 2, 2).bfloat16(), torch.ones(())]
     before = [tensor.clone() for tensor in tensors]
     addresses = [tensor.data_ptr() for tensor in tensors]
-    to_host(tensors)
+    pin(tensors)
     assert all(map(torch.equal, tensors, before))
     assert all(tensor.data_ptr() not in addresses for tensor in tensors)
 
