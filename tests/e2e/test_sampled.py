@@ -79,7 +79,9 @@ async def test_a_seed_holds_beside_requests_without_one(server: TinyServer) -> N
 
 
 async def test_requests_without_a_seed_differ_beside_one_with(server: TinyServer) -> None:
+    more = {"temperature": 2, "ignore_eos": True}  # else two may be the same by chance
     answers = await asyncio.gather(
-        completed(server, "Hello", seed=3), *(completed(server, "Hello") for _ in range(3))
+        completed(server, "Hello", seed=3, **more),
+        *(completed(server, "Hello", **more) for _ in range(3)),
     )
     assert len({answer["choices"][0]["text"] for answer in answers}) == 4
