@@ -15,6 +15,7 @@ from omnistage.bench.images_command import images as bench_images
 from omnistage.stages.gpus import visible_gpus
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.graph_file import GraphError, load_graph
+from omnistage.stages.mps import inherited_share_problem
 from omnistage.stages.pick import pick_graph
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
@@ -148,6 +149,10 @@ def serve(
     except GraphError as error:
         raise fail(str(error)) from None
     for sentence in missing_gpus(graph):
+        raise fail(sentence)
+    if any(stage.gpus for stage in graph.stages.values()) and (
+        sentence := inherited_share_problem()
+    ):
         raise fail(sentence)
     if load_format is not None:
         graph = graph.with_engine(load_format=load_format.value)

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from omnistage.connectors import CONNECTORS, check_connector
 from omnistage.stages.kinds import KINDS
+from omnistage.stages.mps import SHARE, share_problem
 
 Option = int | float | str | bool
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
@@ -155,6 +156,14 @@ class StageSpec(Model):
         if type(share) not in (int, float) or not (math.isfinite(share) and 0 < share <= 1):
             message = f"{share!r} is no share of a GPU's memory: more than 0, at most 1"
             raise problem(message, MEMORY_SHARE)
+        return value
+
+    @field_validator("environment")
+    @classmethod
+    def _leaves_the_gpu_whole(cls, value: dict[str, Option]) -> dict[str, Option]:
+        message = share_problem(value)
+        if message:
+            raise problem(message, SHARE)
         return value
 
 
