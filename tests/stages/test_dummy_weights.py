@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from omnistage.stages import dummy_weights
 from omnistage.stages.dummy_weights import MATRIX_BOUND, fill_with_dummy_weights
 
 
@@ -37,6 +38,23 @@ def test_vectors_are_what_training_starts_from(name: str, value: float) -> None:
 def test_values_depend_on_the_name_alone() -> None:
     assert torch.equal(filled("a.weight", 3, 4), filled("a.weight", 3, 4))
     assert not torch.equal(filled("a.weight", 3, 4), filled("b.weight", 3, 4))
+
+
+def test_values_are_those_of_any_device_or_layout() -> None:
+    """Literal values: no device's generator has a part in them."""
+    expected = [[-0.009576, -0.024661, 0.033218], [0.010130, 0.020985, 0.024333]]
+    assert torch.allclose(filled("a.weight", 2, 3), torch.tensor(expected), atol=1e-6)
+    turned = torch.full((3, 2), 7.0).T
+    fill_with_dummy_weights([("a.weight", turned)])
+    assert torch.equal(turned, filled("a.weight", 2, 3))
+
+
+def test_values_of_a_large_parameter_do_not_depend_on_how_it_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = filled("a.weight", 37, 41)
+    monkeypatch.setattr(dummy_weights, "CHUNK", 100)
+    assert torch.equal(filled("a.weight", 37, 41), whole)
 
 
 @pytest.mark.parametrize(
