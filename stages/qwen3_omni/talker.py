@@ -5,11 +5,14 @@ import itertools
 import logging
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import vllm.envs
 from transformers import AutoConfig, GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.failure import RequestError
@@ -55,6 +58,22 @@ def request_options(
     )
 
 
+def generation_config_folder(codec_eos: int) -> Path:
+    """A folder with a talker's generation config; the model's own speaks of the thinker.
+
+    vLLM takes its EOS for every engine's, and with `min_tokens` writes to the logits at that id,
+    which the talker's logits do not have. The folder is the same at every start, because its name
+    is part of the key under which vLLM keeps compiled code.
+    """
+    folder = Path(vllm.envs.VLLM_CACHE_ROOT) / "omnistage" / f"talker-eos-{codec_eos}"
+    if not (folder / GENERATION_CONFIG_NAME).exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as made:  # another start may read meanwhile
+            GenerationConfig(eos_token_id=codec_eos).save_pretrained(made)
+            (Path(made) / GENERATION_CONFIG_NAME).replace(folder / GENERATION_CONFIG_NAME)
+    return folder
+
+
 class Talker(EngineStage):
     """One AsyncLLM whose requests wait for their inputs in its scheduler."""
 
@@ -80,7 +99,7 @@ class Talker(EngineStage):
         )
         options = {
             "skip_tokenizer_init": True,
-            "generation_config": self._write_generation_config(),
+            "generation_config": str(generation_config_folder(self._ids.codec_eos)),
             **ports.engine,
             "enable_prefix_caching": False,
         }
@@ -94,16 +113,6 @@ class Talker(EngineStage):
             "max_model_len": self._max_model_len,
             "commands": self._control.commands,
         }
-
-    def _write_generation_config(self) -> str:
-        """A folder with the talker's own: the model's speaks of the thinker.
-
-        vLLM takes its EOS for every engine's, and with `min_tokens` writes to the logits at that
-        id, which the talker's logits do not have.
-        """
-        self._folder = TemporaryDirectory(prefix="omnistage-talker-")
-        GenerationConfig(eos_token_id=self._ids.codec_eos).save_pretrained(self._folder.name)
-        return self._folder.name
 
     async def _warm_up(self) -> None:
         numbers = itertools.count()
@@ -223,8 +232,3 @@ class Talker(EngineStage):
     def _seed(self, request: Mapping[str, Any]) -> int | None:
         seed = request.get("seed")
         return None if seed is None else derived_seed(seed, self._ports.name)
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        await super().close()
-        self._folder.cleanup()
