@@ -37,7 +37,9 @@ class StageHealth(TypedDict):
     requests_total: int
     chunks_in: int
     chunks_out: int
+    nan_steps: int
     restarts: int
+    asleep: list[str]
     held: dict[str, int]
 
 

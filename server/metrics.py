@@ -101,13 +101,19 @@ class Present(Collector):
         up = GaugeMetricFamily("omnistage_stage_up", "Whether it is ready.", labels=labels)
         name = "omnistage_stage_requests_running"
         tasks = GaugeMetricFamily(name, "Requests in a stage.", labels=labels)
+        name = "omnistage_stage_requests_waiting"
+        seats = GaugeMetricFamily(name, "Requests waiting for a seat.", labels=labels)
+        name = "omnistage_stage_nan_steps"
+        nans = CounterMetricFamily(name, "Steps with a NaN among the logits.", labels=labels)
         name = "omnistage_stage_restarts"
         restarts = CounterMetricFamily(name, "How often it was started again.", labels=labels)
         for stage, link in self._orchestrator.stages.items():
             up.add_metric([stage], link.state is StageState.READY)
             tasks.add_metric([stage], link.counters["running"])
+            seats.add_metric([stage], link.counters["waiting"])
+            nans.add_metric([stage], link.counters["nan_steps"])
             restarts.add_metric([stage], link.generation - 1)
-        yield from (up, tasks, restarts)
+        yield from (up, tasks, seats, nans, restarts)
 
 
 class RequestCount:

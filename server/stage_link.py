@@ -38,7 +38,7 @@ class StageState(StrEnum):
     DEAD = "dead"
 
 
-COUNTERS = ("running", "waiting", "requests_total", "chunks_in", "chunks_out")
+COUNTERS = ("running", "waiting", "requests_total", "chunks_in", "chunks_out", "nan_steps")
 
 
 @dataclass(slots=True)

@@ -54,6 +54,7 @@ class StageWorker:
         self._cancelled: OrderedDict[str, None] = OrderedDict()
         self._num_requests = 0
         self._num_chunks_in = 0
+        self._has_told_nan = False
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._ports = self._make_ports(graph)
@@ -160,9 +161,13 @@ class StageWorker:
             await asyncio.sleep(ALIVE_INTERVAL_S)
 
     def _status(self) -> dict[str, Any]:
+        seen = self._ledger.read_seen()
+        if seen["nan_steps"] and not self._has_told_nan:
+            self._has_told_nan = True
+            logger.error("stage %s: NaN among the logits: its answers mean nothing", self._name)
         return {
             "running": len(self._tasks),
-            "waiting": 0,
+            **seen,
             "requests_total": self._num_requests,
             "chunks_in": self._num_chunks_in,
             "chunks_out": self._ports.num_chunks_out,

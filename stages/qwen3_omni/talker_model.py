@@ -32,6 +32,7 @@ from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
 from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.vllm import step
+from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.step import Started
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.transfer import to_device
@@ -94,6 +95,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         suppressed[config.codec_eos_token_id] = False
         self.register_buffer("suppressed", suppressed, persistent=False)
 
+        self._nan_watch = NanWatch.of_engine(vllm_config, device)
         self.table = table = StepTable(vllm_config, device)
         table.on_start, table.on_hidden = self._start_requests, self._take_hidden
         sizes = graph_sizes(vllm_config) if device.type == "cuda" else []
@@ -227,9 +229,11 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         }
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        """Logits of code 0, -inf for ids that are no code."""
+        """Logits of code 0, -inf for ids that are no code; steps with a NaN are counted."""
         logits = self.logits_processor(self.codec_head, hidden_states)
         if logits is not None:
+            if self._nan_watch is not None:
+                self._nan_watch.look(logits)
             logits = logits.masked_fill(self.suppressed, float("-inf"))
         return logits
 

@@ -18,6 +18,7 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from omnistage.stages.qwen3_omni.rope import Grid, rope_positions
+from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.tap import Tap
 
@@ -40,6 +41,7 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
+        self._nan_watch = NanWatch.of_engine(vllm_config, torch.get_default_device())
         if vllm_config.kv_transfer_config is not None:
             self._add_tap(vllm_config)
 
@@ -79,6 +81,13 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
                 grids.append(Grid(offset, size, data["t_factor"]))
         positions = rope_positions(len(input_tokens), grids)
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
+        """As the in-tree class; steps with a NaN are counted."""
+        logits: torch.Tensor | None = super().compute_logits(hidden_states)
+        if self._nan_watch is not None and logits is not None:
+            self._nan_watch.look(logits)
+        return logits
 
     def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
         """As the in-tree class; the tapped rows go to the table's lines."""

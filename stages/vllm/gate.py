@@ -25,12 +25,19 @@ QUEUES = ("waiting", "skipped_waiting")
 class _Gate:
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         output = self._schedule(*args, **kwargs)
+        scheduler: Any = self
+        gate = scheduler.connector.scheduler_half
         if output.scheduled_new_reqs or output.finished_req_ids:
-            scheduler: Any = self
             pool = scheduler.kv_cache_manager.block_pool
             in_use = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one is a null block
-            scheduler.connector.scheduler_half.count_blocks(in_use)
+            gate.count_blocks(in_use)
+        is_full = len(scheduler.running) >= scheduler.max_num_running_reqs
+        gate.count_waiting(sum(map(len, self._waiting())) if is_full else 0)
         return output
+
+    def _waiting(self) -> list[Any]:
+        """The queues in which requests wait to be run."""
+        return [queue for name in QUEUES if (queue := getattr(self, name, None))]
 
     def _schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         scheduler: Any = self
@@ -38,7 +45,7 @@ class _Gate:
         gate.collect()
         running = scheduler.running
         held = [request for request in running if not gate.can_run(request)]
-        waiting = [queue for name in QUEUES if (queue := getattr(scheduler, name, None))]
+        waiting = self._waiting()
         if not held and (running or not waiting):
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         if len(held) == len(running) and not gate.is_any_ready(chain.from_iterable(waiting)):

@@ -1,4 +1,4 @@
-"""What an engine holds for requests, as counts that its stage's process can read: to find leaks."""
+"""Counts of an engine that its stage's process can read: what it holds, and what it saw."""
 
 import mmap
 import struct
@@ -18,27 +18,43 @@ class Held(IntEnum):
     CREDITS = 4  # requests that hold credit or a backlog of the edge downstream
 
 
+class Seen(IntEnum):
+    """What else is counted, after what is held; no leak if it is not zero."""
+
+    WAITING = len(Held)  # requests that wait for a seat: all of the engine's are taken
+    NAN_STEPS = WAITING + 1  # steps with a NaN among the logits
+
+
+NUM_WORDS = len(Held) + len(Seen)
+
+
 class Ledger:
     """Counts in a file in memory, made by whoever opens it first."""
 
     def __init__(self, path: Path) -> None:
         with path.open("a+b") as file:
-            file.truncate(WORD.size * len(Held))
+            file.truncate(WORD.size * NUM_WORDS)
             self._map = mmap.mmap(file.fileno(), 0)
 
-    def write(self, what: Held, count: int) -> None:
+    def write(self, what: Held | Seen, count: int) -> None:
         """Set one count."""
         WORD.pack_into(self._map, WORD.size * what, count)
 
     def read(self) -> dict[str, int]:
-        """All counts by name, in lower case."""
-        return {
-            what.name.lower(): WORD.unpack_from(self._map, WORD.size * what)[0] for what in Held
-        }
+        """What is held, by name in lower case."""
+        return {what.name.lower(): self._count(what) for what in Held}
+
+    def read_seen(self) -> dict[str, int]:
+        """What was seen, by name in lower case."""
+        return {what.name.lower(): self._count(what) for what in Seen}
+
+    def _count(self, what: Held | Seen) -> int:
+        count: int = WORD.unpack_from(self._map, WORD.size * what)[0]
+        return count
 
     def clear(self) -> None:
         """Set all counts to zero."""
-        for what in Held:
+        for what in (*Held, *Seen):
             self.write(what, 0)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
-from omnistage.stages.vllm.ledger import Held, Ledger
+from omnistage.stages.vllm.ledger import Held, Ledger, Seen
 from omnistage.stages.vllm.ports import BlockedQuery, exporter_of
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
@@ -117,6 +117,11 @@ class SchedulerHalf:
         """KV cache blocks in use."""
         if self._ledger is not None:
             self._ledger.write(Held.BLOCKS, num_blocks)
+
+    def count_waiting(self, num_requests: int) -> None:
+        """Requests that wait because every seat is taken."""
+        if self._ledger is not None:
+            self._ledger.write(Seen.WAITING, num_requests)
 
     # What a step is made of
 

@@ -84,6 +84,7 @@ class FakeStage:
         self.seen: list[Chunk] = []
         self.cancelled: list[str] = []
         self.num_sent = 0
+        self.num_nan_steps = 0
         self.on_stop: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -185,6 +186,7 @@ class FakeStage:
             "running": len(self.tasks),
             "waiting": 0,
             "requests_total": len(self.seen),
+            "nan_steps": self.num_nan_steps,
         }
         meta |= {"chunks_in": len(self.seen), "chunks_out": self.num_sent}
         meta |= {"held": {"tasks": len(self.tasks)}}

@@ -15,6 +15,10 @@ class Half:
     def __init__(self) -> None:
         self.ready: set[str] = set()
         self.num_waits = 0
+        self.num_waiting = 0
+
+    def count_waiting(self, num_requests: int) -> None:
+        self.num_waiting = num_requests
 
     def collect(self) -> None:
         pass
@@ -75,3 +79,17 @@ def test_a_held_request_neither_runs_nor_gives_its_place_away() -> None:
     assert scheduler.seen == [(["b"], 1)]
     assert [one.request_id for one in scheduler.running] == ["a", "b"]
     assert scheduler.max_num_running_reqs == 2
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+def test_requests_wait_for_a_seat_only_while_all_are_taken(queue: str) -> None:
+    scheduler = GatedQueues()
+    half = scheduler.connector.scheduler_half
+    half.ready |= {"a", "b"}
+    setattr(scheduler, queue, [request("c"), request("d"), request("e")])
+    scheduler.running = [request("a"), request("b")]
+    scheduler.schedule()
+    assert half.num_waiting == 3
+    scheduler.running = [request("a")]
+    scheduler.schedule()
+    assert half.num_waiting == 0

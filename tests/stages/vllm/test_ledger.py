@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from omnistage.stages.vllm.ledger import Held, Ledger
+from omnistage.stages.vllm.ledger import Held, Ledger, Seen
 
 
 def test_what_one_writes_the_other_reads(tmp_path: Path) -> None:
@@ -16,7 +16,10 @@ def test_what_one_writes_the_other_reads(tmp_path: Path) -> None:
         "streams": 0,
         "credits": 0,
     }
+    writer.write(Seen.WAITING, 2)
+    assert reader.read_seen() == {"waiting": 2, "nan_steps": 0}
     reader.clear()
     assert not any(writer.read().values())
+    assert not any(writer.read_seen().values())
     writer.close()
     reader.close()
