@@ -36,11 +36,12 @@ class Delta(Struct):
     audio: Sound | None = None
     images: list[Part] | None = None
 
-    def has_text(self, is_sound: bool) -> bool:
-        """Whether there is anything to read; content that is sound is not."""
+    def text(self, is_sound: bool) -> str:
+        """What there is to read, all of it; content that is sound is not."""
         content = self.content if isinstance(self.content, str) and not is_sound else None
         transcript = self.audio.transcript if self.audio else None
-        return bool(content or transcript or self.reasoning or self.reasoning_content)
+        parts = (self.reasoning or self.reasoning_content, content, transcript)
+        return "".join(part for part in parts if part)
 
     def sound(self, is_sound: bool) -> str | None:
         """Base64 of a piece of sound."""

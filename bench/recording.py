@@ -13,6 +13,23 @@ class AnswerError(ValueError):
 
 
 @dataclass(slots=True)
+class Repeats:
+    """Looks for a model that says one thing again and again, as one whose logits are NaN does."""
+
+    longest: int = 0  # how often the same came in a row
+    _last: str = ""
+    _count: int = 0
+
+    def take(self, text: str) -> None:
+        """Add a piece of text: usually a token; each character of a longer run of one counts."""
+        same = text if len(set(text)) > 1 else text[0]
+        times = 1 if same == text else len(text)
+        self._count = self._count + times if same == self._last else times
+        self._last = same
+        self.longest = max(self.longest, self._count)
+
+
+@dataclass(slots=True)
 class Recording:
     """What has come of the answer to a request sent at `start_s`; samples count from there."""
 
@@ -24,6 +41,7 @@ class Recording:
     timeline: dict[str, float] = field(default_factory=dict)
     is_finished: bool = False
     _meter: AudioMeter = field(default_factory=AudioMeter)
+    _repeats: Repeats = field(default_factory=Repeats)
 
     def take(self, event: Event, at_s: float) -> None:
         """Add one event; raises AnswerError if it is an error, AudioError if it cannot be timed."""
@@ -38,8 +56,10 @@ class Recording:
             delta = choice.delta or choice.message
             if delta is None:
                 continue
-            if delta.has_text(is_sound):
+            text = delta.text(is_sound)
+            if text:
                 self.text_arrivals_s.append(arrival_s)
+                self._repeats.take(text)
             duration_s = self._meter.duration_s(delta.sound(is_sound) or "")
             if duration_s > 0:
                 self.packets.append(Packet(arrival_s, duration_s))
@@ -70,6 +90,7 @@ class Recording:
             text_arrivals_s=tuple(self.text_arrivals_s),
             packets=tuple(self.packets),
             num_images=self.num_images,
+            longest_repeat=self._repeats.longest,
             prompt_tokens=self.usage.prompt_tokens,
             completion_tokens=self.usage.completion_tokens,
             timeline_s=self.timeline,

@@ -20,6 +20,7 @@ class Sample(BaseModel, frozen=True):
     text_arrivals_s: tuple[float, ...] = ()
     packets: tuple[Packet, ...] = ()
     num_images: int = 0
+    longest_repeat: int = 0  # how often the same piece of text came in a row
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     text_tokens: int | None = None

@@ -60,6 +60,7 @@ OVERVIEW_RATES = {
     "images": "images/s",
 }
 LATE_CLIENT_S = 0.005
+SUSPICIOUS_REPEAT = 8
 
 
 def load_of(level: Level) -> str:
@@ -132,6 +133,13 @@ def complaints(level: Level) -> list[str]:
     """What a reader of the figures must know."""
     counted = Counter(level.errors)
     lines = [f"{count} failed: {message}" for message, count in counted.most_common()]
+    repeating = [one for one in level.answered if one.longest_repeat >= SUSPICIOUS_REPEAT]
+    if repeating:
+        lines.append(
+            f"{len(repeating)} of {len(level.answered)} answers repeat one token "
+            f"{SUSPICIOUS_REPEAT} times and more, as a model does whose numbers are NaN: "
+            "these figures may mean nothing"
+        )
     lag = level.client_lag_s
     if lag is not None and lag.p95 > LATE_CLIENT_S:
         late = f"{lag.p95 * MS:.0f} ms late (p95), with {level.client_cpu:.0%} of a core"

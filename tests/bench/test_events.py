@@ -48,12 +48,12 @@ def test_text_is_content_a_transcript_or_reasoning() -> None:
         {"reasoning_content": "a"},
     ]
     silent: list[dict[str, Any]] = [{"content": ""}, {"content": None}, {"audio": {"data": "A"}}]
-    assert all(delta(**fields).has_text(is_sound=False) for fields in told)
-    assert not any(delta(**fields).has_text(is_sound=False) for fields in silent)
+    assert all(delta(**fields).text(is_sound=False) for fields in told)
+    assert not any(delta(**fields).text(is_sound=False) for fields in silent)
 
 
 def test_content_that_is_sound_is_no_text() -> None:
-    assert not delta(content="AAAA").has_text(is_sound=True)
+    assert not delta(content="AAAA").text(is_sound=True)
     assert delta(content="AAAA").sound(is_sound=True) == "AAAA"
     assert delta(content="AAAA").sound(is_sound=False) is None
     assert delta(audio={"data": "BBBB"}).sound(is_sound=False) == "BBBB"

@@ -55,3 +55,10 @@ def test_errors_are_counted_and_a_late_client_is_said() -> None:
     said = complaints(level(2, SPOKEN, FAILED, FAILED, lag_s=0.25))
     assert said[0] == "2 failed: no slot"
     assert said[1].startswith("the client woke 250 ms late (p95), with 50% of a core")
+
+
+def test_answers_that_repeat_one_token_are_said() -> None:
+    broken = SPOKEN.model_copy(update={"longest_repeat": 8})
+    (line,) = complaints(level(4, SPOKEN, broken, broken))
+    assert line.startswith("2 of 3 answers repeat one token 8 times and more")
+    assert complaints(level(4, SPOKEN.model_copy(update={"longest_repeat": 7}))) == []
