@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm chaos soak exact image-speed serve check
+.PHONY: venv demo test test-vllm chaos soak exact gpu image-speed serve check
 
 venv: $(STAMP)
 
@@ -34,6 +34,9 @@ soak: venv
 
 exact: venv
 	PYTHONPATH=tests $(BIN)/python tests/exact.py $(ARGS)
+
+gpu: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

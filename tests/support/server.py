@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
-START_S = 240.0
+START_S = 600.0
 STOP_S = 60.0
 
 
