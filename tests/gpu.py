@@ -119,7 +119,9 @@ def reference_graph(graph: dict[str, Any], folder: Path) -> Path:
     """The same stages and sizes, without graphs or compiled kernels."""
     stages = {name: dict(stage) for name, stage in graph["stages"].items()}
     for stage in stages.values():
-        stage.pop("environment", None)
+        environment = {**stage.get("environment", {})}
+        environment.pop(SHARE, None)
+        stage["environment"] = environment
         if stage["kind"].split(".")[-1] in ("thinker", "talker"):
             engine = {**stage["engine"], "enforce_eager": True}
             engine.pop("compilation_config", None)
