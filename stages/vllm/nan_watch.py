@@ -16,7 +16,7 @@ class NanWatch:
         self._ledger = Ledger(ledger)
         is_cuda = device.type == "cuda"
         self._count = torch.zeros((), dtype=torch.int64, device=device)
-        self._host = torch.zeros((), dtype=torch.int64, pin_memory=is_cuda)
+        self._host = torch.zeros((), dtype=torch.int64, device="cpu", pin_memory=is_cuda)
         self._told = 0
 
     @classmethod
