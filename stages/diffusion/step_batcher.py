@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from omnistage.stages.diffusion.components import modules_in
 from omnistage.stages.diffusion.compute_threads import ComputeThreads, run_here
 from omnistage.stages.diffusion.hidden_state import HiddenState
 from omnistage.stages.diffusion.job import Job, wait_for_turn
@@ -27,6 +28,7 @@ from omnistage.stages.diffusion.learning import first_calls, learn
 from omnistage.stages.diffusion.order import Order
 from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.side_lane import Errand, SideLane, lend
+from omnistage.stages.diffusion.stopping import Checkpoints
 from omnistage.stages.diffusion.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.targets import Denoiser, joined, outcomes
 
@@ -62,6 +64,7 @@ class StepBatcher:
         self._orders: list[Order[Any]] = []
         self._numbers = itertools.count()
         self._num_forwards = 0
+        self._num_errands = 0
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
         self._changed = threading.Condition()
         self._is_closed = False
@@ -80,6 +83,8 @@ class StepBatcher:
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
             self._switchboard.connect(self._denoisers[name], "forward", target, wait_for_turn)
+        parts = [*self._denoisers.values(), *(part for _, part in modules_in(pipeline))]
+        self._checkpoints = Checkpoints(parts, self._device)
         self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
         self._thread.start()
 
@@ -101,10 +106,21 @@ class StepBatcher:
         return job
 
     def cancel(self, job: Job) -> None:
-        """End a request before its next step; its result raises CancelledError."""
+        """End a request; its result raises CancelledError.
+
+        What is computed for it ends at the next module, unless others share it.
+        """
         with self._changed:
-            job.is_cancelled = True
+            job.cancel()
             self._changed.notify()
+
+    @property
+    def progress(self) -> int | None:
+        """A number that grows as long as what runs gets on; None: nothing runs."""
+        is_lane_busy = self._lane is not None and self._lane.busy.locked()
+        if not (self._jobs or self._new or is_lane_busy):
+            return None
+        return self._checkpoints.num_passed + self._num_forwards + self._num_errands
 
     def ping(self) -> "Future[None]":
         """Done when the engine's thread is between two steps."""
@@ -127,7 +143,7 @@ class StepBatcher:
         with self._changed:
             self._is_closed = True
             for job in (*self._jobs, *self._new):
-                job.is_cancelled = True
+                job.cancel()
             self._changed.notify()
         self._thread.join()
         if self._lane is not None:
@@ -135,6 +151,7 @@ class StepBatcher:
         if self._threads is not None:
             self._threads.close()
         self._switchboard.close()
+        self._checkpoints.close()
 
     def _learned(self, once: Mapping[str, Any], twice: Mapping[str, Any]) -> dict[str, Denoiser]:
         first = first_calls(self._pipeline, self._denoisers, once)
@@ -155,6 +172,7 @@ class StepBatcher:
         """In the lane's thread."""
         with self._changed:
             self._done.append(errand)
+            self._num_errands += 1
             self._changed.notify()
 
     # The engine's thread
