@@ -38,6 +38,7 @@ class StageHealth(TypedDict):
     chunks_in: int
     chunks_out: int
     restarts: int
+    ended_by: str
     held: dict[str, int]
 
 

@@ -282,11 +282,16 @@ class Orchestrator:
                     return await flight.queue.get()
             except TimeoutError:
                 if flight.due_at[kind] <= self._now():
-                    raise self._overdue(kind) from None
+                    raise self._overdue(flight, kind) from None
         return flight.queue.get_nowait()
 
-    def _overdue(self, kind: str) -> ApiError:
+    def _overdue(self, flight: InFlight, kind: str) -> ApiError:
         stage = self.graph.outputs[kind]
+        deadlines = self.graph.deadlines
+        for link in flight.path:  # whichever of them does not get on
+            link.miss(
+                deadlines.next_chunk_s if kind in flight.first_at else deadlines.first_chunk_s
+            )
         logger.error("stage %s: no %s in time", stage, kind)
         return ApiError(504, f"Stage {stage} sent no {kind} in time.", code="stage_timeout")
 

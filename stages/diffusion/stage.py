@@ -162,6 +162,11 @@ class DiffusionStage:
         """Adapters, caches, weights, profiles."""
         return await self._control.obey(command, arguments)
 
+    @property
+    def progress(self) -> int | None:
+        """How many modules and steps were computed; None: none is."""
+        return self._engine.progress
+
     async def alive(self) -> None:
         """A question that only the engine's thread can answer."""
         await awaited(self._engine.ping())

@@ -20,7 +20,7 @@ def test_health_lists_the_stages(client: httpx.Client) -> None:
     stages = client.get("/health").json()["stages"]
     assert set(stages) == {"thinker", "talker", "code2wav"}
     keys = {"state", "generation", "running", "waiting"}
-    keys |= {"requests_total", "chunks_in", "chunks_out", "restarts", "asleep", "held"}
+    keys |= {"requests_total", "chunks_in", "chunks_out", "restarts", "ended_by", "asleep", "held"}
     for stage in stages.values():
         assert set(stage) == keys
         assert stage["state"] == "ready"

@@ -1,7 +1,7 @@
 """Stages that answer from a script, in this process, over the channels of real ones."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,7 @@ class FakeStage:
         self.seen: list[Chunk] = []
         self.cancelled: list[str] = []
         self.num_sent = 0
+        self.progress: Iterator[int] | None = None  # what it tells, if it computes
         self.on_stop: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -136,6 +137,8 @@ class FakeStage:
     async def _live(self) -> None:
         while True:
             self.outputs.send(Chunk("", "alive", 0, {}, {}))
+            if self.progress is not None:
+                self._tell()
             await asyncio.sleep(ALIVE_INTERVAL_S)
 
     # The channel protocol
@@ -188,6 +191,7 @@ class FakeStage:
         }
         meta |= {"chunks_in": len(self.seen), "chunks_out": self.num_sent}
         meta |= {"held": {"tasks": len(self.tasks)}}
+        meta |= {"progress": None if self.progress is None else next(self.progress)}
         self.outputs.send(Chunk("", "status", 0, {}, meta))
 
     async def answer(
