@@ -33,6 +33,7 @@ from omnistage.server.request import Output, Request, output_of
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.supervisor import Supervisor
 from omnistage.server.timeline import GATEWAY
+from omnistage.server.work_check import check_work
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -226,9 +227,11 @@ class Orchestrator:
 
     async def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of one request as they come; closing it early cancels the request."""
+        path = self.admit(request.outputs)
+        check_work(request, path)
         now = self._now()
         due_at = dict.fromkeys(request.outputs, now + self.graph.deadlines.first_chunk_s)
-        flight = InFlight(request, self.admit(request.outputs), now, due_at)
+        flight = InFlight(request, path, now, due_at)
         self._in_flight[request.id] = flight
         try:
             self._open(request)

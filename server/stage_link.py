@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.work import WorkBound
 
 
 class StageHandle(Protocol):
@@ -56,6 +57,7 @@ class StageLink:
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
+    work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
     asleep: tuple[str, ...] = ()  # what of it sleeps
     progress: int | None = None  # of what it computes; None: it computes nothing, or does not say
@@ -75,6 +77,7 @@ class StageLink:
             self.ready_at = self.alive_at
             self.speakers = tuple(chunk.meta.get("speakers", ()))
             self.commands = dict(chunk.meta.get("commands", {}))
+            self.work = WorkBound.of(chunk.meta.get("work", {}))
         elif chunk.kind == "alive":
             self.hear_life()
         else:

@@ -16,6 +16,7 @@ from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -28,7 +29,8 @@ from omnistage.stages.diffusion.learning import first_calls, learn
 from omnistage.stages.diffusion.order import Order
 from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.side_lane import Errand, SideLane, lend
-from omnistage.stages.diffusion.stopping import Checkpoints
+from omnistage.stages.diffusion.speed import Speed, Stopwatch, Trials
+from omnistage.stages.diffusion.stopping import Checkpoints, is_compiled
 from omnistage.stages.diffusion.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.targets import Denoiser, joined, outcomes
 
@@ -48,12 +50,14 @@ class StepBatcher:
         max_batch: int = MAX_BATCH,
         has_side_lane: bool = True,
         denoisers: Mapping[str, torch.nn.Module] | None = None,
+        measures_speed: bool = False,
     ) -> None:
         """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
 
         How calls may be merged is learned from them. Without a side lane encoders and decoders run
         between steps: for modules that cannot be on the device together. `denoisers`: by dotted
-        name; None: those that are found. Raises ValueError for a pipeline without one.
+        name; None: those that are found. To measure its `speed` takes a few more short calls.
+        Raises ValueError for a pipeline without a denoiser.
         """
         self._pipeline = pipeline
         self._max_batch = max_batch
@@ -75,7 +79,8 @@ class StepBatcher:
         is_cpu = self._device.type == "cpu" and has_side_lane
         self._threads = ComputeThreads() if is_cpu else None
         self._compute = run_here if self._threads is None else self._threads.run
-        targets = self._compute(partial(self._learned, once, twice))
+        self.speed: Speed | None = None  # if it is measured and could be told
+        targets = self._compute(partial(self._learned, once, twice, measures_speed))
         self._lane: SideLane | None = None
         if has_side_lane:
             self._lane = SideLane(self._take_back, self._device, self._compute)
@@ -153,9 +158,20 @@ class StepBatcher:
         self._switchboard.close()
         self._checkpoints.close()
 
-    def _learned(self, once: Mapping[str, Any], twice: Mapping[str, Any]) -> dict[str, Denoiser]:
-        first = first_calls(self._pipeline, self._denoisers, once)
-        second = first_calls(self._pipeline, self._denoisers, twice)
+    def _learned(
+        self, once: Mapping[str, Any], twice: Mapping[str, Any], measures_speed: bool
+    ) -> dict[str, Denoiser]:
+        watch = Stopwatch(self._pipeline, self._denoisers, self._device)
+        with watch.timed() as took_once:
+            first = first_calls(self._pipeline, self._denoisers, once)
+        with watch.timed() as took_twice:
+            second = first_calls(self._pipeline, self._denoisers, twice)
+        warm_up = took_once()
+        if measures_speed and warm_up is not None:
+            self.speed = warm_up.best(took_twice())
+            modules = chain(*(module.modules() for module in self._denoisers.values()))
+            if not any(map(is_compiled, modules)):  # each size would be compiled
+                self.speed = Trials(self._pipeline, once, watch).speed(self.speed)
         if not first:
             names = ", ".join(self._denoisers)
             raise ValueError(f"the pipeline did not call its denoiser: {names}")

@@ -75,9 +75,14 @@ class Checkpoints:
             hook.remove()
 
 
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether it runs as one compiled function."""
+    return getattr(module, "_compiled_call_impl", None) is not None
+
+
 def modules_below(part: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """What a part is made of, without what is compiled."""
     for child in part.children():
-        if getattr(child, "_compiled_call_impl", None) is None:
+        if not is_compiled(child):
             yield child
             yield from modules_below(child)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -75,6 +75,8 @@ class FakeGraph:
 class FakeStage:
     """One stage: takes requests and cancels, tells its status."""
 
+    work: ClassVar[Mapping[str, Any]] = {}  # what a request may ask it for
+
     def __init__(self, name: str, connector: Connector, graph: FakeGraph) -> None:
         self.name = name
         self.graph = graph
@@ -115,7 +117,7 @@ class FakeStage:
             "seconds": 0.1,
             "speakers": SPEAKERS if self.name == "talker" else [],
         }
-        meta |= {"max_model_len": 128, "commands": self.graph.commands}
+        meta |= {"max_model_len": 128, "commands": self.graph.commands, "work": self.work}
         self.outputs.send(Chunk("", "ready", 0, {}, meta))
 
     def die(self, how: str) -> None:
@@ -377,6 +379,8 @@ class FakeCode2Wav(FakeStage):
 
 class FakeCamera(FakeStage):
     """Makes frames of one grey each, every one lighter by 40 than the one before."""
+
+    work: ClassVar[Mapping[str, Any]] = {"max_megapixels": 0.1, "reason": "its camera"}
 
     async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
         body = meta["body"]
