@@ -39,6 +39,7 @@ class StageHealth(TypedDict):
     chunks_out: int
     nan_steps: int
     restarts: int
+    ended_by: str
     asleep: list[str]
     held: dict[str, int]
 

@@ -33,6 +33,7 @@ from omnistage.server.request import Output, Request, output_of
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.supervisor import Supervisor
 from omnistage.server.timeline import GATEWAY
+from omnistage.server.work_check import check_work
 from omnistage.stages.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -226,9 +227,11 @@ class Orchestrator:
 
     async def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of one request as they come; closing it early cancels the request."""
+        path = self.admit(request.outputs)
+        check_work(request, path)
         now = self._now()
         due_at = dict.fromkeys(request.outputs, now + self.graph.deadlines.first_chunk_s)
-        flight = InFlight(request, self.admit(request.outputs), now, due_at)
+        flight = InFlight(request, path, now, due_at)
         self._in_flight[request.id] = flight
         try:
             self._open(request)
@@ -282,11 +285,16 @@ class Orchestrator:
                     return await flight.queue.get()
             except TimeoutError:
                 if flight.due_at[kind] <= self._now():
-                    raise self._overdue(kind) from None
+                    raise self._overdue(flight, kind) from None
         return flight.queue.get_nowait()
 
-    def _overdue(self, kind: str) -> ApiError:
+    def _overdue(self, flight: InFlight, kind: str) -> ApiError:
         stage = self.graph.outputs[kind]
+        deadlines = self.graph.deadlines
+        for link in flight.path:  # whichever of them does not get on
+            link.miss(
+                deadlines.next_chunk_s if kind in flight.first_at else deadlines.first_chunk_s
+            )
         logger.error("stage %s: no %s in time", stage, kind)
         return ApiError(504, f"Stage {stage} sent no {kind} in time.", code="stage_timeout")
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.work import WorkBound
 
 
 class StageHandle(Protocol):
@@ -56,8 +57,12 @@ class StageLink:
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
+    work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
     asleep: tuple[str, ...] = ()  # what of it sleeps
+    progress: int | None = None  # of what it computes; None: it computes nothing, or does not say
+    stuck_at: float | None = None  # when a request became overdue, if it has not got on since
+    stuck_limit_s: float = 0.0
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     held: dict[str, int] = field(default_factory=dict)
 
@@ -72,15 +77,28 @@ class StageLink:
             self.ready_at = self.alive_at
             self.speakers = tuple(chunk.meta.get("speakers", ()))
             self.commands = dict(chunk.meta.get("commands", {}))
+            self.work = WorkBound.of(chunk.meta.get("work", {}))
         elif chunk.kind == "alive":
             self.hear_life()
         else:
             self.counters = {name: int(chunk.meta[name]) for name in COUNTERS}
             self.held = dict(chunk.meta["held"])
+            self._hear_progress(chunk.meta.get("progress"))
 
     def hear_life(self) -> None:
         """It was alive just now."""
         self.alive_at = asyncio.get_running_loop().time()
+
+    def _hear_progress(self, progress: int | None) -> None:
+        if progress is None or progress != self.progress:
+            self.stuck_at = None
+        self.progress = progress
+
+    def miss(self, limit_s: float) -> None:
+        """A request of it waited for longer than `limit_s`: it has that long again to get on."""
+        if self.progress is not None and self.stuck_at is None:
+            self.stuck_at = asyncio.get_running_loop().time()
+            self.stuck_limit_s = limit_s
 
     def begin_next_generation(self) -> None:
         """It starts again, with nothing of what it had."""
@@ -91,6 +109,7 @@ class StageLink:
         self.asleep = ()
         self.counters = dict.fromkeys(COUNTERS, 0)
         self.held = {}
+        self.progress = self.stuck_at = None
 
     @property
     def served_s(self) -> float:
@@ -105,6 +124,7 @@ class StageLink:
             "generation": self.generation,
             **self.counters,
             "restarts": self.generation - 1,
+            "ended_by": self.ended_by,
             "asleep": list(self.asleep),
             "held": self.held,
         }

@@ -11,6 +11,7 @@ from omnistage.stages.graph import Deadlines
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY_S, MAX_DELAY_S = 1.0, 30.0
+STUCK_INTERVAL_S = 1.0  # how often a stage that is late is looked at
 STEADY_S = 60.0  # a stage that served for so long is in no crash loop
 READY_GRACE_S = 10.0
 LOADING_GRACE_S = 0.5  # a stage that loads does not hear us
@@ -98,17 +99,19 @@ class Supervisor:
         """How it ended: by itself, or by us because it hung."""
         ending = asyncio.create_task(self._handle.wait())
         hanging = asyncio.create_task(self._hang())
+        sticking = asyncio.create_task(self._stick())
+        waits = (ending, hanging, sticking)
         try:
-            await asyncio.wait({ending, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
                 return ending.result()
             self._handle.kill()
             await ending
-            return hanging.result()
+            return hanging.result() if hanging.done() else sticking.result()
         finally:
-            ending.cancel()
-            hanging.cancel()
-            await asyncio.gather(ending, hanging, return_exceptions=True)
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
 
     async def _hang(self) -> str:
         """Returns, with the reason, when the stage has been silent for too long."""
@@ -124,3 +127,12 @@ class Supervisor:
                 return f"{said} for {limit_s:g} s"
             # A stage that becomes ready meanwhile has less time from then on.
             await asyncio.sleep(min(left_s, self._deadlines.hang_s))
+
+    async def _stick(self) -> str:
+        """Returns, with the reason, when the stage is late and what it computes does not get on."""
+        link = self._link
+        loop = asyncio.get_running_loop()
+        while True:
+            if link.stuck_at is not None and loop.time() >= link.stuck_at + link.stuck_limit_s:
+                return f"no progress for {link.stuck_limit_s:g} s after a request was overdue"
+            await asyncio.sleep(STUCK_INTERVAL_S)

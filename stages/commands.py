@@ -31,6 +31,11 @@ class Commands:
         self._is_busy.set()
         task.add_done_callback(self._forget)
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is obeyed."""
+        return self._is_busy.is_set()
+
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not self._running:

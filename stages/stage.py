@@ -35,6 +35,15 @@ class TakesChunks(Protocol):
 
 
 @runtime_checkable
+class TellsProgress(Protocol):
+    """A stage that says whether what it computes gets on."""
+
+    @property
+    def progress(self) -> int | None:
+        """A number that grows as long as it does; None: it computes nothing."""
+
+
+@runtime_checkable
 class TakesCommands(Protocol):
     """A stage that is controlled while it runs.
 

@@ -26,7 +26,7 @@ from omnistage.stages.failure import RequestError
 from omnistage.stages.gpus import gpu_environment
 from omnistage.stages.graph import Edge, StageGraph
 from omnistage.stages.kinds import KINDS
-from omnistage.stages.stage import Downstream, Stage, StagePorts
+from omnistage.stages.stage import Downstream, Stage, StagePorts, TellsProgress
 from omnistage.stages.vllm.ledger import Ledger
 from omnistage.stages.vllm.ports import Port
 
@@ -172,7 +172,14 @@ class StageWorker:
             "chunks_in": self._num_chunks_in,
             "chunks_out": self._ports.num_chunks_out,
             "held": self._held(),
+            "progress": self._progress(),
         }
+
+    def _progress(self) -> int | None:
+        """Of what requests wait for: a command has a deadline of its own."""
+        if self._commands.is_busy or not isinstance(self._stage, TellsProgress):
+            return None
+        return self._stage.progress
 
     def _held(self) -> dict[str, int]:
         """What requests hold here and in the engine; all zero when there is none."""

@@ -9,6 +9,7 @@ import torch
 from omnistage.stages.diffusion.tasks import arguments_of
 from omnistage.stages.diffusion.videos import counted
 from omnistage.stages.failure import RequestError
+from omnistage.stages.work import SHARE_OF_STEPS
 
 # Fields of a request that are arguments of a pipeline, if it has them.
 FIELDS = (
@@ -22,8 +23,6 @@ FIELDS = (
     "num_frames",
 )
 STEPS = "num_inference_steps"
-# Of the steps that a pipeline takes by default.
-SHARE_OF_STEPS = {"low": 0.4, "medium": 0.7}
 
 
 def call_arguments(

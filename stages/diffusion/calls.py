@@ -3,13 +3,14 @@
 import copy
 import inspect
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers.cache_utils import Cache
 
 from omnistage.stages.diffusion.setting import DEFAULT, Setting
+from omnistage.stages.diffusion.stopping import Stop
 from omnistage.stages.diffusion.torch_modes import TorchModes
 
 Arguments = Mapping[str, Any]
@@ -25,7 +26,8 @@ class Call:
     """One call, and what decides which others may share its forward.
 
     `arguments` are by name, those in dicts by `name.key`. `key`: equal for calls that may be one
-    but for the values that they must share; None: it runs alone. `size`: its rows.
+    but for the values that they must share; None: it runs alone. `size`: its rows. `stop`: its
+    request's.
     """
 
     target: Any
@@ -34,6 +36,7 @@ class Call:
     size: int = 1
     key: Hashable | None = None
     setting: Setting = DEFAULT
+    stop: Stop = field(default_factory=Stop)
 
 
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:

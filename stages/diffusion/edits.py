@@ -8,11 +8,11 @@ import numpy.typing as npt
 from PIL import Image
 
 from omnistage.stages.diffusion.tasks import arguments_of
+from omnistage.stages.work import fitting_size
 
 Pixels = npt.NDArray[np.uint8]
 
 WARM_UP_SIZE = (64, 64)
-SIDE_STEP, MAX_SIDE = 16, 4096
 
 
 def pictures_for_warm_up(pipeline: Any) -> dict[str, Image.Image]:
@@ -39,13 +39,3 @@ def picture_arguments(
         width, height = fitting_size(*pictures[0].size)
         arguments |= {"width": width, "height": height}
     return arguments
-
-
-def fitting_size(width: int, height: int) -> tuple[int, int]:
-    """The nearest size below that pipelines make."""
-    scale = min(1.0, MAX_SIDE / max(width, height))
-    return _rounded(width * scale), _rounded(height * scale)
-
-
-def _rounded(side: float) -> int:
-    return max(SIDE_STEP, int(side) // SIDE_STEP * SIDE_STEP)

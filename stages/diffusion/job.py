@@ -6,19 +6,16 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from greenlet import GreenletExit, getcurrent
+from greenlet import getcurrent
 
 from omnistage.stages.diffusion.calls import Arguments, Call
 from omnistage.stages.diffusion.hidden_state import HiddenState
 from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.side_lane import Errand
-from omnistage.stages.diffusion.switchboard import RequestGreenlet, current_setting
+from omnistage.stages.diffusion.stopping import Cancelled, Stop, Stopped, stoppable
+from omnistage.stages.diffusion.switchboard import RequestGreenlet
 from omnistage.stages.diffusion.targets import Outcome, Target
 from omnistage.stages.diffusion.torch_modes import TorchModes
-
-
-class Cancelled(GreenletExit):
-    """Ends a request's pipeline call where it waits."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +31,7 @@ class Job:
     call: Call | None = None  # what it waits for
     errand: Errand | None = None  # if that is in the side lane
     waits_since: int = 0  # the forward after which it began to wait
-    is_cancelled: bool = False
+    stop: Stop = field(default_factory=Stop)
     _run: RequestGreenlet | None = None
     _state: HiddenState | None = None
 
@@ -50,6 +47,15 @@ class Job:
         return self._run is None
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for its result any more."""
+        return self.stop.is_set
+
+    def cancel(self) -> None:
+        """From any thread: what is computed for it alone ends at its next module."""
+        self.stop.is_set = True
+
+    @property
     def has_hidden_state(self) -> bool:
         """Whether hooks keep something for it between its steps."""
         return bool(self._state) and self.setting.has_step_cache
@@ -59,6 +65,7 @@ class Job:
         self._state = state
         self._run = RequestGreenlet(self._call_pipeline)
         self._run.setting = self.setting
+        self._run.stop = self.stop
         self._enter(self.pipeline)
 
     def resume(self, outcome: Outcome) -> None:
@@ -81,7 +88,8 @@ class Job:
             self.setting.put(name)
         modes = TorchModes.now()
         self.call, self.errand = None, None
-        self.call = self._run.switch(value)
+        with stoppable([self.stop]):  # for parts that it runs without the engine
+            self.call = self._run.switch(value)
         modes.set()
         if self._run.dead:
             self._run, self._state, self.call = None, None, None
@@ -92,7 +100,7 @@ class Job:
             own.scheduler = copy.deepcopy(own.scheduler)
         try:
             self.result.set_result(own(**self.arguments))
-        except Cancelled:
+        except (Cancelled, Stopped):
             self.result.set_exception(CancelledError())
         except Exception as error:  # noqa: BLE001 - it is the request's, whatever it is
             self.result.set_exception(error)
@@ -100,9 +108,11 @@ class Job:
 
 def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
     """In a request's greenlet, instead of a module's method: the engine makes the call."""
-    engine = getcurrent().parent
+    current = getcurrent()
+    engine = current.parent
+    assert isinstance(current, RequestGreenlet), "only requests wait for turns"
     assert engine is not None, "a request runs outside of the engine"
-    call = replace(target.call(args, kwargs), setting=current_setting())
+    call = replace(target.call(args, kwargs), setting=current.setting, stop=current.stop)
     outcome: Outcome = engine.switch(call)
     call.modes.set()
     if outcome.error is not None:

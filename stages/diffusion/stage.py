@@ -9,6 +9,7 @@ from typing import Any
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.diffusion.arguments import STEPS, call_arguments, num_pictures
+from omnistage.stages.diffusion.bound import BoundOptions
 from omnistage.stages.diffusion.control import Control, ControlOptions
 from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.loading import LoadOptions
@@ -26,16 +27,18 @@ logger = logging.getLogger(__name__)
 
 # Schedulers that stretch a schedule to its end, as Qwen-Image's does, have none of one step.
 WARM_UP_STEPS = 2
-OPTIONS = frozenset({"max_batch", "warm_up"}) | LoadOptions.names() | ControlOptions.names()
+OPTIONS = frozenset({"max_batch", "warm_up"}).union(
+    *(options.names() for options in (LoadOptions, ControlOptions, BoundOptions))
+)
 
 
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: those of LoadOptions and ControlOptions, `max_batch` (pictures of one forward),
-    `warm_up` (arguments of the calls that come before the first request, such as a small height and
-    width). With a stage upstream the prompts are its embeddings, and the pipeline is loaded without
-    its text encoder.
+    `engine`: those of LoadOptions, ControlOptions and BoundOptions, `max_batch` (pictures of one
+    forward), `warm_up` (arguments of the calls that come before the first request, such as a small
+    height and width). With a stage upstream the prompts are its embeddings, and the pipeline is
+    loaded without its text encoder.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -46,6 +49,7 @@ class DiffusionStage:
         self._ports = ports
         self._load_options = LoadOptions.of(ports.engine)
         self._control_options = ControlOptions.of(ports.engine)
+        self._bound_options = BoundOptions.of(ports.engine)
         self._running: set[str] = set()
         self._upstream = Upstream(ports) if ports.upstream else None
 
@@ -53,7 +57,8 @@ class DiffusionStage:
         """Load, and make two pictures."""
         self._engine = await asyncio.to_thread(self._load)
         self._control.attach(self._engine)
-        return {"commands": self._control.commands}
+        bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
+        return {"commands": self._control.commands, "work": bound.meta}
 
     def _read(self, folder: str | None = None) -> Any:
         """The pipeline of a folder, or of ours, on the host."""
@@ -80,7 +85,10 @@ class DiffusionStage:
         once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
         has_side_lane = loaded.turns is None
-        return StepBatcher(pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit)
+        is_bound = self._bound_options.max_megapixels is not None
+        return StepBatcher(
+            pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit, not is_bound
+        )
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
@@ -161,6 +169,11 @@ class DiffusionStage:
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adapters, caches, weights, profiles."""
         return await self._control.obey(command, arguments)
+
+    @property
+    def progress(self) -> int | None:
+        """How many modules and steps were computed; None: none is."""
+        return self._engine.progress
 
     async def alive(self) -> None:
         """A question that only the engine's thread can answer."""

@@ -16,10 +16,12 @@ from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
 
+from omnistage.stages.diffusion.components import modules_in
 from omnistage.stages.diffusion.compute_threads import ComputeThreads, run_here
 from omnistage.stages.diffusion.hidden_state import HiddenState
 from omnistage.stages.diffusion.job import Job, wait_for_turn
@@ -27,6 +29,8 @@ from omnistage.stages.diffusion.learning import first_calls, learn
 from omnistage.stages.diffusion.order import Order
 from omnistage.stages.diffusion.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.side_lane import Errand, SideLane, lend
+from omnistage.stages.diffusion.speed import Speed, Stopwatch, Trials
+from omnistage.stages.diffusion.stopping import Checkpoints, is_compiled
 from omnistage.stages.diffusion.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.targets import Denoiser, joined, outcomes
 
@@ -46,12 +50,14 @@ class StepBatcher:
         max_batch: int = MAX_BATCH,
         has_side_lane: bool = True,
         denoisers: Mapping[str, torch.nn.Module] | None = None,
+        measures_speed: bool = False,
     ) -> None:
         """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
 
         How calls may be merged is learned from them. Without a side lane encoders and decoders run
         between steps: for modules that cannot be on the device together. `denoisers`: by dotted
-        name; None: those that are found. Raises ValueError for a pipeline without one.
+        name; None: those that are found. To measure its `speed` takes a few more short calls.
+        Raises ValueError for a pipeline without a denoiser.
         """
         self._pipeline = pipeline
         self._max_batch = max_batch
@@ -62,6 +68,7 @@ class StepBatcher:
         self._orders: list[Order[Any]] = []
         self._numbers = itertools.count()
         self._num_forwards = 0
+        self._num_errands = 0
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
         self._changed = threading.Condition()
         self._is_closed = False
@@ -72,7 +79,8 @@ class StepBatcher:
         is_cpu = self._device.type == "cpu" and has_side_lane
         self._threads = ComputeThreads() if is_cpu else None
         self._compute = run_here if self._threads is None else self._threads.run
-        targets = self._compute(partial(self._learned, once, twice))
+        self.speed: Speed | None = None  # if it is measured and could be told
+        targets = self._compute(partial(self._learned, once, twice, measures_speed))
         self._lane: SideLane | None = None
         if has_side_lane:
             self._lane = SideLane(self._take_back, self._device, self._compute)
@@ -80,6 +88,8 @@ class StepBatcher:
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
             self._switchboard.connect(self._denoisers[name], "forward", target, wait_for_turn)
+        parts = [*self._denoisers.values(), *(part for _, part in modules_in(pipeline))]
+        self._checkpoints = Checkpoints(parts, self._device)
         self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
         self._thread.start()
 
@@ -101,10 +111,21 @@ class StepBatcher:
         return job
 
     def cancel(self, job: Job) -> None:
-        """End a request before its next step; its result raises CancelledError."""
+        """End a request; its result raises CancelledError.
+
+        What is computed for it ends at the next module, unless others share it.
+        """
         with self._changed:
-            job.is_cancelled = True
+            job.cancel()
             self._changed.notify()
+
+    @property
+    def progress(self) -> int | None:
+        """A number that grows as long as what runs gets on; None: nothing runs."""
+        is_lane_busy = self._lane is not None and self._lane.busy.locked()
+        if not (self._jobs or self._new or is_lane_busy):
+            return None
+        return self._checkpoints.num_passed + self._num_forwards + self._num_errands
 
     def ping(self) -> "Future[None]":
         """Done when the engine's thread is between two steps."""
@@ -127,7 +148,7 @@ class StepBatcher:
         with self._changed:
             self._is_closed = True
             for job in (*self._jobs, *self._new):
-                job.is_cancelled = True
+                job.cancel()
             self._changed.notify()
         self._thread.join()
         if self._lane is not None:
@@ -135,10 +156,22 @@ class StepBatcher:
         if self._threads is not None:
             self._threads.close()
         self._switchboard.close()
+        self._checkpoints.close()
 
-    def _learned(self, once: Mapping[str, Any], twice: Mapping[str, Any]) -> dict[str, Denoiser]:
-        first = first_calls(self._pipeline, self._denoisers, once)
-        second = first_calls(self._pipeline, self._denoisers, twice)
+    def _learned(
+        self, once: Mapping[str, Any], twice: Mapping[str, Any], measures_speed: bool
+    ) -> dict[str, Denoiser]:
+        watch = Stopwatch(self._pipeline, self._denoisers, self._device)
+        with watch.timed() as took_once:
+            first = first_calls(self._pipeline, self._denoisers, once)
+        with watch.timed() as took_twice:
+            second = first_calls(self._pipeline, self._denoisers, twice)
+        warm_up = took_once()
+        if measures_speed and warm_up is not None:
+            self.speed = warm_up.best(took_twice())
+            modules = chain(*(module.modules() for module in self._denoisers.values()))
+            if not any(map(is_compiled, modules)):  # each size would be compiled
+                self.speed = Trials(self._pipeline, once, watch).speed(self.speed)
         if not first:
             names = ", ".join(self._denoisers)
             raise ValueError(f"the pipeline did not call its denoiser: {names}")
@@ -155,6 +188,7 @@ class StepBatcher:
         """In the lane's thread."""
         with self._changed:
             self._done.append(errand)
+            self._num_errands += 1
             self._changed.notify()
 
     # The engine's thread

@@ -10,6 +10,7 @@ from greenlet import getcurrent, greenlet
 
 from omnistage.stages.diffusion.components import Parts, modules_in, overlap
 from omnistage.stages.diffusion.setting import DEFAULT, Setting
+from omnistage.stages.diffusion.stopping import Stop
 from omnistage.stages.diffusion.targets import Component, Target
 
 MERGED_METHODS = ("forward", "encode", "decode")
@@ -21,6 +22,7 @@ class RequestGreenlet(greenlet):
     """One request's call of its pipeline. Only calls from such a greenlet are put through."""
 
     setting: Setting = DEFAULT
+    stop: Stop
 
 
 def current_setting() -> Setting:

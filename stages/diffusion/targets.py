@@ -18,6 +18,7 @@ from omnistage.stages.diffusion.calls import (
     nested,
     split,
 )
+from omnistage.stages.diffusion.stopping import Cancelled, Stopped, stoppable
 from omnistage.stages.diffusion.torch_modes import TorchModes
 
 logger = logging.getLogger(__name__)
@@ -104,6 +105,8 @@ class Component:
         singles = [self._alone(call) for call in calls]
         try:
             self._is_safe[kind] = is_close(singles, self._together(calls))
+        except Stopped:
+            raise
         except Exception:  # noqa: BLE001 - whatever it is, they may not be merged
             self._is_safe[kind] = False
         if not self._is_safe[kind]:
@@ -141,15 +144,19 @@ class Outcome:
 def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[Outcome]:
     """Of calls that may be one; if it fails for several, each is tried alone.
 
+    Once all of them are cancelled it ends at the next module.
     `finish` is called after the work, for the errors that a device tells late.
     """
     before = TorchModes.now()
     calls[0].modes.set()
     try:
         calls[0].setting.put(calls[0].target.name)
-        results = calls[0].target.run(calls)
+        with stoppable([call.stop for call in calls]):
+            results = calls[0].target.run(calls)
         finish()
         return [Outcome(value) for value in results]
+    except Stopped:  # its traceback would keep what was computed
+        return [Outcome(error=Cancelled()) for _ in calls]
     except Exception as error:  # noqa: BLE001 - a request's own, if it is alone
         if len(calls) == 1:
             return [Outcome(error=error)]

@@ -24,7 +24,7 @@ PARTS = ["text_encoder", "transformer", "vae"]
 @pytest.fixture(scope="module")
 def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
     folder = tmp_path_factory.mktemp("admin")
-    engine = {"embedding_cache_mb": 4, "profile_folder": str(folder / "traces")}
+    engine: dict[str, Any] = {"embedding_cache_mb": 4, "profile_folder": str(folder / "traces")}
     key = ("--admin-key", "sk-admin")
     with picture_server("diffusers.yaml", tiny_qwen_image, folder, *key, **engine) as server:
         yield server

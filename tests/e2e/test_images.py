@@ -153,6 +153,43 @@ async def test_what_the_pipeline_cannot_make_is_a_400(images: TinyServer) -> Non
     assert answer.json()["error"]["param"] == "background"
 
 
+TOO_MUCH = {"n": 10, "size": "4096x4096"}
+WISH = {"messages": [{"role": "user", "content": "a cat"}], "modalities": ["image"]}
+TEXT, EDIT, CHAT = "images/generations", "images/edits", "chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (TEXT, {"prompt": "a cat"}),
+        (TEXT, {"prompt": "a cat", "stream": True}),
+        (EDIT, {"prompt": "a cat"}),
+        (CHAT, WISH),
+        (CHAT, {**WISH, "stream": True}),
+    ],
+)
+async def test_what_would_be_late_is_a_400_before_it_begins(
+    path: str, more: dict[str, Any], images: TinyServer
+) -> None:
+    before = images.health()["dit"]["requests_total"]
+    url = f"{images.url}/v1/{path}"
+    async with httpx.AsyncClient(timeout=5) as client:
+        if path == EDIT:
+            files = {"image": ("a.png", png(64, 64))}
+            answer = await client.post(url, data={**TOO_MUCH, **more}, files=files)
+        else:
+            answer = await client.post(url, json={**TOO_MUCH, **more})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "too_much_work")
+    assert error["param"] == "size"
+    assert "size: 10 pictures of 4096x4096 are 168 megapixels at once" in error["message"]
+    assert re.search(r"makes at most [0-9.]+ \(its deadlines are 120 and 30 s;", error["message"])
+    pictures_of(await ask(images, "a cat", 1))
+    dit = images.health()["dit"]
+    assert (dit["requests_total"], dit["restarts"]) == (before + 1, 0)
+
+
 def test_a_stream_has_previews_and_the_same_picture(client: OpenAI, bare: Any) -> None:
     """Seen by the SDK as it is: its strict validation knows three sizes only."""
     stream: Any = client.images.generate(

@@ -20,8 +20,8 @@ def test_health_lists_the_stages(client: httpx.Client) -> None:
     stages = client.get("/health").json()["stages"]
     assert set(stages) == {"thinker", "talker", "code2wav"}
     keys = {"state", "generation", "running", "waiting"}
-    keys |= {"requests_total", "chunks_in", "chunks_out", "nan_steps", "restarts", "asleep"}
-    keys |= {"held"}
+    keys |= {"requests_total", "chunks_in", "chunks_out", "nan_steps", "restarts", "ended_by"}
+    keys |= {"asleep", "held"}
     for stage in stages.values():
         assert set(stage) == keys
         assert stage["state"] == "ready"

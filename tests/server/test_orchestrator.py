@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -189,6 +189,47 @@ def test_an_output_that_does_not_come_in_time_fails_its_request(
         assert error["code"] == "stage_timeout"
         assert ("thinker" if script == "hang" else "code2wav") in error["message"]
         assert settled_after_s(gateway) < 1
+
+
+def test_a_stage_that_is_late_and_does_not_get_on_starts_again_and_health_says_why(
+    tmp_path: Path,
+) -> None:
+    graph = {**OMNI, "deadlines": {"first_chunk_s": 0.5}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        gateway.stages.stages["thinker"].progress = itertools.repeat(7)
+        gateway.stages.stages["talker"].progress = itertools.count()
+        assert client.post(URL, json=spoken("hang")).status_code == 504
+        overdue_at = time.monotonic()
+        wait_until(lambda: client.get("/health").json()["stages"]["thinker"]["generation"] == 2)
+        assert 0.4 < time.monotonic() - overdue_at < 2.5
+        health = client.get("/health").json()["stages"]
+        assert health["thinker"]["ended_by"] == "no progress for 0.5 s after a request was overdue"
+        assert {name: stage["generation"] for name, stage in health.items()} == {
+            "thinker": 2,
+            "talker": 1,
+            "code2wav": 1,
+        }
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert client.post(URL, json=spoken("words")).status_code == 200
+
+
+@pytest.mark.parametrize("progress", [None, itertools.count()], ids=["idle", "gets on"])
+def test_a_stage_that_is_late_and_idle_or_gets_on_stays(
+    progress: Iterator[int] | None, tmp_path: Path
+) -> None:
+    graph = {**OMNI, "deadlines": {"first_chunk_s": 0.5}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        gateway.stages.stages["thinker"].progress = progress
+        assert client.post(URL, json=spoken("hang")).status_code == 504
+        time.sleep(2)  # four of its deadlines
+        health = client.get("/health").json()["stages"]["thinker"]
+        assert (health["state"], health["generation"], health["ended_by"]) == ("ready", 1, "")
 
 
 def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:

@@ -53,6 +53,19 @@ def test_what_cannot_be_made_is_a_400(field: str, value: Any, videos: RunningGat
     assert answer.json()["error"]["param"] == field
 
 
+def test_more_than_the_stage_takes_is_refused_before_it_begins(videos: RunningGateway) -> None:
+    before = len(videos.stages.stages["camera"].seen)
+    answer = ask(videos, width=128, height=128, num_frames=7)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "too_much_work")
+    assert error["param"] == "num_frames"
+    asked = "num_frames: 7 frames of 128x128 are 0.115 megapixels at once"
+    assert error["message"] == f"{asked}; this server makes at most 0.1 (its camera)."
+    assert len(videos.stages.stages["camera"].seen) == before
+    assert ask(videos, width=128, height=128, num_frames=6).status_code == 200
+
+
 def test_the_stage_s_refusal_is_the_client_s(videos: RunningGateway) -> None:
     answer = ask(videos, prompt="refuse")
     assert answer.status_code == 400

@@ -1,10 +1,10 @@
 """Stages that answer from a script, in this process, over the channels of real ones."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -75,6 +75,8 @@ class FakeGraph:
 class FakeStage:
     """One stage: takes requests and cancels, tells its status."""
 
+    work: ClassVar[Mapping[str, Any]] = {}  # what a request may ask it for
+
     def __init__(self, name: str, connector: Connector, graph: FakeGraph) -> None:
         self.name = name
         self.graph = graph
@@ -85,6 +87,7 @@ class FakeStage:
         self.cancelled: list[str] = []
         self.num_sent = 0
         self.num_nan_steps = 0
+        self.progress: Iterator[int] | None = None  # what it tells, if it computes
         self.on_stop: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -115,7 +118,7 @@ class FakeStage:
             "seconds": 0.1,
             "speakers": SPEAKERS if self.name == "talker" else [],
         }
-        meta |= {"max_model_len": 128, "commands": self.graph.commands}
+        meta |= {"max_model_len": 128, "commands": self.graph.commands, "work": self.work}
         self.outputs.send(Chunk("", "ready", 0, {}, meta))
 
     def die(self, how: str) -> None:
@@ -137,6 +140,8 @@ class FakeStage:
     async def _live(self) -> None:
         while True:
             self.outputs.send(Chunk("", "alive", 0, {}, {}))
+            if self.progress is not None:
+                self._tell()
             await asyncio.sleep(ALIVE_INTERVAL_S)
 
     # The channel protocol
@@ -190,6 +195,7 @@ class FakeStage:
         }
         meta |= {"chunks_in": len(self.seen), "chunks_out": self.num_sent}
         meta |= {"held": {"tasks": len(self.tasks)}}
+        meta |= {"progress": None if self.progress is None else next(self.progress)}
         self.outputs.send(Chunk("", "status", 0, {}, meta))
 
     async def answer(
@@ -375,6 +381,8 @@ class FakeCode2Wav(FakeStage):
 
 class FakeCamera(FakeStage):
     """Makes frames of one grey each, every one lighter by 40 than the one before."""
+
+    work: ClassVar[Mapping[str, Any]] = {"max_megapixels": 0.1, "reason": "its camera"}
 
     async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
         body = meta["body"]

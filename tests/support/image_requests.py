@@ -1,7 +1,7 @@
 """Image requests over HTTP, and what the bare pipeline makes of the same ones."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,19 @@ STEPS = 3
 
 @contextlib.contextmanager
 def picture_server(
-    graph: str, model: Path, folder: Path, *options: str, **engine: Any
+    graph: str,
+    model: Path,
+    folder: Path,
+    *options: str,
+    deadlines: Mapping[str, float] | None = None,
+    **engine: Any,
 ) -> Iterator[TinyServer]:
     """Serve a pipeline by a graph of ours, but for the size of its warm-up; logs go to `folder`.
 
-    `options` of the command line, `engine` arguments of the stage.
+    `options` of the command line, `deadlines` of the graph, `engine` arguments of the stage.
     """
     document = yaml.safe_load((GRAPHS / graph).read_text())
+    document["deadlines"] |= deadlines or {}
     document["stages"]["dit"]["engine"] = {"warm_up": SMALL, **engine}
     path = folder / "graph.yaml"
     path.write_text(yaml.safe_dump(document))

@@ -1,6 +1,6 @@
 """Requests for the tiny pipelines, and their bare twins."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,9 +50,13 @@ class Settings:
 class Served:
     """A pipeline below an engine, and a bare twin to compare with."""
 
-    def __init__(self, name: str, **options: Any) -> None:
+    def __init__(
+        self, name: str, prepare: Callable[[Any], None] = lambda pipeline: None, **options: Any
+    ) -> None:
+        """`prepare` the pipeline before the engine takes it; `options`: the engine's."""
         self.name = name
         self.bare, self.pipeline = quiet(make_tiny(name)), quiet(make_tiny(name))
+        prepare(self.pipeline)
         once = Settings(0, 2, 3.0).arguments(name)
         self.engine = StepBatcher(self.pipeline, once, doubled(once), **options)
 

@@ -1,0 +1,22 @@
+"""Refuses what a stage could not make within its deadlines, before anything of it begins."""
+
+from collections.abc import Iterable
+
+from omnistage.server.errors import ApiError
+from omnistage.server.request import Request
+from omnistage.server.stage_link import StageLink
+
+MAKES_PICTURES = {"image", "video"}
+
+
+def check_work(request: Request, path: Iterable[StageLink]) -> None:
+    """Raise ApiError for a request that is too much for a stage on its path."""
+    if not MAKES_PICTURES & set(request.outputs):
+        return
+    given = request.tensors.get("image0")
+    picture = None if given is None else (given.shape[1], given.shape[0])
+    for link in path:
+        refusal = link.work.refusal(request.body, picture)
+        if refusal is not None:
+            message = f"{refusal.param}: {refusal.message}"
+            raise ApiError(400, message, param=refusal.param, code="too_much_work")

@@ -1,0 +1,91 @@
+"""Pictures that are too much for a stage: it must serve the next request all the same."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from support.image_requests import ask, picture_server, pictures_of
+from support.server import TinyServer
+from support.stuck_pipeline import STUCK_SIZE
+from support.waiting import until
+
+pytestmark = pytest.mark.engine
+
+FIRST_S, NEXT_S = 20, 3
+# Ten pictures: half a minute and more for their decoder, a second or two for each module of it.
+LONG = {"prompt": "cats", "n": 10, "size": "384x384", "num_inference_steps": 2}
+GIVEN_UP_AFTER_S = 3
+AT_ONCE_S = 12.0  # for a plain request: more than two such modules, a third of the whole decoding
+SPARE_BYTES = 300 << 20
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile")
+
+
+@pytest.fixture(scope="module")
+def server(tiny_qwen_image: Path, folder: Path) -> Iterator[TinyServer]:
+    """One whose operator allows more than it can do in its deadlines."""
+    engine = {"max_megapixels": 100, "pipeline_class": "support.stuck_pipeline.StuckPipeline"}
+    deadlines = {"first_chunk_s": FIRST_S, "next_chunk_s": NEXT_S}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parents[1]), prepend=os.pathsep)
+        with picture_server(
+            "diffusers.yaml", tiny_qwen_image, folder, deadlines=deadlines, **engine
+        ) as running:
+            yield running
+
+
+async def be_overdue(server: TinyServer) -> None:
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{server.url}/v1/images/generations"
+        header = {"x-request-timeout": str(GIVEN_UP_AFTER_S)}
+        answer = await client.post(url, json=LONG, headers=header)
+    assert answer.status_code == 504
+
+
+async def hang_up(server: TinyServer) -> None:
+    async with httpx.AsyncClient(timeout=GIVEN_UP_AFTER_S) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.post(f"{server.url}/v1/images/generations", json=LONG)
+
+
+def stage_bytes(server: TinyServer) -> int:
+    """What the stages have in memory."""
+    processes = psutil.Process(server.process.pid).children(recursive=True)
+    return sum(process.memory_info().rss for process in processes)
+
+
+@pytest.mark.parametrize("give_up", [be_overdue, hang_up])
+async def test_after_a_long_decoding_that_was_given_up_a_plain_request_is_answered_at_once(
+    give_up: Any, server: TinyServer
+) -> None:
+    pictures_of(await ask(server, "a cat", 1))
+    before = stage_bytes(server)
+    await give_up(server)
+    started = time.monotonic()
+    pictures_of(await ask(server, "a cat", 1))
+    took_s = time.monotonic() - started
+    assert took_s < AT_ONCE_S
+    await until(lambda: stage_bytes(server) < before + SPARE_BYTES)
+    dit = server.health()["dit"]
+    assert (dit["restarts"], dit["ended_by"]) == (0, "")
+
+
+async def test_a_stage_that_is_late_with_everything_starts_again_and_says_why(
+    server: TinyServer, folder: Path
+) -> None:
+    stuck = await ask(server, "a cat", 1, size=f"{STUCK_SIZE}x64")
+    assert (stuck.status_code, stuck.json()["error"]["code"]) == (504, "stage_timeout")
+    await until(lambda: server.health()["dit"]["restarts"] == 1, within_s=NEXT_S + 5)
+    await until(lambda: httpx.get(f"{server.url}/ready").status_code == 200, within_s=120)
+    pictures_of(await ask(server, "a cat", 1))
+    why = f"no progress for {NEXT_S} s after a request was overdue"
+    assert server.health()["dit"]["ended_by"] == why
+    assert f"stage dit ended: {why}" in (folder / "log").read_text()

@@ -1,0 +1,70 @@
+"""How much a request asks for, against what a stage takes."""
+
+from typing import Any
+
+import pytest
+
+from omnistage.stages.work import WorkBound
+
+BOUND = WorkBound(1.0, 20.0, "because", width=512, height=512, steps=50, keeps_size=True)
+
+
+@pytest.mark.parametrize(
+    ("body", "picture", "param", "said"),
+    [
+        ({"width": 1024, "height": 1024}, None, "size", "1024x1024 is 1.05 megapixels at once"),
+        ({"n": 4}, None, "n", "4 pictures of 512x512 are 1.05 megapixels"),
+        ({"prompt": ["a"] * 4}, None, "n", "4 pictures of 512x512 are 1.05 megapixels"),
+        ({"n": 2, "width": 4096, "height": 4096}, None, "size", "are 33.6 megapixels"),
+        ({}, (1100, 1000), "image", "1088x992 is 1.08 megapixels"),
+        ({"num_frames": 5}, None, "num_frames", "5 frames of 512x512 are 1.31 megapixels"),
+        ({"num_frames": 1, "width": 4096, "height": 512}, None, "width", "4096x512 is 2.1 mega"),
+        (
+            {"num_inference_steps": 80},
+            None,
+            "num_inference_steps",
+            "512x512 in 80 steps is 21 megapixel-steps; this server makes at most 20 "
+            "(max_megapixel_steps).",
+        ),
+        ({"width": 1000, "height": 1000}, None, "num_inference_steps", "in 50 steps"),
+        ({"width": 700, "height": 1000, "quality": "medium"}, None, "num_inference_steps", "in 35"),
+    ],
+)
+def test_too_much_is_refused_with_the_limit_and_what_was_asked(
+    body: dict[str, Any], picture: tuple[int, int] | None, param: str, said: str
+) -> None:
+    refusal = BOUND.refusal({"prompt": "a", **body}, picture)
+    assert refusal is not None
+    assert refusal.param == param
+    assert said in refusal.message
+    assert "at most 1 (because)." in refusal.message or param == "num_inference_steps"
+
+
+@pytest.mark.parametrize(
+    ("body", "picture"),
+    [
+        ({}, None),
+        ({"width": 1000, "height": 1000, "num_inference_steps": 20}, None),  # as much as allowed
+        ({"n": 3, "num_inference_steps": 20}, None),
+        ({"width": 256, "height": 256}, (4096, 4096)),  # the size that is asked for is made
+        ({"strength": 0.2}, (1000, 1000)),  # ten of fifty steps
+        ({"quality": "low", "width": 700, "height": 1000}, None),
+    ],
+)
+def test_what_is_allowed_is_not_refused(
+    body: dict[str, Any], picture: tuple[int, int] | None
+) -> None:
+    assert BOUND.refusal({"prompt": "a", **body}, picture) is None
+
+
+def test_a_size_that_cannot_be_known_is_not_refused() -> None:
+    assert WorkBound(1.0, 1.0).refusal({"prompt": "a", "n": 10}) is None
+
+
+def test_without_a_bound_nothing_is_refused() -> None:
+    body = {"prompt": "a", "width": 4096, "height": 4096, "n": 10, "num_inference_steps": 1000}
+    assert WorkBound().refusal(body) is None
+
+
+def test_a_bound_is_told_as_it_is() -> None:
+    assert WorkBound.of(BOUND.meta) == BOUND
