@@ -40,18 +40,25 @@ def _fitting(text: str, max_bytes: int) -> str:
     return text
 
 
-class BoundRecord(logging.LogRecord):
-    """A record whose message and traceback have at most so many characters each."""
+class BoundRecords:
+    """Makes records as it was done before, and cuts their messages and tracebacks."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.exc_info and self.exc_info[0] is not None:
+    def __init__(self) -> None:
+        self._make = logging.getLogRecordFactory()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        """A record."""
+        record: logging.LogRecord = self._make(*args, **kwargs)
+        try:
+            message = record.getMessage()
+        except (TypeError, ValueError):  # wrong arguments, which logging itself tells of
+            return record
+        if len(message) > MAX_LOG_CHARACTERS:
+            record.msg, record.args = shortened_lines(message), ()
+        if record.exc_info and record.exc_info[0] is not None:
             # A formatter takes this text before it makes one of `exc_info`.
-            self.exc_text = shortened_lines("".join(traceback.format_exception(*self.exc_info)))
-
-    def getMessage(self) -> str:  # logging's name
-        """The message with its arguments, shortened."""
-        return shortened_lines(super().getMessage())
+            record.exc_text = shortened_lines("".join(traceback.format_exception(*record.exc_info)))
+        return record
 
 
 def shortened_lines(text: str) -> str:
@@ -64,4 +71,5 @@ def shortened_lines(text: str) -> str:
 
 def bound_logs() -> None:
     """Bound each record that this process logs from now on."""
-    logging.setLogRecordFactory(BoundRecord)
+    if not isinstance(logging.getLogRecordFactory(), BoundRecords):
+        logging.setLogRecordFactory(BoundRecords())
