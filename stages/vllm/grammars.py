@@ -28,15 +28,19 @@ class Grammars:
 
     def __init__(self) -> None:
         self._places = asyncio.Semaphore(NUM_AT_ONCE)
+        self._asking: dict[bytes, asyncio.Lock] = {}
         self._problems: OrderedDict[bytes, str] = OrderedDict()
 
     async def check(self, kind: Kind, text: str) -> None:
         """Raise GrammarRefused for one that the engine cannot take."""
         key = hashlib.sha256(f"{kind} {text}".encode()).digest()
-        if key not in self._problems:
-            async with self._places:
+        async with self._asking.setdefault(key, asyncio.Lock()):
+            try:
                 if key not in self._problems:
-                    self._problems[key] = await _judged(kind, text)
+                    async with self._places:
+                        self._problems[key] = await _judged(kind, text)
+            finally:
+                self._asking.pop(key, None)
         self._problems.move_to_end(key)
         problem = self._problems[key]
         while len(self._problems) > MAX_REMEMBERED:

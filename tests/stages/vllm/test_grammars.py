@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import time
 from typing import Any
 
@@ -67,11 +68,12 @@ async def test_a_heavy_grammar_is_ended_and_names_its_largest_pattern() -> None:
 
 async def test_a_grammar_is_judged_once_however_many_ask() -> None:
     grammars = Grammars()
-    started = time.monotonic()
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     heavy = [grammars.check(SCHEMA, json.dumps(HEAVY)) for _ in range(40)]
     found = await asyncio.gather(*heavy, return_exceptions=True)
     assert all(isinstance(one, GrammarRefused) for one in found)
-    assert time.monotonic() - started < 30  # one takes more than a second
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - spent
+    assert spent < 3.5  # one is given two seconds, or three where a process starts slowly
     await grammars.check("choice", json.dumps(["yes", "no"]))
 
 
