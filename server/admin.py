@@ -12,7 +12,7 @@ from omnistage.server.errors import ApiError, invalid
 from omnistage.server.json_body import JsonRoute
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.quiet import Quiet
-from omnistage.server.schema import Count, Flag
+from omnistage.server.schema import MAX_NAMES, Count, Flag, at_most
 from omnistage.server.stage_link import StageLink
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -25,7 +25,7 @@ class OfStages(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    stages: Annotated[list[str], Field(min_length=1)] | None = None
+    stages: Annotated[list[str], Field(min_length=1), at_most(MAX_NAMES)] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class OfStages(BaseModel):
 class Wake(OfStages):
     """`tags`: parts of a stage, such as `weights`, `kv_cache`, or a pipeline's components."""
 
-    tags: Annotated[list[Name], Field(min_length=1)] | None = None
+    tags: Annotated[list[Name], Field(min_length=1), at_most(MAX_NAMES)] | None = None
 
 
 class Sleep(Wake):

@@ -36,6 +36,7 @@ OWN_FIELDS = frozenset(
         "stream_options",
     }
 )
+SENT_ON = DONE - OWN_FIELDS - {"messages"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,7 @@ class Admission:
 
     def _body(self, chat: ChatRequest, own: Mapping[str, StageParameter]) -> dict[str, Any]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
-        given = chat.model_dump(exclude_none=True)
-        body = {name: given[name] for name in given.keys() & (DONE - OWN_FIELDS)}
+        body = chat.model_dump(exclude_none=True, include=set(SENT_ON))
         body["messages"] = checked_messages(chat.messages, self.history)
         if chat.tools is not None or chat.tool_choice is not None:
             body["tools"], body["tool_choice"] = checked_tools(chat.tools, chat.tool_choice)

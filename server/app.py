@@ -5,6 +5,7 @@ from fastapi.routing import APIRoute
 
 from omnistage.server.admin import admin_routes, closed_routes
 from omnistage.server.answers import ChatCompletion, TextCompletion
+from omnistage.server.beside_loop import install_threads
 from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.deadline import Deadline
@@ -52,6 +53,7 @@ def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) ->
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix="/admin")
     app.add_middleware(RequestId)
     install_error_handlers(app)
+    install_threads(app)
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
     app.include_router(voice_routes(orchestrator))

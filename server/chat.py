@@ -11,6 +11,7 @@ from fastapi import Response
 from omnistage.server.admission import Admission
 from omnistage.server.audio_encoder import AudioEncoder, make_encoder
 from omnistage.server.audio_history import AudioHistory, SpokenAnswer
+from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import (
     AnswerChunks,
     AnswerHead,
@@ -64,12 +65,12 @@ class ChatCompletions:
             images = ImageChat(self._orchestrator, self._media, self._keep_alive_s)
             return await images.create(chat, http)
         received_ns = time.monotonic_ns()
-        answer = self._answer(chat)
+        answer = await beside_loop(http, lambda: self._answer(chat))
         if answer.request.timeline is not None:
             answer.request.timeline.mark(GATEWAY, "received", received_ns)
         with self._orchestrator.reserve(answer.request.outputs):
             await self._media.load(answer.request.body["messages"], http)
-        headers = warning_headers(unknown_fields(chat))
+        headers = warning_headers(await beside_loop(http, lambda: unknown_fields(chat)))
         if chat.stream:
             events = with_usage(self._chunks(answer), answer.has_usage)
             return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)

@@ -10,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from omnistage.server.disconnect import ClientGone
+from omnistage.stages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -30,12 +31,12 @@ class ApiError(Exception):
         retry_after_s: int | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        self.message = shortened(message, MAX_MESSAGE_BYTES)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         # Clients classify a failure of ours by its type.
         self.type = type or ("server_error" if status >= 500 else "invalid_request_error")
-        self.param = param
+        self.param = None if param is None else shortened(param, MAX_PARAM_BYTES)
         self.code = code
         self.headers = dict(headers or {})
         if retry_after_s is not None:
@@ -73,12 +74,13 @@ def internal_error() -> ApiError:
 
 def invalid(param: str, problem: str) -> ApiError:
     """A 400 that blames one field."""
-    return ApiError(400, f"{param} {problem}.", param=param, code="invalid_value")
+    named = shortened(param, MAX_PARAM_BYTES)  # so that the problem is still told
+    return ApiError(400, f"{named} {problem}.", param=param, code="invalid_value")
 
 
 def unsupported(param: str, asked: str | None = None) -> ApiError:
     """A 400 for a known field that asks for what is not done; `asked` says what."""
-    message = f"{asked or param} is not supported."
+    message = f"{shortened(asked or param, MAX_PARAM_BYTES)} is not supported."
     return ApiError(400, message, param=param, code="unsupported_parameter")
 
 
@@ -114,7 +116,8 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     place, *location = first["loc"]
     param = field_path(location if place == "body" else first["loc"])
-    message = f"{param}: {first['msg']}" if param else "The body must be a JSON object."
+    named = shortened(param, MAX_PARAM_BYTES)
+    message = f"{named}: {first['msg']}" if param else "The body must be a JSON object."
     return ApiError(400, message, param=param or None, code="invalid_value").to_response()
 
 

@@ -4,9 +4,10 @@ A grammar compiler unrolls the counts of arrays and objects: one that counts to 
 its engine away from everybody.
 """
 
-import json
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.json_body import parse_json
@@ -64,7 +65,7 @@ def check_schema(schema: Any, path: str) -> None:
     """Raise ApiError for what is no JSON schema, or would be too large a grammar."""
     if not isinstance(schema, dict):
         raise invalid(path, "must be a JSON schema, an object")
-    if len(json.dumps(schema)) > MAX_GRAMMAR_CHARACTERS:
+    if len(msgspec.json.encode(schema)) > MAX_GRAMMAR_CHARACTERS:
         raise invalid(path, f"is longer than {MAX_GRAMMAR_CHARACTERS} characters")
     try:
         _check_counts(schema, path)

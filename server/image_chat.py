@@ -11,6 +11,7 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
+from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.completion import Completion
 from omnistage.server.errors import invalid
@@ -58,7 +59,7 @@ class ImageChat:
         self._check(chat)
         fields = image_fields(chat.model_extra or {})
         fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
-        prompt, media = last_wish(chat.messages)
+        prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
         asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
         with self.orchestrator.reserve(IMAGE_ONLY):
             given = await load_pictures(media, None, self.media, http)

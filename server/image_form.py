@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
+from omnistage.server.beside_loop import beside_loop
 from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.form_body import opened_form
 from omnistage.server.image_schema import WORDS, EditRequest
@@ -42,7 +43,9 @@ class EditForm:
         if content_type.startswith(FORM):
             return await _read_form(http)
         if "json" in content_type:
-            return _read_json(await JsonRequest(http.scope, http.receive).json())
+            request = JsonRequest(http.scope, http.receive)
+            body = await request.json()
+            return await beside_loop(request, lambda: _read_json(body))
         message = f"The Content-Type must be {FORM} or application/json."
         raise ApiError(415, message, code="unsupported_media_type")
 
@@ -100,6 +103,7 @@ def _read_json(body: dict[str, Any]) -> EditForm:
     given = body.pop("images", None)
     if not isinstance(given, list) or not given:
         raise invalid("images", "must be a list of objects with an image_url")
+    _check_number(given)
     images = [_from_url(image, f"images[{i}]") for i, image in enumerate(given)]
     mask = body.pop("mask", None)
     return _checked(body, images, None if mask is None else _from_url(mask, "mask"))
@@ -115,6 +119,10 @@ def _from_url(image: Any, param: str) -> Medium:
 def _checked(fields: Mapping[str, Any], images: Sequence[Source], mask: Source | None) -> EditForm:
     if not images:
         raise invalid("image", "is missing: a file to edit")
+    _check_number(images)
+    return EditForm(edit_request(fields), images, mask)
+
+
+def _check_number(images: Sequence[Any]) -> None:
     if len(images) > MAX_IMAGES:
         raise invalid("image", f"has {len(images)} files; at most {MAX_IMAGES}")
-    return EditForm(edit_request(fields), images, mask)

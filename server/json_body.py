@@ -1,10 +1,9 @@
 """Reads a request's JSON body, and refuses what would mean one thing to us and another to others.
 
 JSON here is RFC 8259's without its freedoms: UTF-8, each key once, finite numbers, no lone
-surrogates, no NUL, a bounded depth.
+surrogates, no NUL, a bounded depth, and so many keys and values at most.
 """
 
-import asyncio
 import json
 import math
 from collections.abc import Callable, Coroutine
@@ -14,11 +13,12 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from omnistage.server.beside_loop import beside_loop
+from omnistage.server.body_count import check_counts
 from omnistage.server.errors import ApiError, field_path
 
 MAX_DEPTH = 64
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1
-MAX_LOOP_BYTES = 64 << 10  # longer bodies are parsed beside the event loop
 CHARSETS = ("utf-8", "us-ascii", "ascii", "utf8")
 
 # A place in a body: what is around it, and its own key or index.
@@ -49,10 +49,7 @@ class JsonRequest(Request):
         if not hasattr(self, "_json"):
             self._check_headers()
             data = await self.body()
-            if len(data) > MAX_LOOP_BYTES:
-                self._json = await asyncio.to_thread(parse_json, data)
-            else:
-                self._json = parse_json(data)
+            self._json = await beside_loop(self, lambda: parse_json(data))
         return self._json
 
     def _check_headers(self) -> None:
@@ -72,6 +69,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     """The object in a body; raises ApiError with the field to blame where there is one."""
     if not data:
         raise _invalid("The body is empty; it must be a JSON object.")
+    check_counts(data)
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_object)
     except UnicodeDecodeError as error:
@@ -117,6 +115,8 @@ def check_values(body: Any) -> None:
             raise _bad(link, "must be a finite number")
         elif isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
             raise _bad(link, "is an integer of more than 64 bits")
+        elif isinstance(value, list) and depth <= MAX_DEPTH and _is_plain(value):
+            continue
         elif isinstance(value, dict | list):
             if depth > MAX_DEPTH:
                 raise _too_deep()
@@ -125,6 +125,14 @@ def check_values(body: Any) -> None:
                 if isinstance(key, str):
                     _check_text(key, link)
                 waiting.append((item, (link, key), depth + 1))
+
+
+def _is_plain(items: list[Any]) -> bool:
+    """Whether these are numbers within bounds; long lists are, and need no look at each."""
+    kinds = set(map(type, items))
+    if kinds == {int}:
+        return bool(min(items) >= MIN_INTEGER and max(items) <= MAX_INTEGER)
+    return kinds == {float} and all(map(math.isfinite, items))
 
 
 def _check_text(text: str, link: Link) -> None:

@@ -9,6 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.stage_link import StageState
+from omnistage.stages.log_bound import bound_logs
 
 REFRESH_S = 0.25
 PLAIN_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -16,6 +17,7 @@ PLAIN_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 def configure_logging(console: Console) -> None:
     """Log to the console; on a terminal in a way that leaves the clocks at the bottom."""
+    bound_logs()
     if console.is_terminal:
         handler: logging.Handler = RichHandler(console=console, show_path=False)
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])

@@ -14,6 +14,7 @@ from typing import Any
 import av
 from PIL import Image, UnidentifiedImageError
 
+from omnistage.server.blocks import check_blocks
 from omnistage.server.errors import ApiError, invalid
 
 MAX_PIXELS = 64_000_000
@@ -82,6 +83,7 @@ def check_medium(medium: Medium, data: bytes) -> float:
 
     Raises ApiError if it cannot be read or is too large.
     """
+    check_blocks(data, medium.place)
     try:
         if medium.kind == "image_url":
             return _check_image(data, medium.place)

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
+from omnistage.server.blocks import check_blocks
 from omnistage.server.errors import invalid
 from omnistage.server.media_check import BOMB, IMAGE_FORMATS
 from omnistage.server.request import ImageOutput
@@ -79,6 +80,7 @@ def read_pictures(images: list[File], mask: File | None = None) -> InputPictures
 
 
 def _opened(file: File, max_pixels: int) -> Image.Image:
+    check_blocks(file.data, file.param)
     try:
         with Image.open(io.BytesIO(file.data), formats=IMAGE_FORMATS) as image:
             width, height = image.size

@@ -22,6 +22,14 @@ MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
+MAX_BIASES = 4096
+MAX_WORDS = 1024
+MAX_WORD_CHARACTERS = 256
+MAX_STOP_CHARACTERS = 1024
+MAX_IDS = 1 << 18
+MAX_MESSAGES = 1 << 14
+MAX_TOOLS = 128
+MAX_NAMES = 64
 
 # As JSON has them: a string or a boolean is no number, and no number is infinite.
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -42,6 +50,17 @@ Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
+def at_most(limit: int) -> BeforeValidator:
+    """Refuses a list or an object by its length, before anyone looks at what is in it."""
+
+    def counted(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > limit:
+            raise ValueError(f"has {len(value)} items; at most {limit}")
+        return value
+
+    return BeforeValidator(counted)
+
+
 def _word(value: str) -> str:
     """vLLM before 0.32 fails on a word that makes no token."""
     if not value.strip():
@@ -55,7 +74,17 @@ def _is_prompt(value: Any) -> bool:
     return isinstance(value, str) and bool(value)
 
 
-Words = Annotated[list[Annotated[str, AfterValidator(_word)]], Field(max_length=1024)]
+Word = Annotated[str, Field(max_length=MAX_WORD_CHARACTERS), AfterValidator(_word)]
+Words = Annotated[list[Word], Field(max_length=MAX_WORDS, fail_fast=True), at_most(MAX_WORDS)]
+Biases = Annotated[dict[TokenIdKey, Bias], Field(max_length=MAX_BIASES), at_most(MAX_BIASES)]
+TokenIds = Annotated[
+    list[TokenId], Field(min_length=1, max_length=MAX_IDS, fail_fast=True), at_most(MAX_IDS)
+]
+StopIds = Annotated[list[TokenId], Field(max_length=MAX_WORDS, fail_fast=True), at_most(MAX_WORDS)]
+Tools = Annotated[list[dict[str, Any]], at_most(MAX_TOOLS)]
+Names = Annotated[list[str], at_most(MAX_NAMES)]
+StageParams = Annotated[dict[str, dict[str, Any]], at_most(MAX_NAMES)]
+Options = Annotated[dict[str, Any], at_most(MAX_WORDS)]
 
 
 class LoraChoice(TypedDict):
@@ -82,6 +111,7 @@ Loras = Annotated[
     BeforeValidator(_as_list),
     AfterValidator(_differ),
     Field(min_length=1, max_length=8),
+    at_most(8),
 ]
 
 
@@ -170,7 +200,7 @@ class Sampling(BaseModel):
     repetition_penalty: RepetitionPenalty | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: dict[TokenIdKey, Bias] | None = None
+    logit_bias: Biases | None = None
     seed: Seed | None = None
     stop: str | list[str] | None = None
     min_tokens: MinTokens | None = None
@@ -178,8 +208,8 @@ class Sampling(BaseModel):
     # The entry stage's serving class reads these itself, and refuses what it cannot use.
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
+    stop_token_ids: StopIds | None = None
+    allowed_token_ids: TokenIds | None = None
     bad_words: Words | None = None
     ignore_eos: Flag | None = None
     include_stop_str_in_output: Flag | None = None
@@ -193,10 +223,13 @@ class Sampling(BaseModel):
         if value is None:
             return None
         stops = [value] if isinstance(value, str) else value
+        if isinstance(stops, list) and len(stops) > MAX_STOPS:
+            raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS}")
         if not isinstance(stops, list) or not all(isinstance(one, str) and one for one in stops):
             raise ValueError("must be a string or a list of strings, none of them empty")
-        if len(stops) > MAX_STOPS:
-            raise ValueError(f"has {len(stops)} strings; at most {MAX_STOPS}")
+        longest = max(map(len, stops), default=0)
+        if longest > MAX_STOP_CHARACTERS:
+            raise ValueError(f"has {longest} characters; at most {MAX_STOP_CHARACTERS}")
         return value
 
     @property
@@ -249,23 +282,25 @@ class CompletionRequest(Sampling):
 class ChatRequest(Sampling):
     """The body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[dict[str, Any]], WithJsonSchema(MESSAGES)] = Field(min_length=1)
-    modalities: list[str] | None = None
+    messages: Annotated[list[dict[str, Any]], at_most(MAX_MESSAGES), WithJsonSchema(MESSAGES)] = (
+        Field(min_length=1, fail_fast=True)
+    )
+    modalities: Names | None = None
     audio: AudioOptions | None = None
     max_tokens: NumTokens | None = None
     max_completion_tokens: NumTokens | None = None
     logprobs: Flag | None = None
     top_logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    stage_params: dict[str, dict[str, Any]] | None = None
+    stage_params: StageParams | None = None
     return_codes: Flag | None = None
     return_timeline: Flag | None = None
     # The entry stage's chat class reads these itself, and refuses what it cannot use.
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: Flag | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
         None
     )
     include_reasoning: Flag | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
+    chat_template_kwargs: Options | None = None
     mm_processor_kwargs: ProcessorOptions | None = None

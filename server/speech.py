@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from fastapi import Response
@@ -15,7 +15,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.models import check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import AudioOutput, Request, TextOutput
-from omnistage.server.schema import Number, Seed, Voice
+from omnistage.server.schema import Number, Seed, StageParams, Voice
 from omnistage.server.sound import encoded
 from omnistage.server.sse import BareEventStream, Event, EventStream
 from omnistage.server.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch
@@ -48,7 +48,7 @@ class SpeechRequest(BaseModel):
     speed: Annotated[Number, Field(ge=MIN_SPEED, le=MAX_SPEED)] | None = None
     stream_format: Literal["audio", "sse"] | None = None
     seed: Seed | None = None
-    stage_params: dict[str, dict[str, Any]] | None = None
+    stage_params: StageParams | None = None
 
 
 class SoundStream(EventStream):

@@ -9,6 +9,7 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
+from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import (
     AnswerHead,
     ChatChunk,
@@ -82,7 +83,7 @@ class TextCompletions:
 
     async def create(self, asked: CompletionRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
-        request = self._request(asked)
+        request = await beside_loop(http, lambda: self._request(asked))
         self._orchestrator.admit(request.outputs)
         head = AnswerHead(
             request.id,
@@ -112,8 +113,7 @@ class TextCompletions:
             raise invalid("max_tokens", "must be at least 1 without echo")
         if asked.echo and asked.return_token_ids:
             raise unsupported("echo", "echo with return_token_ids")
-        given = asked.model_dump(exclude_none=True)
-        body = {name: given[name] for name in given.keys() & (COMPLETION_DONE - OWN_FIELDS)}
+        body = asked.model_dump(exclude_none=True, include=set(COMPLETION_DONE - OWN_FIELDS))
         return Request(
             id=f"cmpl-{uuid4().hex}",
             outputs=("text",),

@@ -9,10 +9,10 @@ from typing import Any
 
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.grammar import check_schema
+from omnistage.server.schema import MAX_TOOLS
 
 CHOICES = ("none", "auto", "required")
 MODES = ("auto", "required")
-MAX_TOOLS = 128
 NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
 
 

@@ -1,6 +1,5 @@
 """POST /v1/audio/transcriptions and /v1/audio/translations: a chat about a sound."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from fastapi import Request as HttpRequest
 from omnistage.server.admission import Admission
 from omnistage.server.answers import TextAnswer
 from omnistage.server.audio_history import AudioHistory
+from omnistage.server.beside_loop import in_thread
 from omnistage.server.errors import ApiError
 from omnistage.server.form_body import read_fields
 from omnistage.server.media_load import MediaLoader
@@ -55,11 +55,12 @@ class Transcriptions:
 
     async def _create(self, kind: type[SoundRequest], http: HttpRequest) -> Response:
         self._check_hears()
-        asked = request_of(kind, await read_fields(http))
+        fields = await read_fields(http)
+        asked = await in_thread(http, lambda: request_of(kind, fields))
         check_model(asked.model, self.orchestrator.graph.model)
         transcript = Transcript(asked)
         try:
-            request = await asyncio.to_thread(self._request, transcript)
+            request = await in_thread(http, lambda: self._request(transcript))
             with self.orchestrator.reserve(request.outputs):
                 (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
         except ApiError as error:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from omnistage.server.errors import ApiError, field_path, invalid, unsupported
 from omnistage.server.form_body import Fields
 from omnistage.server.media import decoded
+from omnistage.server.schema import at_most
 
 MAX_PROMPT = 16_384
 MAX_WORDS = 1024
@@ -23,8 +24,12 @@ def _one_as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Words = Annotated[list[Word], Field(max_length=MAX_WORDS), BeforeValidator(_one_as_list)]
-Languages = Annotated[list[Language], Field(max_length=64), BeforeValidator(_one_as_list)]
+Words = Annotated[
+    list[Word], Field(max_length=MAX_WORDS), at_most(MAX_WORDS), BeforeValidator(_one_as_list)
+]
+Languages = Annotated[
+    list[Language], Field(max_length=64), at_most(64), BeforeValidator(_one_as_list)
+]
 
 
 class SoundRequest(BaseModel):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from omnistage.stages.log_bound import MAX_MESSAGE_BYTES, shortened
+
 
 class RequestError(Exception):
     """One request's failure: an HTTP status and the fields of OpenAI's error envelope."""
@@ -14,9 +16,9 @@ class RequestError(Exception):
         param: str | None = None,
         code: str | None = None,
     ) -> None:
-        super().__init__(message)
+        self.message = shortened(message, MAX_MESSAGE_BYTES)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.param = param
         self.code = code
 

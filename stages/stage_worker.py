@@ -26,6 +26,7 @@ from omnistage.stages.failure import RequestError
 from omnistage.stages.gpus import gpu_environment
 from omnistage.stages.graph import Edge, StageGraph
 from omnistage.stages.kinds import KINDS
+from omnistage.stages.log_bound import bound_logs
 from omnistage.stages.stage import Downstream, Stage, StagePorts, TellsProgress
 from omnistage.stages.vllm.ledger import Ledger
 from omnistage.stages.vllm.ports import Port
@@ -292,6 +293,7 @@ def _end_with(process: BaseProcess) -> None:
 
 def run_stage(name: str, directory: Path) -> None:
     """Run one stage of the graph in a run directory until it is told to stop."""
+    bound_logs()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())
     spec = graph.stages[name]

@@ -16,10 +16,11 @@ from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
+from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.warm_up import warm_up_text
 
@@ -29,8 +30,8 @@ MAX_GRIDS = 1 << 16
 Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
-class ThinkerLLM(AsyncLLM):
-    """AsyncLLM that shows each rendered prompt to its request before the engine gets it."""
+class ThinkerLLM(JudgedLLM):
+    """An engine that shows each rendered prompt to its request before the engine gets it."""
 
     rendered: dict[str, Rendered]
 
@@ -116,6 +117,7 @@ class Thinker(EngineStage):
             )
         self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, thinker_config)
         self._engine.rendered = {}
+        self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
         await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer

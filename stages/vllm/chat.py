@@ -23,6 +23,8 @@ from omnistage.stages.vllm.compat import (
 
 # Of media that their processor refuses or that are too large, and of ids that are no token.
 INPUT_REFUSALS = ("Failed to apply", "Failed to load", "encoder cache", "out of vocabulary")
+# Fields that a grammar comes from.
+CONSTRAINING = ("structured_outputs", "response_format", "tools")
 
 
 class Chat:
@@ -151,7 +153,7 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     if any(reason in message for reason in INPUT_REFUSALS):
         param = asked(body)
     if message.startswith("Grammar error"):
-        param = "structured_outputs" if "structured_outputs" in body else "response_format"
+        param = next((name for name in CONSTRAINING if name in body), param)
     if "maximum context length" in message or "max_model_len" in message:
         code = "context_length_exceeded"
         return RequestError(400, message, param=param or asked(body), code=code)

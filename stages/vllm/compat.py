@@ -26,6 +26,9 @@ CLIENT_ERRORS: tuple[type[Exception], ...] = (
     getattr(vllm.exceptions, "VLLMClientError", vllm.exceptions.VLLMNotFoundError),
 )
 
+# A ValueError, too, in the versions before; vLLM's serving classes answer both with a 400.
+GrammarRefused: type[Exception] = getattr(vllm.exceptions, "VLLMValidationError", ValueError)
+
 __all__ = [
     "CLIENT_ERRORS",
     "AsyncEngineArgs",
@@ -33,6 +36,7 @@ __all__ = [
     "BaseModelPath",
     "ChatCompletionRequest",
     "CompletionRequest",
+    "GrammarRefused",
     "OnlineRenderer",
     "OpenAIServingChat",
     "OpenAIServingCompletion",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import vllm.envs
+from vllm.config import StructuredOutputsConfig
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
@@ -38,6 +39,7 @@ def make_engine(
     if unknown:
         raise ValueError(f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}")
     arguments: dict[str, Any] = {"disable_log_stats": True, **options, "model": model}
+    arguments["structured_outputs_config"] = _structured_outputs(options)
     if arguments.get("load_format") == "dummy":
         arguments["load_format"] = LOAD_FORMAT
     if current_platform.is_cpu():
@@ -60,6 +62,15 @@ def make_engine(
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     return engine_class.from_vllm_config(config)
+
+
+def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
+    """llguidance unless another is chosen: it computes what a grammar allows token by token.
+
+    xgrammar computes all of it before the first one, and fails at counts above 128 in a pattern.
+    """
+    chosen = {"backend": "guidance", **options.get("structured_outputs_config", {})}
+    return StructuredOutputsConfig(**chosen)
 
 
 def refuse_preemption(engine: AsyncLLM) -> None:

@@ -1,10 +1,11 @@
 """The `vllm.general_plugins` entry point: runs in every process of an engine.
 
-It names our model classes by dotted path (no model is imported), makes our load format known and
-ties the process's life to that of its parent.
+It names our model classes by dotted path (no model is imported), makes our load format known,
+bounds what is logged and ties the process's life to that of its parent.
 """
 
 from omnistage.stages.lifetime import end_with_parent
+from omnistage.stages.log_bound import bound_logs
 
 MODELS = {
     "OmnistageQwenTextEncoder": "omnistage.stages.qwen_image.text_encoder_model:QwenTextEncoder",
@@ -24,4 +25,5 @@ def register() -> None:
         if name not in known:
             ModelRegistry.register_model(name, path)
     register_dummy_loader()
+    bound_logs()
     end_with_parent()

@@ -5,10 +5,10 @@ from typing import Any
 
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.warm_up import warm_up_text
 
 
@@ -21,7 +21,8 @@ class TextStage(EngineStage):
     async def start(self) -> dict[str, Any]:
         """Load, and answer one request."""
         ports = self._ports
-        self._engine = make_engine(AsyncLLM, ports.model, ports.engine, None)
+        self._engine = make_engine(JudgedLLM, ports.model, ports.engine, None)
+        self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
         await warm_up_text(self._engine, self._chat)
         self._control = EngineControl(self._engine)

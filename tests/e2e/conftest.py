@@ -22,12 +22,15 @@ def media_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(
-    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, media_folder: Path
-) -> Iterator[TinyServer]:
-    log = tmp_path_factory.mktemp("server") / "log"
+def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server writes."""
+    return tmp_path_factory.mktemp("server") / "log"
+
+
+@pytest.fixture(scope="session")
+def server(tiny_checkpoint: Path, server_log: Path, media_folder: Path) -> Iterator[TinyServer]:
     options = ("--allowed-media-path", str(media_folder))
-    with running_server(str(tiny_checkpoint), log, *options) as running:
+    with running_server(str(tiny_checkpoint), server_log, *options) as running:
         asyncio.run(warm_up(running))
         yield running
 

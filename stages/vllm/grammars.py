@@ -1,0 +1,120 @@
+"""Has a request's grammar tried before its engine gets it: beside the engine, for a second at most.
+
+An engine compiles a grammar in a thread of its own process, where nobody can stop it, and a grammar
+that it cannot take fails as if the engine had.
+"""
+
+import asyncio
+import hashlib
+import json
+import sys
+from collections import OrderedDict
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from omnistage.stages.log_bound import shortened
+from omnistage.stages.vllm.compat import AsyncLLM, GrammarRefused, SamplingParams
+from omnistage.stages.vllm.grammar_judge import SCHEMA, Kind
+
+JUDGE = "omnistage.stages.vllm.grammar_judge"
+NUM_AT_ONCE = 2
+MAX_WAIT_S = 60.0  # for a second of a CPU that is busy
+MAX_REMEMBERED = 4096
+MAX_PATTERN_BYTES = 200
+
+
+class Grammars:
+    """Judges grammars, a few at a time, and remembers what it found."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(NUM_AT_ONCE)
+        self._asking: dict[bytes, asyncio.Lock] = {}
+        self._problems: OrderedDict[bytes, str] = OrderedDict()
+
+    async def check(self, kind: Kind, text: str) -> None:
+        """Raise GrammarRefused for one that the engine cannot take."""
+        key = hashlib.sha256(f"{kind} {text}".encode()).digest()
+        async with self._asking.setdefault(key, asyncio.Lock()):
+            try:
+                if key not in self._problems:
+                    async with self._places:
+                        self._problems[key] = await _judged(kind, text)
+            finally:
+                self._asking.pop(key, None)
+        self._problems.move_to_end(key)
+        problem = self._problems[key]
+        while len(self._problems) > MAX_REMEMBERED:
+            self._problems.popitem(last=False)
+        if problem:
+            raise GrammarRefused(f"Grammar error: {problem}")
+
+
+async def _judged(kind: Kind, text: str) -> str:
+    pipe = asyncio.subprocess.PIPE
+    judge = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", JUDGE), stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL
+    )
+    asked = json.dumps({"kind": kind, "text": text}).encode()
+    try:
+        async with asyncio.timeout(MAX_WAIT_S):
+            problem, _ = await judge.communicate(asked)
+    except TimeoutError:
+        return too_large(kind, text)
+    finally:
+        if judge.returncode is None:
+            judge.kill()
+            await judge.wait()
+    return problem.decode() if judge.returncode == 0 else too_large(kind, text)
+
+
+def too_large(kind: Kind, text: str) -> str:
+    """What to say of a grammar that takes its judge too long, or too much memory."""
+    found = f"it takes too long to compile: {len(text)} characters"
+    longest = max(_patterns(json.loads(text)), key=len, default="") if kind == SCHEMA else text
+    if longest:
+        found += f", the longest pattern {shortened(longest, MAX_PATTERN_BYTES)}"
+    return f"{found}; use smaller counts, fewer patterns or fewer optional properties"
+
+
+def _patterns(schema: Any) -> list[str]:
+    if isinstance(schema, list):
+        return [pattern for item in schema for pattern in _patterns(item)]
+    if not isinstance(schema, dict):
+        return []
+    own = schema.get("pattern")
+    below = [pattern for value in schema.values() for pattern in _patterns(value)]
+    return [own, *below] if isinstance(own, str) else below
+
+
+def constraint_of(params: SamplingParams) -> tuple[Kind, str] | None:
+    """The kind and the text of a request's grammar; schemas are made to allow `oneOf`."""
+    given = params.structured_outputs
+    if given is None:
+        return None
+    if given.json is not None:
+        schema = json.loads(given.json) if isinstance(given.json, str) else given.json
+        if isinstance(schema, dict):
+            schema = {**schema, "x-guidance": {"coerce_one_of": True, "whitespace_flexible": True}}
+        given.json = json.dumps(schema)
+        return SCHEMA, given.json
+    if given.regex is not None:
+        return "regex", given.regex
+    if given.choice is not None:
+        return "choice", json.dumps(given.choice)
+    return None if given.grammar is None else ("grammar", given.grammar)
+
+
+class JudgedLLM(AsyncLLM):
+    """AsyncLLM that gets no grammar which its engine cannot take."""
+
+    grammars: Grammars
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        """As AsyncLLM's."""
+        constraint = constraint_of(sampling_params)
+        if constraint is not None:
+            await self.grammars.check(*constraint)
+        async for output in super().generate(prompt, sampling_params, request_id, **options):
+            yield output
