@@ -12,6 +12,7 @@ from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.half_open import GATEWAY_PROTOCOL
 from omnistage.server.loading import configure_logging, show_loading
+from omnistage.server.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.process import StageProcess
@@ -34,6 +35,7 @@ def serve(
     """Serve until SIGINT or SIGTERM; the exit code."""
     console = Console(stderr=True)
     configure_logging(console)
+    set_large_blocks_apart()
     listening = listen(host, port)
     try:
         for abandoned in sweep():
