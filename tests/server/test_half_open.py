@@ -3,7 +3,9 @@
 import contextlib
 import http.client
 import json
+import logging
 import socket
+import struct
 import time
 from collections.abc import Iterator
 
@@ -118,6 +120,17 @@ def test_a_body_that_ends_too_early_is_refused(gateway: RunningGateway) -> None:
     answer = half_closed(gateway, asked("words")[:-5])
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "invalid_http"
+
+
+def test_a_client_that_hangs_up_amid_its_body_is_no_failure_of_ours(
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(gateway) as connection:
+        connection.sendall(asked("words")[:-5])
+        time.sleep(0.1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    time.sleep(0.2)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_request_that_ends_too_early_does_not_spoil_the_one_before(
