@@ -57,9 +57,10 @@ class Target:
     def body(self, content: Any = "Hi", **more: Any) -> dict[str, Any]:
         """A small chat, with what makes it hostile."""
         messages = [{"role": "user", "content": content}]
-        small = {"size": "64x64", "num_inference_steps": 2} if self.makes_images else {}
-        short = {"max_completion_tokens": 4, "temperature": 0}
-        return {"model": self.model, "messages": messages, **(small or short), **more}
+        picture = {"modalities": ["image"], "size": "64x64", "num_inference_steps": 2}
+        text = {"max_completion_tokens": 4, "temperature": 0}
+        small = picture if self.makes_images else text
+        return {"model": self.model, "messages": messages, **small, **more}
 
 
 def head_of(path: str, size: int, *more: str, version: str = "1.1") -> bytes:
