@@ -41,6 +41,7 @@ CANCELLED, UNREAD = 1 / 3, 1 / 10
 HANG_S = 60.0
 PATIENCE_S = 20.0  # with a stage that does not answer: nothing is killed here
 PAGE_KB = 4
+PLAIN_PER_S = {"omni": 2.0, "pictures": 0.4}
 LONG = {
     "max_completion_tokens": 200,
     "ignore_eos": True,
@@ -160,8 +161,10 @@ async def run(server: TinyServer, minutes: float, console: Console) -> None:
     console.print(table)
 
 
-def soak_hostile(kind: str, minutes: float, seed: int, log: Path, folder: Path) -> bool:
+def soak_hostile(kind: str, asked: argparse.Namespace, folder: Path) -> bool:
     """Serve a tiny model of one kind and be hostile to it; whether it stood."""
+    minutes, seed, log = asked.minutes or 60, asked.seed, asked.log
+    rate = asked.rate or PLAIN_PER_S[kind]
     console = Console(width=120)
     console.print(f"{kind}: {minutes:g} minutes, seed {seed}")
     with contextlib.ExitStack() as stack:
@@ -176,8 +179,8 @@ def soak_hostile(kind: str, minutes: float, seed: int, log: Path, folder: Path) 
             server = stack.enter_context(serving)
         url = httpx.URL(server.url)
         target = Target(url.host, url.port or 80, server.model, makes_images=kind == "pictures")
-        run_hostile = HostileSoak(server, target, random.Random(seed)).run(minutes, console)
-        return asyncio.run(run_hostile)
+        hostile = HostileSoak(server, target, random.Random(seed), rate)
+        return asyncio.run(hostile.run(minutes, console))
 
 
 def main() -> int:
@@ -187,16 +190,16 @@ def main() -> int:
     parser.add_argument("--log", type=Path, default=Path(".cache/soak.log"))
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--server", choices=("omni", "pictures", "both"), default="omni")
+    parser.add_argument("--rate", type=float, help="plain requests a second of --hostile")
     parser.add_argument("--seed", type=int, default=0, help="of hostile requests")
     arguments = parser.parse_args()
     arguments.log.parent.mkdir(parents=True, exist_ok=True)
     if arguments.hostile:
-        kinds = ("omni", "pictures") if arguments.server == "both" else (arguments.server,)
+        kinds = tuple(PLAIN_PER_S) if arguments.server == "both" else (arguments.server,)
         stood = []
         for kind in kinds:
             with tempfile.TemporaryDirectory() as name:
-                minutes, log = arguments.minutes or 60, arguments.log
-                stood.append(soak_hostile(kind, minutes, arguments.seed, log, Path(name)))
+                stood.append(soak_hostile(kind, arguments, Path(name)))
         return 0 if all(stood) else 1
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -16,7 +16,6 @@ from support.chaos import is_there, open_files, victims
 from support.hostile import CHAT, HOSTILITIES, Target, is_failure, prepare
 from support.server import TinyServer
 
-PLAIN_PER_S = 2.0
 HOSTILE_SHARE = 0.3
 MAX_HOSTILE_AT_ONCE = 32
 ALONE_SHARE, MAX_ALONE_MIN = 0.25, 5.0
@@ -48,6 +47,7 @@ class HostileSoak:
     server: TinyServer
     target: Target
     chance: random.Random
+    plain_per_s: float  # which must leave the server time
     alone: Phase = field(default_factory=Phase)
     beside: Phase = field(default_factory=Phase)
     outcomes: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -57,7 +57,7 @@ class HostileSoak:
     async def run(self, minutes: float, console: Console) -> bool:
         """Whether all that must hold did; says what it saw."""
         await asyncio.to_thread(prepare, self.target)
-        await self._plain(Phase(), WARM_UP / PLAIN_PER_S)
+        await self._plain(Phase(), WARM_UP / self.plain_per_s)
         before = self.server.health()
         alone_s = 60 * min(MAX_ALONE_MIN, ALONE_SHARE * minutes)
         await self._plain(self.alone, alone_s)
@@ -81,8 +81,8 @@ class HostileSoak:
             httpx.AsyncClient(base_url=self.server.url, timeout=PATIENCE_S) as client,
             asyncio.TaskGroup() as group,
         ):
-            for number in range(int(seconds * PLAIN_PER_S)):
-                due = started + number / PLAIN_PER_S
+            for number in range(int(seconds * self.plain_per_s)):
+                due = started + number / self.plain_per_s
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 group.create_task(self._ask(client, phase))
 
@@ -97,7 +97,7 @@ class HostileSoak:
 
     async def _hostile(self) -> None:
         """Start hostile requests at random moments, as many as their share wants."""
-        rate = PLAIN_PER_S * HOSTILE_SHARE / (1 - HOSTILE_SHARE)
+        rate = self.plain_per_s * HOSTILE_SHARE / (1 - HOSTILE_SHARE)
         names = list(HOSTILITIES)
         weights = [HOSTILITIES[name].weight for name in names]
         at_once = asyncio.Semaphore(MAX_HOSTILE_AT_ONCE)
@@ -141,6 +141,9 @@ class HostileSoak:
         for phase in (self.alone, self.beside):
             if set(phase.statuses) != {"200"}:
                 self.failures.append(f"plain requests: {dict(phase.statuses)}")
+        if not self.alone.percentile(50) < 1 / self.plain_per_s:
+            problem = f"{self.plain_per_s:g} plain requests a second alone are too many here"
+            self.failures.append(f"{problem}: give a lower --rate")
         if not self.ratio <= MAX_RATIO:
             self.failures.append(f"plain requests' p99 is {self.ratio:.2f} times its value alone")
         quarter, end = self._marks()[1][1], self._marks()[-1][1]
