@@ -41,7 +41,7 @@ CANCELLED, UNREAD = 1 / 3, 1 / 10
 HANG_S = 60.0
 PATIENCE_S = 20.0  # with a stage that does not answer: nothing is killed here
 PAGE_KB = 4
-PLAIN_PER_S = {"omni": 2.0, "pictures": 0.4}
+PLAIN_PER_S = {"omni": 2.0, "pictures": 1.0}
 LONG = {
     "max_completion_tokens": 200,
     "ignore_eos": True,

@@ -138,6 +138,8 @@ class HostileSoak:
             held = {**stage["held"], "running": stage["running"]}
             if any(held.values()):
                 self.failures.append(f"stage {name} still holds {held}")
+        if missing := HOSTILITIES.keys() - self.outcomes.keys():
+            self.failures.append(f"the run was too short for {', '.join(sorted(missing))}")
         for phase in (self.alone, self.beside):
             if set(phase.statuses) != {"200"}:
                 self.failures.append(f"plain requests: {dict(phase.statuses)}")
