@@ -29,6 +29,7 @@ test: venv
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)
 
+# ARGS="--hostile --minutes 60 --server omni|pictures|both --rate 2 --seed 0": plain requests beside hostile ones.
 soak: venv
 	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
 

@@ -9,6 +9,7 @@ from omnistage.server.beside_loop import install_threads
 from omnistage.server.body_limit import BodyLimit
 from omnistage.server.chat import ChatCompletions
 from omnistage.server.deadline import Deadline
+from omnistage.server.decode_room import AtEnd, DecodeRoom
 from omnistage.server.errors import install_error_handlers
 from omnistage.server.examples import (
     chat_examples,
@@ -24,6 +25,7 @@ from omnistage.server.keys import KeyGuard, is_guarded
 from omnistage.server.media_fetch import MediaFetcher
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MediaLoader
+from omnistage.server.memory import GivingBack
 from omnistage.server.metrics import Metrics, RequestCount, metrics_routes
 from omnistage.server.models import model_routes
 from omnistage.server.openapi import EVENTS, described, install_openapi
@@ -45,7 +47,10 @@ DEFAULTS = GatewayOptions()
 def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) -> FastAPI:
     """The app over a running orchestrator."""
     app = FastAPI(title="omnistage", description=DESCRIPTION, redoc_url=None)
-    app.add_middleware(BodyLimit)
+    giving_back = GivingBack()
+    room = DecodeRoom(options.decode_bytes, giving_back)
+    app.add_middleware(AtEnd)
+    app.add_middleware(BodyLimit, giving_back=giving_back)
     app.add_middleware(Deadline, timeout_s=options.timeout_s)
     if options.requests_per_minute is not None:
         app.add_middleware(RateLimit, per_minute=options.requests_per_minute)
@@ -57,7 +62,8 @@ def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) ->
     app.include_router(health_routes(orchestrator))
     app.include_router(model_routes(orchestrator.graph.model))
     app.include_router(voice_routes(orchestrator))
-    media = MediaLoader(MediaFetcher(options.media_domains), MediaFolder(options.media_path))
+    folder = MediaFolder(options.media_path)
+    media = MediaLoader(MediaFetcher(options.media_domains), folder, room)
     sending = (options.keep_alive_s, options.max_unsent_bytes)
     chat = ChatCompletions(orchestrator, media, *sending)
     json_routes = APIRouter(route_class=JsonRoute)

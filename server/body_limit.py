@@ -3,6 +3,7 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
+from omnistage.server.memory import GivingBack
 from omnistage.server.refusal import refuse
 
 MAX_BODY_BYTES = 32 << 20
@@ -21,8 +22,10 @@ class BodyLimit:
         app: ASGIApp,
         max_bytes: int = MAX_BODY_BYTES,
         max_held_bytes: int = MAX_HELD_BYTES,
+        giving_back: GivingBack | None = None,
     ) -> None:
         self._app = app
+        self._giving_back = giving_back or GivingBack()
         self._max_bytes = max_bytes
         self._max_held_bytes = max_held_bytes
         self._num_held_bytes = 0
@@ -67,6 +70,7 @@ class BodyLimit:
             await self._app(scope, counted, send_or_refuse)
         finally:
             self._num_held_bytes -= num_bytes
+            self._giving_back.freed(num_bytes)
 
     def _too_large(self) -> ApiError:
         message = f"The body is larger than {self._max_bytes >> 20} MiB."

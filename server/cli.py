@@ -134,6 +134,9 @@ def serve(
     request_timeout: Annotated[
         float | None, typer.Option(min=0.001, help="Seconds a request may take; then it is a 504.")
     ] = None,
+    decode_memory_mb: Annotated[
+        int, typer.Option(min=64, help="MiB for decoding all requests' media; others wait.")
+    ] = 1024,
     allowed_media_path: Annotated[
         Path | None,
         typer.Option(exists=True, file_okay=False, help="Folder that file URLs may name."),
@@ -177,6 +180,7 @@ def serve(
         max_requests=max_queue,
         requests_per_minute=requests_per_minute,
         timeout_s=request_timeout,
+        decode_bytes=decode_memory_mb << 20,
         media_path=allowed_media_path,
         media_domains=tuple(allowed_media_domains or ()),
     )

@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from omnistage.server.disconnect import ClientGone
 from omnistage.stages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
@@ -103,6 +104,7 @@ def install_error_handlers(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)  # amid its body
     app.add_exception_handler(Exception, _on_unforeseen)
 
 

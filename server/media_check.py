@@ -6,6 +6,7 @@ What is sniffed counts, not what the client calls it.
 
 import base64
 import io
+import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,6 +24,8 @@ MAX_DURATION_S = 3600
 MAX_SAMPLES = MAX_DURATION_S * 48_000  # of all channels
 MAX_FRAMES = MAX_DURATION_S * 60
 MAX_VIDEO_PIXELS = 50_000_000_000  # of all frames: about a minute of one core
+MAX_ICON_SIDE = 1024
+ICON, PNG = b"\0\0\1\0", b"\x89PNG\r\n\x1a\n"
 BOMB = Image.DecompressionBombError
 # Read by Pillow itself: others start programs (EPS) or are no pictures (PDF).
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")
@@ -32,7 +35,15 @@ CONTAINERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "asf", "flv", "gif"),
 )
 OPEN_OPTIONS = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "none"}
+# Of the first streams also when FFmpeg decodes frames to learn what the header does not say.
+CODEC_OPTIONS = {"max_pixels": str(MAX_FRAME_PIXELS)}
+MAX_STREAMS = 16
 MIN_FRAMES = 2
+# What checking takes in memory, beside the file: a frame is held up to 17 times, for those that are
+# shown before it, in at most two bytes for each of its values and half as many colours as pixels.
+BASE_BYTES = 16 << 20
+OPEN_BYTES = MAX_FRAME_PIXELS * 8
+BYTES_PER_FRAME_PIXEL = 17 * 3
 
 Message = Mapping[str, Any]
 
@@ -89,12 +100,49 @@ def check_medium(medium: Medium, data: bytes) -> float:
             return _check_image(data, medium.place)
         wanted = "video" if medium.kind == "video_url" else "audio"
         return _check_stream(data, medium.place, wanted)
-    except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB) as error:
+    except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB, struct.error) as error:
         raise invalid(medium.place, f"cannot be read: {_reason(error)}") from error
 
 
+def video_bytes(data: bytes) -> int:
+    """How much memory the check of a video may take; it takes up to OPEN_BYTES to find out."""
+    try:
+        with _opened(data) as container:
+            codecs = [stream.codec_context for stream in container.streams.video]
+            pixels = max((codec.width * codec.height for codec in codecs), default=0)
+    except (OSError, ValueError, av.FFmpegError):
+        return 0  # the check says what is wrong
+    return min(pixels, MAX_FRAME_PIXELS) * BYTES_PER_FRAME_PIXEL
+
+
+def opened_image(data: bytes) -> Image.Image:
+    """An image of which only the header is read; raises what Pillow does."""
+    if data.startswith(ICON):  # Pillow decodes it at once, whatever its header says
+        _check_icon(data)
+    return Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+
+
+def _check_icon(data: bytes) -> None:
+    for place in range(6, min(6 + 16 * data[4], len(data) - 15), 16):
+        (start,) = struct.unpack_from("<I", data, place + 12)
+        head = data[start : start + 24]
+        is_png = head.startswith(PNG)
+        sides = struct.unpack(">II", head[16:]) if is_png else struct.unpack("<ii", head[4:12])
+        if max(map(abs, sides)) > 2 * MAX_ICON_SIDE:  # a bitmap is twice as high, for its mask
+            raise ValueError(f"it is an icon with a picture of more than {MAX_ICON_SIDE} a side")
+
+
+def _opened(data: bytes) -> Any:
+    codecs = [CODEC_OPTIONS] * MAX_STREAMS
+    container = av.open(io.BytesIO(data), options=OPEN_OPTIONS, stream_options=codecs)
+    if len(container.streams) > MAX_STREAMS:
+        container.close()
+        raise ValueError(f"it has more than {MAX_STREAMS} streams")
+    return container
+
+
 def _check_image(data: bytes, place: str) -> float:
-    with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
+    with opened_image(data) as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise invalid(place, f"is {width} x {height}; at most {MAX_PIXELS} pixels")
@@ -103,7 +151,7 @@ def _check_image(data: bytes, place: str) -> float:
 
 
 def _check_stream(data: bytes, place: str, wanted: str) -> float:
-    with av.open(io.BytesIO(data), options=OPEN_OPTIONS) as container:
+    with _opened(data) as container:
         streams = [stream for stream in container.streams if stream.type == wanted]
         if not streams:
             raise invalid(place, f"has no {wanted} in it")
@@ -133,6 +181,7 @@ def _check_video(packets: Iterable[Any], codec: Any, place: str) -> float:
     if pixels > MAX_FRAME_PIXELS:
         size = f"{codec.width} x {codec.height}"
         raise invalid(place, f"is {size}; at most {MAX_FRAME_PIXELS} pixels")
+    codec.options = CODEC_OPTIONS
     num_frames = 0
     for num_packets, packet in enumerate(packets):  # the last one is empty
         if num_frames < MIN_FRAMES:

@@ -2,35 +2,41 @@
 
 import asyncio
 import base64
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 from fastapi import Request
 
 from omnistage.server.deadline import within_deadline
+from omnistage.server.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.disconnect import unless_gone
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.media_check import Medium, Message, check_medium, media_of
+from omnistage.server.media_check import (
+    BASE_BYTES,
+    OPEN_BYTES,
+    Medium,
+    Message,
+    check_medium,
+    media_of,
+    video_bytes,
+)
 from omnistage.server.media_fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media_files import MediaFolder
+from omnistage.server.memory import GivingBack
 
 MAX_MEDIA = 512
 MAX_FETCHED = 64
 MAX_FETCHED_BYTES = 24 << 20  # as base64 they are as much as a body may have
-NUM_THREADS = min(8, os.cpu_count() or 1)
-
-T = TypeVar("T")
 
 
 class MediaLoader:
-    """Fetches and reads concurrently; looks at media in threads of its own, a few at a time."""
+    """Fetches and reads concurrently; looks at media in threads, as far as there is room."""
 
-    def __init__(self, fetcher: MediaFetcher, folder: MediaFolder) -> None:
+    def __init__(
+        self, fetcher: MediaFetcher, folder: MediaFolder, room: DecodeRoom | None = None
+    ) -> None:
         self._fetcher = fetcher
         self._folder = folder
-        self._threads = ThreadPoolExecutor(NUM_THREADS, "media")
+        self.room = room or DecodeRoom(NUM_BYTES, GivingBack())
 
     async def load(self, messages: Sequence[Message], http: Request) -> list[float]:
         """Put what is elsewhere into the messages, which are checked; as `load_media`."""
@@ -62,27 +68,27 @@ class MediaLoader:
     async def _load(self, medium: Medium, budget: Budget) -> float:
         if not medium.url:
             encoded = medium.encoded
-            return await self._in_thread(lambda: check_medium(medium, base64.b64decode(encoded)))
+            return await self._check(medium, lambda: base64.b64decode(encoded), len(encoded))
         try:
             data = await self._get(medium.url, budget)
         except MediaError as error:
             message = f"{medium.place} {error}."
             raise ApiError(400, message, param=medium.place, code=error.code) from error
+        seconds = await self._check(medium, lambda: data, len(data))
+        await self.room.run(2 * len(data), lambda: medium.put(data))
+        return seconds
 
-        def check_and_put() -> float:
-            seconds = check_medium(medium, data)
-            medium.put(data)
-            return seconds
-
-        return await self._in_thread(check_and_put)
+    async def _check(self, medium: Medium, get: Callable[[], bytes], size: int) -> float:
+        num_bytes = BASE_BYTES
+        if medium.kind == "video_url":
+            num_bytes += await self.room.run(OPEN_BYTES + size, lambda: video_bytes(get()))
+        return await self.room.run(num_bytes + size, lambda: check_medium(medium, get()))
 
     async def _get(self, url: str, budget: Budget) -> bytes:
         if url[:5].lower() != "file:":
             return await self._fetcher.fetch(url, budget)
         path = self._folder.check(url)
-        data = await self._in_thread(lambda: self._folder.read(path, budget.num_bytes))
+        most = budget.num_bytes
+        data = await self.room.run(most, lambda: self._folder.read(path, most))
         budget.take(len(data))
         return data
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from omnistage.server.decode_room import NUM_BYTES
 from omnistage.server.keys import NO_KEYS, Keys
 from omnistage.server.orchestrator import MAX_REQUESTS
 from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
@@ -19,5 +20,6 @@ class GatewayOptions:
     max_requests: int = MAX_REQUESTS
     requests_per_minute: int | None = None
     timeout_s: float | None = None
+    decode_bytes: int = NUM_BYTES
     media_path: Path | None = None
     media_domains: tuple[str, ...] = ()

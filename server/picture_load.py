@@ -1,14 +1,16 @@
 """Gets the pictures to edit, which are in a request or named by it, and decodes them."""
 
-import asyncio
 import base64
 from collections.abc import Sequence
 
 from fastapi import Request
 
-from omnistage.server.media_check import Medium
+from omnistage.server.deadline import within_deadline
+from omnistage.server.decode_room import end_of
+from omnistage.server.disconnect import unless_gone
+from omnistage.server.media_check import BASE_BYTES, Medium
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.pictures import File, InputPictures, read_pictures
+from omnistage.server.pictures import File, InputPictures, picture_bytes, read_pictures
 
 Source = File | Medium
 
@@ -16,14 +18,28 @@ Source = File | Medium
 async def load_pictures(
     images: Sequence[Source], mask: Source | None, media: MediaLoader, http: Request
 ) -> InputPictures:
-    """The pictures; raises ApiError, also when `http` is overdue, and ClientGone."""
+    """The pictures; raises ApiError, also when `http` is overdue, and ClientGone.
+
+    The room that they take is kept until `http` has its answer.
+    """
     sources = [*images] if mask is None else [*images, mask]
+    if not sources:
+        return InputPictures()
     await media.load_media([one for one in sources if isinstance(one, Medium)], http)
-    return await asyncio.to_thread(_read, images, mask)
+    async with within_deadline(http.scope):
+        return await unless_gone(http.receive, _read(images, mask, media, http))
 
 
-def _read(images: Sequence[Source], mask: Source | None) -> InputPictures:
-    return read_pictures([_file(image) for image in images], None if mask is None else _file(mask))
+async def _read(
+    images: Sequence[Source], mask: Source | None, media: MediaLoader, http: Request
+) -> InputPictures:
+    room, sources = media.room, [*images] if mask is None else [*images, mask]
+    size = sum(len(one.data if isinstance(one, File) else one.encoded) for one in sources)
+    files = await room.run(BASE_BYTES + size, lambda: [_file(one) for one in sources])
+    num_bytes, num_kept = await room.run(BASE_BYTES, lambda: picture_bytes(files))
+    masks = files[len(images) :]
+    work = lambda: read_pictures(files[: len(images)], masks[0] if masks else None)  # noqa: E731
+    return await room.run(num_bytes, work, end_of(http.scope), num_kept)
 
 
 def _file(source: Source) -> File:

@@ -10,7 +10,9 @@ from rich.console import Console
 
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
+from omnistage.server.half_open import GATEWAY_PROTOCOL
 from omnistage.server.loading import configure_logging, show_loading
+from omnistage.server.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.process import StageProcess
@@ -33,6 +35,7 @@ def serve(
     """Serve until SIGINT or SIGTERM; the exit code."""
     console = Console(stderr=True)
     configure_logging(console)
+    set_large_blocks_apart()
     listening = listen(host, port)
     try:
         for abandoned in sweep():
@@ -72,6 +75,8 @@ class GatewayServer(uvicorn.Server):
     def __init__(self, orchestrator: Orchestrator, options: GatewayOptions) -> None:
         config = uvicorn.Config(
             build_app(orchestrator, options),
+            http=GATEWAY_PROTOCOL,
+            ws="none",
             log_config=None,
             lifespan="off",
             timeout_graceful_shutdown=HANG_UP_S,

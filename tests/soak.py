@@ -2,12 +2,18 @@
 
 A third of the requests are cancelled at a random moment, a tenth are never read. Every answer that
 finishes must equal its solo run, nothing may hang, and memory must stay flat after a warm-up.
+
+With `ARGS=--hostile`: plain requests at a fixed rate, first alone, then beside hostile ones of many
+classes, three of ten in all, for an hour. It fails if any is answered with a 5xx that is not
+promised, if plain requests' p99 more than doubles, if memory grows or if a stage starts again.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -20,10 +26,14 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 from support.chaos import NUM_STREAMS, chaos_graph, is_there, open_files, victims
+from support.hostile import Target
+from support.hostile_soak import HostileSoak
+from support.image_requests import picture_server
 from support.prompts import QUESTIONS
 from support.server import Reply, TinyServer, assert_same_sound, running_server
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
+from omnistage.stages.diffusion.tiny import write_tiny
 from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
 
 NUM_CLIENTS = 4 * NUM_STREAMS  # twice the sequences of an engine
@@ -31,6 +41,7 @@ CANCELLED, UNREAD = 1 / 3, 1 / 10
 HANG_S = 60.0
 PATIENCE_S = 20.0  # with a stage that does not answer: nothing is killed here
 PAGE_KB = 4
+PLAIN_PER_S = {"omni": 2.0, "pictures": 1.0}
 LONG = {
     "max_completion_tokens": 200,
     "ignore_eos": True,
@@ -150,20 +161,55 @@ async def run(server: TinyServer, minutes: float, console: Console) -> None:
     console.print(table)
 
 
-def main() -> None:
+def soak_hostile(kind: str, asked: argparse.Namespace, folder: Path) -> bool:
+    """Serve a tiny model of one kind and be hostile to it; whether it stood."""
+    minutes, seed, log = asked.minutes or 60, asked.seed, asked.log
+    rate = asked.rate or PLAIN_PER_S[kind]
+    console = Console(width=120)
+    console.print(f"{kind}: {minutes:g} minutes, seed {seed}")
+    with contextlib.ExitStack() as stack:
+        if kind == "omni":
+            write_tiny_checkpoint(folder / "tiny", 0)
+            options = ("--model", str(folder / "tiny"), "--client-buffer-mb", "1")
+            graph = str(chaos_graph(folder, hang_s=PATIENCE_S))
+            server = stack.enter_context(running_server(graph, log, *options))
+        else:
+            write_tiny("qwen-image", folder / "tiny")
+            serving = picture_server("diffusers.yaml", folder / "tiny", folder)
+            server = stack.enter_context(serving)
+        url = httpx.URL(server.url)
+        target = Target(url.host, url.port or 80, server.model, makes_images=kind == "pictures")
+        hostile = HostileSoak(server, target, random.Random(seed), rate)
+        return asyncio.run(hostile.run(minutes, console))
+
+
+def main() -> int:
     """Write a tiny checkpoint, serve it, soak it."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--minutes", type=float, help="10; with --hostile 60 for each server")
     parser.add_argument("--log", type=Path, default=Path(".cache/soak.log"))
+    parser.add_argument("--hostile", action="store_true")
+    parser.add_argument("--server", choices=("omni", "pictures", "both"), default="omni")
+    parser.add_argument("--rate", type=float, help="plain requests a second of --hostile")
+    parser.add_argument("--seed", type=int, default=0, help="of hostile requests")
     arguments = parser.parse_args()
+    arguments.log.parent.mkdir(parents=True, exist_ok=True)
+    if arguments.hostile:
+        kinds = tuple(PLAIN_PER_S) if arguments.server == "both" else (arguments.server,)
+        stood = []
+        for kind in kinds:
+            with tempfile.TemporaryDirectory() as name:
+                stood.append(soak_hostile(kind, arguments, Path(name)))
+        return 0 if all(stood) else 1
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_tiny_checkpoint(folder / "tiny", 0)
         options = ("--model", str(folder / "tiny"), "--client-buffer-mb", "1")
         graph = chaos_graph(folder, hang_s=PATIENCE_S)
         with running_server(str(graph), arguments.log, *options) as server:
-            asyncio.run(run(server, arguments.minutes, Console(width=120)))
+            asyncio.run(run(server, arguments.minutes or 10, Console(width=120)))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

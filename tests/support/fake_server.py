@@ -1,6 +1,7 @@
 """A whole server whose stages are fake ones in processes of their own: `serve` without models.
 
-Run as a script: without arguments it serves, with a stage's name and a folder it is that stage.
+Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
+usual room for decoding; with a stage's name and a folder it is that stage.
 """
 
 import asyncio
@@ -12,13 +13,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.fake_stages import FakeGraph
-from support.gateway import OMNI
+from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
+from omnistage.server.options import GatewayOptions
 from omnistage.server.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.stages.graph import StageGraph
 from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
+
+GRAPHS = {"omni": OMNI, "images": IMAGES}
+DECODE_BYTES = 512 << 20
 
 
 async def be_stage(name: str, directory: Path) -> None:
@@ -43,4 +48,6 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2])))
     else:
-        sys.exit(serve(StageGraph.model_validate(OMNI), "127.0.0.1", 0, launch))
+        graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
+        options = GatewayOptions(decode_bytes=DECODE_BYTES)
+        sys.exit(serve(graph, "127.0.0.1", 0, launch, options))

@@ -18,6 +18,7 @@ FRAMES = [2, 3]
 STEPS = 4
 MAX_PIXELS = 1024 * 1024
 ALIVE_INTERVAL_S = 0.2
+SLOW_S = 0.4
 
 
 def text_of(body: Mapping[str, Any]) -> str:
@@ -230,6 +231,8 @@ class FakeThinker(FakeStage):
             self.graph.stages["code2wav"].begin(request_id, meta)
         if script == "hang":
             await asyncio.Event().wait()
+        if script == "slow":
+            await asyncio.sleep(SLOW_S)
         if "input" in meta["body"]:
             usage = {"prompt_tokens": len(script), "completion_tokens": 0}
             yield "text", {}, {"chunk": {"choices": [], "usage": usage}}, True
@@ -241,11 +244,15 @@ class FakeThinker(FakeStage):
         words = partial(with_logprobs, "stop") if has_logprobs else spoken_words
         make: Callable[[], list[Any]] = SCRIPTS.get(script, words)
         for delta, more in make():
+            if script == "breathe":
+                await asyncio.sleep(SLOW_S)
             for index in range(num_choices):
                 yield self._text(delta, index=index, **more)
             if script == "fail later":
                 yield "error", {}, self.failure(500, "broken", self.name), True
                 return
+        if script == "pause":
+            await asyncio.Event().wait()
         while script == "endless":
             yield self._text({"content": "x"})
             await asyncio.sleep(0.001)

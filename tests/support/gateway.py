@@ -15,6 +15,7 @@ from support.waiting import wait_until
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
+from omnistage.server.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.stages.graph import StageGraph
@@ -83,6 +84,7 @@ def running_gateway(
     graph: dict[str, Any],
     loading: frozenset[str] = frozenset(),
     arena_mb: int = 1,
+    protocol: type[asyncio.Protocol] = GATEWAY_PROTOCOL,
     **options: Any,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends; `options` are those of GatewayOptions."""
@@ -99,7 +101,7 @@ def running_gateway(
         limit = chosen.max_requests
         async with Orchestrator(parsed, directory, stages.launch, shared, limit) as orchestrator:
             app = build_app(orchestrator, chosen)
-            config = uvicorn.Config(app, log_config=None, lifespan="off")
+            config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, lifespan="off")
             config.timeout_graceful_shutdown = 1
             server = uvicorn.Server(config)
             started.append((asyncio.get_running_loop(), server, stages))

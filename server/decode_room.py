@@ -1,0 +1,109 @@
+"""The memory that the media of all requests may take together while they are decoded."""
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TypeVar
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omnistage.server.memory import GivingBack
+
+NUM_BYTES = 1 << 30
+NUM_THREADS = min(8, os.cpu_count() or 1)
+
+T = TypeVar("T")
+
+
+class DecodeRoom:
+    """Who finds no room waits for it, in order; who needs more than all of it has all of it."""
+
+    def __init__(self, num_bytes: int, giving_back: GivingBack) -> None:
+        self._num_bytes = num_bytes
+        self._num_free = num_bytes
+        self._giving_back = giving_back
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._threads = ThreadPoolExecutor(NUM_THREADS, "media")
+
+    @property
+    def num_taken(self) -> int:
+        """How many bytes are given away."""
+        return self._num_bytes - self._num_free
+
+    async def run(
+        self,
+        num_bytes: int,
+        work: Callable[[], T],
+        until: ExitStack | None = None,
+        num_kept: int = 0,
+    ) -> T:
+        """The result of `work`, done in a thread once there is room for it.
+
+        The room is taken until the work ends, also when nobody waits for it any more; `num_kept` of
+        it, for the result, until the stack ends.
+        """
+        num_bytes = await self._take(num_bytes)
+        num_kept = 0 if until is None else min(num_kept, num_bytes)
+        loop = asyncio.get_running_loop()
+        working = self._threads.submit(work)
+
+        def give_in_loop(num_given: int, _: "Future[T]") -> None:
+            with suppress(RuntimeError):  # the loop has ended before the work
+                loop.call_soon_threadsafe(self._give, num_given)
+
+        working.add_done_callback(partial(give_in_loop, num_bytes - num_kept))
+        if until is not None:
+            until.callback(working.add_done_callback, partial(give_in_loop, num_kept))
+        return await asyncio.wrap_future(working)
+
+    async def _take(self, wanted: int) -> int:
+        num_bytes = min(wanted, self._num_bytes)
+        if not self._waiting and num_bytes <= self._num_free:
+            self._num_free -= num_bytes
+            return num_bytes
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, turn))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._give(num_bytes)
+            else:
+                self._waiting.remove((num_bytes, turn))
+                self._let_in()
+            raise
+        return num_bytes
+
+    def _give(self, num_bytes: int) -> None:
+        self._num_free += num_bytes
+        self._giving_back.freed(num_bytes)
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._num_free:
+            num_bytes, turn = self._waiting.popleft()
+            self._num_free -= num_bytes
+            turn.set_result(None)
+
+
+class AtEnd:
+    """ASGI middleware: `scope["state"]["at_end"]`, closed when the request has its answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        with ExitStack() as stack:
+            scope.setdefault("state", {})["at_end"] = stack
+            await self._app(scope, receive, send)
+
+
+def end_of(scope: Scope) -> ExitStack | None:
+    """What is closed when the request has its answer, below the middleware."""
+    stack: ExitStack | None = scope.get("state", {}).get("at_end")
+    return stack

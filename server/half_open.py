@@ -1,0 +1,199 @@
+"""Clients that have sent all and shut down their sending side, told from those that hung up.
+
+Both send the same FIN. Only to data does the system of one that hung up answer, with a reset. Every
+answer begins with `HTTP/1.1 `, and a chunk's size may begin with zeros: so some bytes of an answer
+can leave before what comes next is known, one as soon as the FIN has come, more at growing
+intervals.
+"""
+
+import asyncio
+import socket
+from typing import Any, Protocol, cast
+
+import msgspec
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from omnistage.server.errors import ApiError
+
+START = b"HTTP/1.1 "
+INTERIM = START + b"1"
+CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
+ZEROS = b"0" * 8  # readers take sizes of sixteen digits
+LOOK_S = 0.1
+FIRST_WAIT_S = 1.0  # from the first byte to the second; each wait is twice the one before
+# States of Linux's sockets, the first byte of TCP_INFO.
+TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8
+
+
+class Wire:
+    """A transport that can send the first bytes of an answer, or of its next chunk, ahead of it."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: "HalfOpen") -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self.end_answer()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def end_answer(self) -> None:
+        """The next bytes begin another one."""
+        self.is_amid = False
+        self._ahead = START
+        self._num_ahead = 0
+
+    def write(self, data: bytes) -> None:
+        """Send a head, or a whole piece of a body, without what has left before."""
+        if not data:
+            return
+        sent = 0 if self.is_amid else self._num_ahead
+        if not self.is_amid and not data.startswith(INTERIM):
+            self.is_amid = True
+            self._ahead = ZEROS if CHUNKED in data.lower() else b""
+        self._num_ahead = 0
+        self._transport.write(data[sent:])
+
+    def pause_reading(self) -> None:
+        """Nobody reads now that the client leaves: look for it."""
+        self._transport.pause_reading()
+        self._protocol.begin_looking()
+
+    def probe(self) -> bool:
+        """Send one byte ahead; False if there is none left."""
+        if self._num_ahead == len(self._ahead):
+            return False
+        self._transport.write(self._ahead[self._num_ahead : self._num_ahead + 1])
+        self._num_ahead += 1
+        return True
+
+    @property
+    def state(self) -> int:
+        """What the kernel says of the connection."""
+        connection: socket.socket = self._transport.get_extra_info("socket")
+        if connection.fileno() < 0:
+            return TCP_CLOSE
+        return connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+
+
+class Cycle(Protocol):
+    """What uvicorn knows of a request and its answer."""
+
+    more_body: bool
+    disconnected: bool
+    response_started: bool
+    response_complete: bool
+    message_event: asyncio.Event
+
+
+class HalfOpen(asyncio.Protocol):
+    """What one of uvicorn's HTTP protocols needs before it to answer such clients."""
+
+    cycle: Cycle | None  # of the last request that came
+    transport: asyncio.Transport
+    _started: Cycle | None = None  # httptools': of the request that is being answered
+    _wire: Wire
+    _looking: asyncio.TimerHandle | None = None
+    _wait_s = FIRST_WAIT_S
+    _probe_at = 0.0
+    _has_ended = False  # what comes from the client
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Put the wire in between."""
+        self._wire = Wire(cast(asyncio.Transport, transport), self)
+        super().connection_made(cast(asyncio.BaseTransport, self._wire))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Look no more; the app hears of it also when another request waits behind its own."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._started is not None:
+            _disconnect(self._started)
+        super().connection_lost(exc)
+
+    def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:
+        self._started = cycle
+        super()._start_asgi_task(cycle, app)  # type: ignore[misc]
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """An offer to upgrade may be passed over."""
+
+    def data_received(self, data: bytes) -> None:
+        """Read, but nothing behind what cannot be read."""
+        if not self._has_ended:
+            super().data_received(data)
+
+    def eof_received(self) -> bool:
+        """Whether there are answers to wait for."""
+        self._has_ended = True
+        if self._is_answering:
+            self.begin_looking()
+            return True
+        if self.cycle is not None and self.cycle.more_body and not self.cycle.response_started:
+            self.send_400_response("The connection ended before the body did.")
+        return False
+
+    def send_400_response(self, msg: str) -> None:
+        """Say what is wrong with what came, after the answers to what came before it."""
+        self._has_ended = True
+        if self._is_answering or self._wire.is_amid:
+            return
+        if self.cycle is not None:  # the app's own answer would come too late
+            _disconnect(self.cycle)
+        body = msgspec.json.encode(ApiError(400, msg, code="invalid_http").envelope)
+        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
+        head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request; close behind the last."""
+        self._wire.end_answer()
+        super().on_response_complete()  # type: ignore[misc]
+        if self._has_ended and not self._is_answering:
+            self.transport.close()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether some request that came whole has no whole answer yet."""
+        if getattr(self, "pipeline", ()):  # httptools': behind the one that is being answered
+            return True
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+    def begin_looking(self) -> None:
+        """Look from time to time whether the client is there, until its bytes are read again."""
+        if self._looking is None:
+            self._look()
+
+    def _look(self) -> None:
+        self._looking = None
+        state = self._wire.state
+        if self.transport.is_closing():
+            return
+        if state == TCP_CLOSE:
+            self.transport.abort()
+            return
+        if state != TCP_CLOSE_WAIT and self.transport.is_reading():
+            return
+        loop = asyncio.get_running_loop()
+        pause_s = LOOK_S
+        if state == TCP_CLOSE_WAIT and self._is_answering and loop.time() >= self._probe_at:
+            self._probe_at = loop.time() + self._wait_s
+            if self._wire.probe():
+                self._wait_s *= 2
+                pause_s /= 10  # a client nearby answers at once
+        self._looking = loop.call_later(pause_s, self._look)
+
+
+def _disconnect(cycle: Cycle) -> None:
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.message_event.set()
+
+
+def half_open(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
+    """One of uvicorn's HTTP protocols that answers clients which have shut down their side."""
+    return type(f"HalfOpen{protocol.__name__}", (HalfOpen, protocol), {})
+
+
+GATEWAY_PROTOCOL = half_open(AutoHTTPProtocol)

@@ -1,0 +1,143 @@
+"""Room for decoding: in order, given back, and waited for no longer than the deadline."""
+
+import asyncio
+import io
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+from PIL import Image
+from support.bad_input import png
+from support.media_hosts import Client
+from support.waiting import until
+
+from omnistage.server.decode_room import DecodeRoom
+from omnistage.server.errors import ApiError
+from omnistage.server.media_check import Medium, check_medium
+from omnistage.server.media_fetch import MediaFetcher
+from omnistage.server.media_files import MediaFolder
+from omnistage.server.media_load import MediaLoader
+from omnistage.server.memory import GivingBack
+from omnistage.server.picture_load import load_pictures
+from omnistage.server.pictures import File, picture_bytes, read_pictures
+
+NUM_BYTES = 100
+
+
+@pytest.fixture
+def room() -> DecodeRoom:
+    return DecodeRoom(NUM_BYTES, GivingBack())
+
+
+class Work:
+    """What takes room until it is told to end."""
+
+    def __init__(self, room: DecodeRoom, num_bytes: int) -> None:
+        self.has_begun = threading.Event()
+        self.may_end = threading.Event()
+        self.task = asyncio.create_task(room.run(num_bytes, self._do))
+
+    def _do(self) -> None:
+        self.has_begun.set()
+        assert self.may_end.wait(5)
+
+
+async def begun(work: Work) -> None:
+    await until(work.has_begun.is_set)
+
+
+async def test_who_finds_no_room_waits_and_is_let_in_in_order(room: DecodeRoom) -> None:
+    first = Work(room, 60)
+    await begun(first)
+    second, third = Work(room, 50), Work(room, 40)  # the third would fit now
+    await asyncio.sleep(0.05)
+    assert not second.has_begun.is_set()
+    assert not third.has_begun.is_set()
+    first.may_end.set()
+    await begun(second)
+    await begun(third)
+    for work in (second, third):
+        work.may_end.set()
+        await work.task
+    await until(lambda: room.num_taken == 0)
+
+
+async def test_who_needs_more_than_all_has_all(room: DecodeRoom) -> None:
+    work = Work(room, 10 * NUM_BYTES)
+    await begun(work)
+    assert room.num_taken == NUM_BYTES
+    work.may_end.set()
+    await work.task
+    await until(lambda: room.num_taken == 0)
+
+
+async def test_who_leaves_the_queue_holds_nobody_up(room: DecodeRoom) -> None:
+    first = Work(room, 60)
+    await begun(first)
+    large, small = Work(room, 90), Work(room, 40)
+    await asyncio.sleep(0)
+    large.task.cancel()
+    await begun(small)
+    for work in (first, small):
+        work.may_end.set()
+    await asyncio.gather(first.task, small.task)
+    await until(lambda: room.num_taken == 0)
+
+
+async def test_work_that_nobody_waits_for_keeps_its_room_until_it_ends(room: DecodeRoom) -> None:
+    work = Work(room, 60)
+    await begun(work)
+    work.task.cancel()
+    await asyncio.sleep(0.05)
+    assert room.num_taken == 60
+    work.may_end.set()
+    await until(lambda: room.num_taken == 0)
+
+
+def fails() -> None:
+    raise ValueError
+
+
+@pytest.mark.parametrize("work", [lambda: None, fails])
+async def test_a_result_keeps_its_part_until_the_request_ends(
+    work: Callable[[], None], room: DecodeRoom
+) -> None:
+    with ExitStack() as request:
+        await asyncio.gather(room.run(60, work, request, 20), return_exceptions=True)
+        await until(lambda: room.num_taken == 20)
+    await until(lambda: room.num_taken == 0)
+
+
+async def test_a_request_waits_for_room_no_longer_than_its_deadline(room: DecodeRoom) -> None:
+    other = Work(room, NUM_BYTES)
+    await begun(other)
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None), room)
+    with pytest.raises(ApiError) as caught:
+        await load_pictures([File("image", png(8, 8))], None, loader, Client().request(0.1))
+    assert (caught.value.status, caught.value.code) == (504, "timeout")
+    other.may_end.set()
+    await other.task
+
+
+def icon(width: int, height: int) -> bytes:
+    """One that says it is 16 x 16, with a picture in it that is not."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(buffer, "ICO", sizes=[(16, 16)])
+    return buffer.getvalue()[:22] + png(width, height)
+
+
+def test_an_icon_is_no_larger_than_icons_are() -> None:
+    check_medium(Medium("a", "image_url", {}), icon(16, 16))
+    with pytest.raises(ApiError, match="an icon with a picture of more than 1024 a side"):
+        check_medium(Medium("a", "image_url", {}), icon(5000, 4000))
+    with pytest.raises(ApiError, match="cannot be read"):
+        read_pictures([File("image", icon(5000, 4000))])
+    with pytest.raises(ApiError, match="cannot be read"):
+        check_medium(Medium("a", "image_url", {}), icon(16, 16)[:30])
+
+
+def test_the_room_of_pictures_is_known_before_they_are_decoded() -> None:
+    small, large = (picture_bytes([File("image", png(side, side))])[0] for side in (100, 4000))
+    assert small < 1 << 20
+    assert large > 16_000_000 * 16
