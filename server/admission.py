@@ -17,8 +17,8 @@ from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters
 from omnistage.server.timeline import Timeline
 from omnistage.server.tools import checked_tools
-from omnistage.stages.graph import StageGraph
-from omnistage.stages.kinds import KINDS
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.kinds import KINDS
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
 MODALITIES = ({"text"}, {"text", "audio"})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omnistage.connectors.contract import Connector
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 GATEWAY_CONNECTOR = "shm"
 REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it

@@ -12,11 +12,11 @@ from rich.table import Table
 
 from omnistage.bench.command import serve as bench_serve
 from omnistage.bench.images_command import images as bench_images
-from omnistage.stages.gpus import visible_gpus
-from omnistage.stages.graph import StageGraph
-from omnistage.stages.graph_file import GraphError, load_graph
-from omnistage.stages.mps import inherited_share_problem
-from omnistage.stages.pick import pick_graph
+from omnistage.stage_configs.gpus import visible_gpus
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.mps import inherited_share_problem
+from omnistage.stage_configs.pick import pick_graph
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
 bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)

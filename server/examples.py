@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 RED_SQUARE = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAALUlEQVR4nGO8IyLHQEvARF"

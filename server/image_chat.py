@@ -31,7 +31,7 @@ from omnistage.server.request import ImageOutput
 from omnistage.server.schema import ChatRequest
 from omnistage.server.sse import EventStream
 from omnistage.server.whole_answer import warning_headers, whole_answer
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})
 # What has a meaning here; of an image request's fields, those that a chat cannot have.

@@ -23,7 +23,7 @@ from omnistage.server.picture_load import load_pictures
 from omnistage.server.pictures import InputPictures
 from omnistage.server.sse import KEEP_ALIVE_S, NamedEventStream
 from omnistage.server.whole_answer import warning_headers, whole_answer
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from omnistage.server.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.supervisor import Supervisor
 from omnistage.server.timeline import GATEWAY
 from omnistage.server.work_check import check_work
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.process import StageProcess
 from omnistage.server.stage_link import StageLauncher
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from omnistage.server.sound import encoded
 from omnistage.server.sse import BareEventStream, Event, EventStream
 from omnistage.server.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch
 from omnistage.server.whole_answer import warning_headers
-from omnistage.stages.kinds import KINDS
+from omnistage.stage_configs.kinds import KINDS
 
 MAX_TEXT = 4096
 CONTENT_TYPES = {

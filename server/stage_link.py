@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stages.work import WorkBound
+from omnistage.stage_configs.work import WorkBound
 
 
 class StageHandle(Protocol):

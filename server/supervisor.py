@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from omnistage.server.stage_link import StageLauncher, StageLink, StageState
-from omnistage.stages.graph import Deadlines
+from omnistage.stage_configs.graph import Deadlines
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from omnistage.server.transcription_fields import (
     request_of,
 )
 from omnistage.server.whole_answer import warning_headers, whole_answer
-from omnistage.stages.kinds import KINDS
+from omnistage.stage_configs.kinds import KINDS
 
 # Places in the chat, and the fields that what is there comes from.
 FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}

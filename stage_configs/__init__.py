@@ -1,1 +1,1 @@
-"""One YAML stage graph a model."""
+"""The graph: one YAML file a model, and what reads it."""

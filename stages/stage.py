@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stages.graph import Deadlines
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.vllm.ports import Port
 
 

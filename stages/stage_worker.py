@@ -21,11 +21,11 @@ from typing import Any
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stage_configs.gpus import gpu_environment
+from omnistage.stage_configs.graph import Edge, StageGraph
+from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.commands import Commands
 from omnistage.stages.failure import RequestError
-from omnistage.stages.gpus import gpu_environment
-from omnistage.stages.graph import Edge, StageGraph
-from omnistage.stages.kinds import KINDS
 from omnistage.stages.log_bound import bound_logs
 from omnistage.stages.stage import Downstream, Stage, StagePorts, TellsProgress
 from omnistage.stages.vllm.ledger import Ledger

@@ -2,8 +2,8 @@
 
 import time
 
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.failure import RequestError
-from omnistage.stages.graph import Deadlines
 
 
 class Watch:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from omnistage.connectors.sweep import make_run_directory
-from omnistage.stages.graph_file import load_graph
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.pick import GRAPHS
 
 if TYPE_CHECKING:
     from support.reference import Reference

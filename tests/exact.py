@@ -29,7 +29,7 @@ from support.prompts import QUESTIONS, Question, video_bytes, video_question
 from support.reference import Answer, Reference
 from support.server import Reply, TinyServer, running_server
 
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
 
 ENGINE = {

@@ -36,8 +36,8 @@ from rich.console import Console
 from support.chaos import descendants
 from support.server import TinyServer, running_server
 
-from omnistage.stages.mps import ALLOW, CONTROL, SHARE
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.mps import ALLOW, CONTROL, SHARE
+from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.real_size import write_real_size_folder
 from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
 

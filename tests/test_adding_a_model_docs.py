@@ -14,8 +14,8 @@ from omnistage.server.chunks import AnswerHead, TextChunks
 from omnistage.server.completion import Completion
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
-from omnistage.stages.graph_file import load_graph
-from omnistage.stages.kinds import KINDS, Kind
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.kinds import KINDS, Kind
 from omnistage.stages.stage_worker import StageWorker
 
 TEXT = (Path(__file__).parent.parent / "docs" / "adding-a-model.md").read_text()

@@ -10,7 +10,7 @@ from support.gateway import MODEL, OMNI, running_gateway
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.stages.graph import Deadlines
+from omnistage.stage_configs.graph import Deadlines
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()

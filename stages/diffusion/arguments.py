@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from omnistage.stage_configs.work import SHARE_OF_STEPS
 from omnistage.stages.diffusion.tasks import arguments_of
 from omnistage.stages.diffusion.videos import counted
 from omnistage.stages.failure import RequestError
-from omnistage.stages.work import SHARE_OF_STEPS
 
 # Fields of a request that are arguments of a pipeline, if it has them.
 FIELDS = (

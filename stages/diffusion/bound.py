@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.work import MEGA, WorkBound
 from omnistage.stages.diffusion.arguments import STEPS
 from omnistage.stages.diffusion.engine_options import EngineOptions
 from omnistage.stages.diffusion.previews import ON_STEP
 from omnistage.stages.diffusion.speed import Speed
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of
 from omnistage.stages.diffusion.videos import output_kind
-from omnistage.stages.graph import Deadlines
-from omnistage.stages.work import MEGA, WorkBound
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.tasks import arguments_of
-from omnistage.stages.work import fitting_size
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from support.server import TinyServer, running_server
 
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 

@@ -30,10 +30,10 @@ from support.image_requests import (
 from support.pictures import file_of, mask_png, pixels_of, png
 from support.server import TinyServer
 
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.diffusion.loading import LoadOptions
 from omnistage.stages.diffusion.stage import OPTIONS
-from omnistage.stages.graph import StageGraph
-from omnistage.stages.pick import pick_graph
 
 pytestmark = pytest.mark.engine
 

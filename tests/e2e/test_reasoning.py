@@ -10,7 +10,7 @@ from openai import OpenAI
 from support.openai_answers import Answers, ask, strict_client
 from support.server import TinyServer, running_server
 
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 

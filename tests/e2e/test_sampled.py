@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from support.server import TinyServer
 
-from omnistage.stages.graph_file import load_graph
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,7 @@ from support.prompts import QUESTIONS, Question
 from support.reference import Reference
 from support.server import TinyServer, running_server
 
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 

@@ -10,7 +10,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.body_limit import MAX_BODY_BYTES
 from omnistage.server.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
 from omnistage.server.image_schema import MAX_SIDE
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 
 def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> None:

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.options import GatewayOptions
-from omnistage.stages.graph import StageGraph
-from omnistage.stages.graph_file import load_graph
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.pick import GRAPHS
 
 runner = CliRunner()
 

@@ -20,7 +20,7 @@ from support.waiting import wait_until
 from omnistage.server.errors import ApiError
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.request import Request, TextOutput
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 URL = "/v1/chat/completions"
 NUMBERS = itertools.count()

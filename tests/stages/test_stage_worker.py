@@ -10,8 +10,8 @@ from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.stages.graph import StageGraph
-from omnistage.stages.kinds import KINDS, Kind
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.kinds import KINDS, Kind
 from omnistage.stages.stage_worker import StageWorker
 
 

@@ -15,8 +15,8 @@ from support.prompts import QUESTIONS
 from support.server import Reply, TinyServer, assert_same_sound, decoded
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
+from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.lifetime import STAGE_MARK
-from omnistage.stages.pick import GRAPHS
 
 HANG_S = 6.0
 PROMPT_S = 1.0  # for a client to hear of it

@@ -19,7 +19,7 @@ from omnistage.connectors import make_connector
 from omnistage.server.options import GatewayOptions
 from omnistage.server.process import StageProcess
 from omnistage.server.serve import serve
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
 
 GRAPHS = {"omni": OMNI, "images": IMAGES}

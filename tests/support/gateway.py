@@ -18,7 +18,7 @@ from omnistage.server.app import build_app
 from omnistage.server.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
-from omnistage.stages.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph
 
 T = TypeVar("T")
 

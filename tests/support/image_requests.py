@@ -14,7 +14,7 @@ from diffusers import DiffusionPipeline
 from support.pictures import pixels_of
 from support.server import TinyServer, running_server
 
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS
 
 SMALL = {"height": 64, "width": 64}
 STEPS = 3

@@ -13,9 +13,9 @@ import torch
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.prompt_embeds import PromptEmbeds, Upstream
 from omnistage.stages.failure import RequestError
-from omnistage.stages.graph import Deadlines
 from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.ledger import Ledger
 

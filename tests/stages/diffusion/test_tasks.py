@@ -9,11 +9,11 @@ from diffusers import FluxKontextPipeline
 from PIL import Image
 from support.tiny_pipelines import Served, Settings, quiet, result
 
+from omnistage.stage_configs.work import fitting_size
 from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.tiny import make_tiny
 from omnistage.stages.failure import RequestError
-from omnistage.stages.work import fitting_size
 
 SIDE = 32
 NAMES = ("qwen-image", "flux", "sd3")

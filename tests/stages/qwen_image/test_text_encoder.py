@@ -14,9 +14,9 @@ from support.image_requests import bare_pipeline
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.prompt_embeds import PromptEmbeds
-from omnistage.stages.graph_file import load_graph
-from omnistage.stages.pick import GRAPHS
 from omnistage.stages.stage import Downstream, StagePorts
 from omnistage.stages.vllm.ports import Port
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from omnistage.stages.graph import (
+from omnistage.stage_configs.graph import (
     Chunking,
     ConnectorSpec,
     Deadlines,
@@ -15,7 +15,7 @@ from omnistage.stages.graph import (
     StageSpec,
     nearest,
 )
-from omnistage.stages.yaml_document import Document, Place, YamlProblem, dotted, parse
+from omnistage.stage_configs.yaml_document import Document, Place, YamlProblem, dotted, parse
 
 KINDS_OF_VALUES = {
     "dict_type": "a mapping",

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from omnistage.stages.graph_file import GraphError
+from omnistage.stage_configs.graph_file import GraphError
 
-GRAPHS = Path(__file__).resolve().parent.parent / "stage_configs"
+GRAPHS = Path(__file__).resolve().parent
 PIPELINE_INDEX = "model_index.json"
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from omnistage.stages.graph_file import GraphError, load_graph
-from omnistage.stages.pick import GRAPHS, pick_graph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.pick import GRAPHS, pick_graph
 
 FILES: dict[str, dict[str, dict[str, str]]] = {
     "a/pipeline": {"model_index.json": {}},

@@ -17,8 +17,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from omnistage.connectors import CONNECTORS, check_connector
-from omnistage.stages.kinds import KINDS
-from omnistage.stages.mps import SHARE, share_problem
+from omnistage.stage_configs.kinds import KINDS
+from omnistage.stage_configs.mps import SHARE, share_problem
 
 Option = int | float | str | bool
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnistage.stages.gpus import gpu_environment, visible_gpus
+from omnistage.stage_configs.gpus import gpu_environment, visible_gpus
 
 
 def test_a_stage_sees_its_gpus_among_those_that_the_server_may_use(

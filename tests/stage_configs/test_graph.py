@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.stages.graph import StageGraph
-from omnistage.stages.graph_file import GraphError, load_graph
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.pick import GRAPHS
 
 GOOD = """\
 model: some/model

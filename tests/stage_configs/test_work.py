@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.work import WorkBound
+from omnistage.stage_configs.work import WorkBound
 
 BOUND = WorkBound(1.0, 20.0, "because", width=512, height=512, steps=50, keeps_size=True)
 

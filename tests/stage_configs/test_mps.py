@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.stages import mps
-from omnistage.stages.graph_file import GraphError, load_graph
-from omnistage.stages.mps import ALLOW, SHARE, inherited_share_problem, share_problem
-from omnistage.stages.pick import GRAPHS
+from omnistage.stage_configs import mps
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.mps import ALLOW, SHARE, inherited_share_problem, share_problem
+from omnistage.stage_configs.pick import GRAPHS
 
 GRAPH = """\
 model: some/model

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.stages.graph_file import GraphError, load_graph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
 
 GOOD = b"""\
 model: some/model
