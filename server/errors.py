@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from omnistage.server.disconnect import ClientGone
-from omnistage.stages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
+from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
 
 CLIENT_CLOSED_REQUEST = 499
 

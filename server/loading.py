@@ -9,7 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElaps
 
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.stage_link import StageState
-from omnistage.stages.log_bound import bound_logs
+from omnistage.stages.messages.log_bound import bound_logs
 
 REFRESH_S = 0.25
 PLAIN_FORMAT = "%(asctime)s %(levelname)s %(message)s"

@@ -22,14 +22,14 @@ LINE_END = re.compile(rb"[\r\n]+")
 
 
 class StageProcess:
-    """One `omnistage.stages.worker` in a session of its own, so that its descendants end with it.
+    """One `stages/worker/worker.py` in a session of its own, so that its descendants end with it.
 
     Start it from the main thread: the kernel ends the child when the thread that made it ends.
     """
 
     def __init__(self, name: str, directory: Path, command: Sequence[str] | None = None) -> None:
         self.name = name
-        worker = [sys.executable, "-m", "omnistage.stages.worker"]
+        worker = [sys.executable, "-m", "omnistage.stages.worker.worker"]
         place = ["--stage", name, "--run-directory", str(directory)]
         self._command = [*worker, *place] if command is None else list(command)
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}

@@ -16,7 +16,7 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import KINDS, Kind
-from omnistage.stages.stage_worker import StageWorker
+from omnistage.stages.worker.stage_worker import StageWorker
 
 TEXT = (Path(__file__).parent.parent / "docs" / "adding-a-model.md").read_text()
 

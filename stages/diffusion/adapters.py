@@ -11,7 +11,7 @@ from typing import Any
 from diffusers.utils.peft_utils import set_weights_and_activate_adapters
 
 from omnistage.stages.diffusion.setting import Scales
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 MAX_ADAPTERS = 8
 

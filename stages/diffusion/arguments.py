@@ -9,7 +9,7 @@ import torch
 from omnistage.stage_configs.work import SHARE_OF_STEPS
 from omnistage.stages.diffusion.tasks import arguments_of
 from omnistage.stages.diffusion.videos import counted
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 # Fields of a request that are arguments of a pipeline, if it has them.
 FIELDS = (

@@ -17,7 +17,7 @@ from omnistage.stages.diffusion.step_batcher import StepBatcher
 from omnistage.stages.diffusion.step_cache import StepCache
 from omnistage.stages.diffusion.switchboard import current_setting
 from omnistage.stages.diffusion.weights import Weights
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 
 @dataclass(frozen=True, slots=True)

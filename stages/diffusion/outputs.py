@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 Picture = npt.NDArray[np.uint8]
 KEYS = ("images", "frames", "image", "video")

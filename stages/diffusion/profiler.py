@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 
 class Profiler:

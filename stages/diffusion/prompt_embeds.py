@@ -11,9 +11,9 @@ from transformers import AutoConfig
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.dtypes import dtype_of
-from omnistage.stages.stage import StagePorts
-from omnistage.stages.vllm.ledger import Held, Ledger
-from omnistage.stages.watch import Watch, overdue
+from omnistage.stages.worker.ledger import Held, Ledger
+from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.watch import Watch, overdue
 
 BLANK_LENGTH = 8
 

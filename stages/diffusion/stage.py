@@ -20,8 +20,8 @@ from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.text_tokens import TextTokens
 from omnistage.stages.diffusion.videos import check_kind, counted, output_kind
-from omnistage.stages.failure import RequestError
-from omnistage.stages.stage import StagePorts
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 

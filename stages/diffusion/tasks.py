@@ -15,7 +15,7 @@ from diffusers.pipelines.auto_pipeline import (
     AUTO_TEXT2IMAGE_PIPELINES_MAPPING,
 )
 
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 logger = logging.getLogger(__name__)
 

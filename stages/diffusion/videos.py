@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from omnistage.stages.diffusion.movable import pin
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 HOST = torch.device("cpu")
 ALL = "weights"  # the tag of every part

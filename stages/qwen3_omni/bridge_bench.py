@@ -21,7 +21,8 @@ from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.engine import make_engine
-from omnistage.stages.vllm.ports import BridgeConfig, Port
+from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.worker.ports import Port
 
 SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out
 REPEATS = 5

@@ -7,10 +7,10 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.failure import RequestError
 from omnistage.stages.qwen3_omni.code2wav import Audio, BatchFailed, Code2Wav
-from omnistage.stages.stage import StagePorts
-from omnistage.stages.watch import Watch, overdue
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.watch import Watch, overdue
 
 logger = logging.getLogger(__name__)
 

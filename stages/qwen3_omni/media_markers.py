@@ -7,7 +7,7 @@ take the place of a medium. Without media a marker is text like any other.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 MEDIA_PARTS = ("image_url", "audio_url", "video_url", "input_audio")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stages.qwen3_omni.rope import Grid
-from omnistage.stages.stage import StagePorts
+from omnistage.stages.worker.stage import StagePorts
 
 
 class SpokenTokens:

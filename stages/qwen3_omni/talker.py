@@ -15,11 +15,9 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.stages.failure import RequestError
 from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
-from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine, refuse_preemption
@@ -28,7 +26,9 @@ from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.vllm.warm_up import warm_up
-from omnistage.stages.watch import overdue
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.watch import overdue
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,6 @@ from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
-from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.control import EngineControl
@@ -23,6 +22,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.warm_up import warm_up_text
+from omnistage.stages.worker.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 

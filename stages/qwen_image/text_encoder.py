@@ -9,15 +9,15 @@ from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.stages.failure import RequestError
 from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
 from omnistage.stages.qwen_image.text_encoder_model import text_config
-from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
 
 FOLDER = "text_encoder"
 # Fields of a request, and the argument of the pipeline that the text's hidden states are.

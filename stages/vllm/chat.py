@@ -7,7 +7,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from omnistage.stages.failure import RequestError
 from omnistage.stages.vllm.compat import (
     CLIENT_ERRORS,
     AsyncLLM,
@@ -20,6 +19,7 @@ from omnistage.stages.vllm.compat import (
     OpenAIServingModels,
     accepted,
 )
+from omnistage.stages.worker.failure import RequestError
 
 # Of media that their processor refuses or that are too large, and of ids that are no token.
 INPUT_REFUSALS = ("Failed to apply", "Failed to load", "encoder cache", "out of vocabulary")

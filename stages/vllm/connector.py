@@ -21,12 +21,12 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm.exporter import Exporter
 from omnistage.stages.vllm.late_inputs import LateInputs
-from omnistage.stages.vllm.ledger import Ledger
 from omnistage.stages.vllm.ports import BridgeConfig, register_exporter
 from omnistage.stages.vllm.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.worker_half import WorkerHalf
+from omnistage.stages.worker.ledger import Ledger
 
 
 class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from omnistage.stages.failure import RequestError
 from omnistage.stages.vllm.compat import AsyncLLM, accepted
+from omnistage.stages.worker.failure import RequestError
 
 TAGS = ("weights", "kv_cache")  # vLLM's names
 # With 0.32 on a CPU a tiny Qwen3-Omni answers otherwise after it has read its own weights again.

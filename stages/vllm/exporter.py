@@ -14,9 +14,9 @@ import torch
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ConnectorError, Sender
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
-from omnistage.stages.vllm.ledger import Held, Ledger
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.worker.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
 

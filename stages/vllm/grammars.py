@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from omnistage.stages.log_bound import shortened
+from omnistage.stages.messages.log_bound import shortened
 from omnistage.stages.vllm.compat import AsyncLLM, GrammarRefused, SamplingParams
 from omnistage.stages.vllm.grammar_judge import SCHEMA, Kind
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from vllm.config import VllmConfig
 
-from omnistage.stages.vllm.ledger import Ledger, Seen
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.worker.ledger import Ledger, Seen
 
 
 class NanWatch:

@@ -4,8 +4,8 @@ It names our model classes by dotted path (no model is imported), makes our load
 bounds what is logged and ties the process's life to that of its parent.
 """
 
-from omnistage.stages.lifetime import end_with_parent
-from omnistage.stages.log_bound import bound_logs
+from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.worker.lifetime import end_with_parent
 
 MODELS = {
     "OmnistageQwenTextEncoder": "omnistage.stages.qwen_image.text_encoder_model:QwenTextEncoder",

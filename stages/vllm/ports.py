@@ -1,33 +1,10 @@
 """Where an engine's connector finds its channels, and the exporters of this process's engines."""
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from omnistage.connectors import make_connector
-from omnistage.connectors.contract import Receiver, Sender
-
-
-class Port(msgspec.Struct, frozen=True):
-    """One end of a channel, as it travels in an engine's configuration."""
-
-    address: str
-    connector: str
-    directory: str
-    options: dict[str, float | bool | str]
-
-    def sender(self) -> Sender:
-        """Open the sending end."""
-        return make_connector(self.connector, Path(self.directory), self.options).sender(
-            self.address
-        )
-
-    def receiver(self) -> Receiver:
-        """Open the receiving end."""
-        return make_connector(self.connector, Path(self.directory), self.options).receiver(
-            self.address
-        )
+from omnistage.stages.worker.ports import Port
 
 
 class BridgeConfig(msgspec.Struct, frozen=True):

@@ -12,10 +12,10 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
-from omnistage.stages.vllm.ledger import Held, Ledger, Seen
 from omnistage.stages.vllm.ports import BlockedQuery, exporter_of
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
+from omnistage.stages.worker.ledger import Held, Ledger, Seen
 
 LOOK_EVERY_S = 0.25
 

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.stages.stage import StagePorts
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.warm_up import warm_up_text
+from omnistage.stages.worker.stage import StagePorts
 
 
 class TextStage(EngineStage):

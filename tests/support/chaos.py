@@ -16,7 +16,7 @@ from support.server import Reply, TinyServer, assert_same_sound, decoded
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.lifetime import STAGE_MARK
+from omnistage.stages.worker.lifetime import STAGE_MARK
 
 HANG_S = 6.0
 PROMPT_S = 1.0  # for a client to hear of it
@@ -74,7 +74,7 @@ def victims(server: TinyServer) -> list[Victim]:
         command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
         environment = (process / "environ").read_bytes().split(b"\0")
         marks = [item for item in environment if item.startswith(f"{STAGE_MARK}=".encode())]
-        if b"omnistage.stages.worker" in command:
+        if b"omnistage.stages.worker.worker" in command:
             words = command.split()
             found.append(Victim(pid, words[words.index(b"--stage") + 1].decode(), "worker"))
         else:

@@ -20,7 +20,7 @@ from omnistage.server.options import GatewayOptions
 from omnistage.server.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
+from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
 
 GRAPHS = {"omni": OMNI, "images": IMAGES}
 DECODE_BYTES = 512 << 20

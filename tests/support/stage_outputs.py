@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.diffusion.stage import DiffusionStage
-from omnistage.stages.stage import StagePorts
+from omnistage.stages.worker.stage import StagePorts
 
 
 class Outputs:

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.stages.failure import RequestError
-from omnistage.stages.stage import StagePorts
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
 
 
 class ScriptedStage:

@@ -12,7 +12,7 @@ from support.loras import write_lora
 from support.tiny_pipelines import error, result
 
 from omnistage.stages.diffusion.tiny import make_tiny
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
 

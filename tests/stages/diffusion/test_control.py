@@ -11,7 +11,7 @@ from support.controlled import Controlled
 from support.tiny_pipelines import result
 
 from omnistage.stages.diffusion.control import ControlOptions
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
 

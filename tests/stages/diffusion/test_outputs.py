@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from omnistage.stages.diffusion.outputs import pictures_of
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 VALUES = np.linspace(0, 1, 4 * 6 * 3, dtype=np.float32).reshape(4, 6, 3)
 BYTES = (VALUES * 255).round().astype(np.uint8)

@@ -15,9 +15,9 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.prompt_embeds import PromptEmbeds, Upstream
-from omnistage.stages.failure import RequestError
-from omnistage.stages.stage import StagePorts
-from omnistage.stages.vllm.ledger import Ledger
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.ledger import Ledger
+from omnistage.stages.worker.stage import StagePorts
 
 CPU = torch.device("cpu")
 FIRST = 34

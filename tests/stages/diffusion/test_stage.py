@@ -7,7 +7,7 @@ import pytest
 
 from omnistage.connectors import make_connector
 from omnistage.stages.diffusion.stage import DiffusionStage
-from omnistage.stages.stage import StagePorts
+from omnistage.stages.worker.stage import StagePorts
 
 
 @pytest.mark.parametrize(

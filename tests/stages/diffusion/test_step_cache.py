@@ -9,7 +9,7 @@ from diffusers.hooks import FirstBlockCacheConfig, MagCacheConfig, TaylorSeerCac
 from support.controlled import Controlled
 from support.tiny_pipelines import error, result
 
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
 STEPS = [6, 9, 7, 9]

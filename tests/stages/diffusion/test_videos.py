@@ -13,7 +13,7 @@ from support.tiny_pipelines import quiet
 from omnistage.stages.diffusion.outputs import to_uint8
 from omnistage.stages.diffusion.tiny import write_tiny
 from omnistage.stages.diffusion.videos import counted, output_kind
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 SMALL = {"height": 32, "width": 32, "num_frames": 5}
 BODY = {"prompt": "a cat", **SMALL, "num_inference_steps": 2, "guidance_scale": 1.0}

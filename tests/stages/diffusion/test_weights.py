@@ -13,7 +13,7 @@ from support.tiny_pipelines import error, quiet, result
 from omnistage.stages.diffusion.movable import pin
 from omnistage.stages.diffusion.tiny import make_tiny
 from omnistage.stages.diffusion.weights import Weights, modules_of, tensors_of
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
 PARTS = ["text_encoder", "transformer", "vae"]

@@ -17,7 +17,8 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
-from omnistage.stages.vllm.ports import BridgeConfig, Port
+from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.worker.ports import Port
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -264,7 +265,7 @@ async def thinker(
     tiny_checkpoint: Path, run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[ThinkerHarness]:
     from omnistage.stages.qwen3_omni.thinker import Thinker
-    from omnistage.stages.stage import Downstream, StagePorts
+    from omnistage.stages.worker.stage import Downstream, StagePorts
 
     connector = make_connector("shm", run_directory, {})
     addresses = ("tap.out", "tap.open", "tap.feed", "tap.rows")

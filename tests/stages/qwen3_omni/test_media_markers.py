@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.failure import RequestError
 from omnistage.stages.qwen3_omni.media_markers import check_markers
+from omnistage.stages.worker.failure import RequestError
 
 MARKERS = ["<|audio_pad|>", "<|image_pad|>", "<|video_pad|>"]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}

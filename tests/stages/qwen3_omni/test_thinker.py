@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from omnistage.stages.qwen3_omni.thinker import Thinker
-from omnistage.stages.stage import StagePorts
+from omnistage.stages.worker.stage import StagePorts
 
 
 def test_without_a_talker_it_reads_no_tokenizer_beside_its_engine_s(

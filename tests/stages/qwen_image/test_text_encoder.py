@@ -17,8 +17,8 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.prompt_embeds import PromptEmbeds
-from omnistage.stages.stage import Downstream, StagePorts
-from omnistage.stages.vllm.ports import Port
+from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.stage import Downstream, StagePorts
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.failure import RequestError
 from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.worker.failure import RequestError
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 WORD = {"choices": [{"index": 0, "delta": {"content": "Hi"}}]}

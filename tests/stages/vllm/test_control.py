@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.failure import RequestError
 from omnistage.stages.vllm.control import EngineControl
+from omnistage.stages.worker.failure import RequestError
 
 
 class FakeEngine:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.vllm.ledger import Ledger
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.worker.ledger import Ledger
 
 
 def test_a_step_counts_once_however_many_rows_have_a_nan(tmp_path: Path) -> None:

@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 
-from omnistage.stages.lifetime import STAGE_MARK
+from omnistage.stages.worker.lifetime import STAGE_MARK
 
 IMPORTED = """
 import ctypes, runpy, sys
-runpy.run_module("omnistage.stages.worker", run_name="__mp_main__")
+runpy.run_module("omnistage.stages.worker.worker", run_name="__mp_main__")
 signal = ctypes.c_int()
 ctypes.CDLL(None).prctl(2, ctypes.byref(signal))  # PR_GET_PDEATHSIG
 print(signal.value, "torch" in sys.modules)

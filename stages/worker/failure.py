@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from omnistage.stages.log_bound import MAX_MESSAGE_BYTES, shortened
+from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, shortened
 
 
 class RequestError(Exception):

@@ -7,8 +7,8 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Sender
-from omnistage.stages.failure import RequestError
-from omnistage.stages.stage import Stage, TakesCommands
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import Stage, TakesCommands
 
 logger = logging.getLogger("omnistage.stage")
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from omnistage.stages.vllm.ledger import Held, Ledger, Seen
+from omnistage.stages.worker.ledger import Held, Ledger, Seen
 
 
 def test_what_one_writes_the_other_reads(tmp_path: Path) -> None:

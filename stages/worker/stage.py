@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.vllm.ports import Port
+from omnistage.stages.worker.ports import Port
 
 
 class Stage(Protocol):

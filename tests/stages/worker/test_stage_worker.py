@@ -12,7 +12,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import KINDS, Kind
-from omnistage.stages.stage_worker import StageWorker
+from omnistage.stages.worker.stage_worker import StageWorker
 
 
 class Gateway:
@@ -57,7 +57,7 @@ def stage_class() -> str:
 async def gateway(
     stage_class: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Gateway]:
-    monkeypatch.setattr("omnistage.stages.stage_worker.ALIVE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("omnistage.stages.worker.stage_worker.ALIVE_INTERVAL_S", 0.01)
     kind = Kind(f"support.worker_stage:{stage_class}", frozenset({"text"}))
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"

@@ -24,12 +24,12 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.gpus import gpu_environment
 from omnistage.stage_configs.graph import Edge, StageGraph
 from omnistage.stage_configs.kinds import KINDS
-from omnistage.stages.commands import Commands
-from omnistage.stages.failure import RequestError
-from omnistage.stages.log_bound import bound_logs
-from omnistage.stages.stage import Downstream, Stage, StagePorts, TellsProgress
-from omnistage.stages.vllm.ledger import Ledger
-from omnistage.stages.vllm.ports import Port
+from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.worker.commands import Commands
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.ledger import Ledger
+from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.stage import Downstream, Stage, StagePorts, TellsProgress
 
 logger = logging.getLogger("omnistage.stage")
 

@@ -1,4 +1,4 @@
-"""`python -m omnistage.stages.worker --stage NAME --run-directory DIR`: the process of one stage.
+"""`python -m omnistage.stages.worker.worker --stage NAME --run-directory DIR`: one stage.
 
 An engine's processes run this module before anything else (multiprocessing's spawn does that with
 its parent's main module). So they are tied to their parent before the imports that take seconds:
@@ -9,7 +9,7 @@ import argparse
 import os
 from pathlib import Path
 
-from omnistage.stages.lifetime import STAGE_MARK, end_with_parent
+from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     os.environ[STAGE_MARK] = arguments.stage
     end_with_parent()
 
-    from omnistage.stages.stage_worker import run_stage
+    from omnistage.stages.worker.stage_worker import run_stage
 
     run_stage(arguments.stage, arguments.run_directory)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from omnistage.server.errors import ApiError, invalid, unsupported
-from omnistage.stages.log_bound import MAX_LOG_CHARACTERS, bound_logs, shortened
+from omnistage.stages.messages.log_bound import MAX_LOG_CHARACTERS, bound_logs, shortened
 
 
 @pytest.mark.parametrize("character", ["a", "é", "\U0001f600", "\0", '"', "\\", "\n"])

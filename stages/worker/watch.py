@@ -3,7 +3,7 @@
 import time
 
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.failure import RequestError
+from omnistage.stages.worker.failure import RequestError
 
 
 class Watch:

@@ -1,0 +1,29 @@
+"""One end of a channel, as it travels to the process that opens it."""
+
+from pathlib import Path
+
+import msgspec
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.contract import Receiver, Sender
+
+
+class Port(msgspec.Struct, frozen=True):
+    """One end of a channel, as it travels in an engine's configuration."""
+
+    address: str
+    connector: str
+    directory: str
+    options: dict[str, float | bool | str]
+
+    def sender(self) -> Sender:
+        """Open the sending end."""
+        return make_connector(self.connector, Path(self.directory), self.options).sender(
+            self.address
+        )
+
+    def receiver(self) -> Receiver:
+        """Open the receiving end."""
+        return make_connector(self.connector, Path(self.directory), self.options).receiver(
+            self.address
+        )
