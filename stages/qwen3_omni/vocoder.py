@@ -20,10 +20,10 @@ from omnistage.stages.qwen3_omni.vocoder_convolutions import (
     DecoderBlock,
     Snake,
 )
-from omnistage.stages.qwen3_omni.vocoder_graphs import DecodeGraphs
-from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
 from omnistage.stages.qwen3_omni.vocoder_transformer import WindowTransformer
 from omnistage.stages.qwen3_omni.vocoder_weights import load_vocoder
+from omnistage.stages.vocoder.graphs import DecodeGraphs
+from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
+from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
 class CausalConvolution:

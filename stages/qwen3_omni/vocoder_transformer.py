@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import apply_rotary_pos_emb
 
-from omnistage.stages.qwen3_omni.vocoder_state import StateLayout, StreamBatch
+from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""What a streaming decoder needs, whatever its model is."""
