@@ -206,21 +206,21 @@ def tiny(
     if real_size and model not in REAL_SIZES:
         raise fail(f"{model} has no real size here; {', '.join(REAL_SIZES)} have")
     if real_size and model == "qwen-image":
-        from omnistage.stages.diffusion.tiny.real_qwen_image import write_real_qwen_image
+        from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 
         write_real_qwen_image(folder)
         return
     if model in TINY_PIPELINES:
-        from omnistage.stages.diffusion.tiny import write_tiny
+        from omnistage.stages.diffusion.checkpoint import write_tiny
 
         write_tiny(model, folder, seed)
         return
     if real_size:
-        from omnistage.stages.qwen3_omni.real_size import write_real_size_folder
+        from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
 
         write_real_size_folder(folder)
         return
-    from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
     write_tiny_checkpoint(folder, seed)
 

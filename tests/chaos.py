@@ -24,7 +24,7 @@ from support.chaos import (
 )
 from support.server import TinyServer, launch, running_server
 
-from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
 BLOWS = (signal.SIGKILL, signal.SIGSTOP)
 

@@ -55,7 +55,7 @@ def is_kept(target: str) -> bool:
 @pytest.fixture(scope="session")
 def tiny_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
     """A function from a seed to the folder of its tiny Qwen3-Omni checkpoint."""
-    from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
     written: dict[int, Path] = {}
 
@@ -77,7 +77,7 @@ def tiny_checkpoint(tiny_checkpoints: Callable[[int], Path]) -> Path:
 @pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen-Image pipeline."""
-    from omnistage.stages.diffusion.tiny import write_tiny
+    from omnistage.stages.diffusion.checkpoint import write_tiny
 
     folder = tmp_path_factory.mktemp("pipelines") / "qwen-image"
     write_tiny("qwen-image", folder)

@@ -17,7 +17,7 @@ from rich.table import Table
 from support.dear_bodies import DEAR, Dear
 from support.server import TinyServer, running_server
 
-from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
 TIMEOUT_S = 600.0
 

@@ -30,7 +30,7 @@ from support.reference import Answer, Reference
 from support.server import Reply, TinyServer, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
 ENGINE = {
     "max_num_seqs": 64,

@@ -38,8 +38,8 @@ from support.server import TinyServer, running_server
 
 from omnistage.stage_configs.mps import ALLOW, CONTROL, SHARE
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.qwen3_omni.real_size import write_real_size_folder
-from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
+from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
 STREAMS = (1, 8, 64)
 AFTER_A_KILL = 8

@@ -33,8 +33,8 @@ from support.prompts import QUESTIONS
 from support.server import Reply, TinyServer, assert_same_sound, running_server
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
-from omnistage.stages.diffusion.tiny import write_tiny
-from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+from omnistage.stages.diffusion.checkpoint import write_tiny
+from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
 NUM_CLIENTS = 4 * NUM_STREAMS  # twice the sequences of an engine
 CANCELLED, UNREAD = 1 / 3, 1 / 10

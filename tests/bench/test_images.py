@@ -15,7 +15,7 @@ from omnistage.bench.bare import arguments_of, load_bare
 from omnistage.bench.images import Pairs, PicturePlan, measure
 from omnistage.bench.images_command import show
 from omnistage.server import cli
-from omnistage.stages.diffusion.tiny import write_tiny
+from omnistage.stages.diffusion.checkpoint import write_tiny
 
 
 class FakeServer(httpx.AsyncBaseTransport):

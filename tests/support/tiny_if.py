@@ -2,7 +2,7 @@
 
 from diffusers import DDPMScheduler, IFPipeline, UNet2DConditionModel
 
-from omnistage.stages.diffusion.tiny.parts import TEXT_SIZE, make_t5, make_tokenizer
+from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, make_t5, make_tokenizer
 
 
 def make_tiny_if() -> IFPipeline:

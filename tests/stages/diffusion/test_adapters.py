@@ -11,7 +11,7 @@ from support.controlled import Controlled
 from support.loras import write_lora
 from support.tiny_pipelines import error, result
 
-from omnistage.stages.diffusion.tiny import make_tiny
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]

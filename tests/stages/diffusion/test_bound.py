@@ -14,11 +14,11 @@ from support.tiny_pipelines import Settings, doubled, quiet
 
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.bound import MARGIN, BoundOptions
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.components import Parts
 from omnistage.stages.diffusion.speed import MAX_PIXELS, Speed, Stopwatch, Trials
 from omnistage.stages.diffusion.step_batcher import StepBatcher
 from omnistage.stages.diffusion.tasks import Tasks
-from omnistage.stages.diffusion.tiny import make_tiny
 
 DEADLINES = Deadlines(first_chunk_s=100, next_chunk_s=10)
 

@@ -14,8 +14,8 @@ from support.layouts import (
     OmniGen2,
 )
 
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.components import Parts, Roles
-from omnistage.stages.diffusion.tiny import make_tiny
 
 FOUND: list[tuple[Any, dict[str, Any], dict[str, set[str]]]] = [
     (OmniGen2, {}, {"dit": {"transformer"}, "encoder": {"mllm"}, "vae": {"vae"}}),

@@ -10,12 +10,12 @@ import torch
 from diffusers import QwenImagePipeline
 
 from omnistage.stages.diffusion import device as device_module
+from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
+from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.dummy_components import empty_components, num_bytes
 from omnistage.stages.diffusion.loading import LoadOptions, sizes_of
 from omnistage.stages.diffusion.outputs import to_uint8
 from omnistage.stages.diffusion.step_batcher import StepBatcher
-from omnistage.stages.diffusion.tiny import MAKERS, write_tiny
-from omnistage.stages.diffusion.tiny.real_qwen_image import write_real_qwen_image
 
 SMALL = {"height": 32, "width": 32, "output_type": "pt"}
 TIMEOUT_S = 60

@@ -9,10 +9,10 @@ import torch
 from diffusers import DDIMScheduler, FlowMatchEulerDiscreteScheduler
 from support.tiny_pipelines import Served, Settings, error, quiet, result
 
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.previews import ON_STEP, Previews, due_steps, predicted
 from omnistage.stages.diffusion.switchboard import find_denoisers
 from omnistage.stages.diffusion.tasks import Tasks
-from omnistage.stages.diffusion.tiny import make_tiny
 
 STEPS = 6
 NAMES = ("qwen-image", "flux", "sd3")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from support.tiny_pipelines import TIMEOUT_S, Settings, doubled, error, made, quiet, result
 
+from omnistage.stages.diffusion.checkpoint import make_tiny
+from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE
 from omnistage.stages.diffusion.step_batcher import StepBatcher
-from omnistage.stages.diffusion.tiny import make_tiny
-from omnistage.stages.diffusion.tiny.parts import TEXT_SIZE
 
 ONE_STEP = [Settings(seed, 1) for seed in range(6)]
 

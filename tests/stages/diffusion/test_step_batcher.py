@@ -21,9 +21,9 @@ from support.tiny_pipelines import (
     result,
 )
 
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.step_batcher import StepBatcher
 from omnistage.stages.diffusion.switchboard import find_denoisers
-from omnistage.stages.diffusion.tiny import make_tiny
 
 # Seeds, steps, guidance and sizes; neighbours differ in each.
 SETTINGS = [

@@ -10,9 +10,9 @@ from PIL import Image
 from support.tiny_pipelines import Served, Settings, quiet, result
 
 from omnistage.stage_configs.work import fitting_size
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
-from omnistage.stages.diffusion.tiny import make_tiny
 from omnistage.stages.worker.failure import RequestError
 
 SIDE = 32

@@ -10,8 +10,8 @@ from diffusers import DiffusionPipeline
 from support.stage_outputs import stage_over
 from support.tiny_pipelines import quiet
 
+from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.outputs import to_uint8
-from omnistage.stages.diffusion.tiny import write_tiny
 from omnistage.stages.diffusion.videos import counted, output_kind
 from omnistage.stages.worker.failure import RequestError
 

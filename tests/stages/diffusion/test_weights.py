@@ -10,8 +10,8 @@ from support.controlled import Controlled
 from support.loras import write_lora
 from support.tiny_pipelines import error, quiet, result
 
+from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.movable import pin
-from omnistage.stages.diffusion.tiny import make_tiny
 from omnistage.stages.diffusion.weights import Weights, modules_of, tensors_of
 from omnistage.stages.worker.failure import RequestError
 

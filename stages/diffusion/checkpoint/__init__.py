@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.tiny.flux import make_tiny_flux
-from omnistage.stages.diffusion.tiny.qwen_image import make_tiny_qwen_image
-from omnistage.stages.diffusion.tiny.sd3 import make_tiny_sd3
-from omnistage.stages.diffusion.tiny.wan import make_tiny_wan
+from omnistage.stages.diffusion.checkpoint.flux import make_tiny_flux
+from omnistage.stages.diffusion.checkpoint.qwen_image import make_tiny_qwen_image
+from omnistage.stages.diffusion.checkpoint.sd3 import make_tiny_sd3
+from omnistage.stages.diffusion.checkpoint.wan import make_tiny_wan
 
 MAKERS: Mapping[str, Callable[[], Any]] = {
     "flux": make_tiny_flux,

@@ -6,8 +6,12 @@ from typing import Any
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from omnistage.stages.qwen3_omni.tiny_config import CODEBOOK_SIZE, CODEC_EOS, NUM_CODEBOOKS
-from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer
+from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
+from omnistage.stages.qwen3_omni.checkpoint.tiny_config import (
+    CODEBOOK_SIZE,
+    CODEC_EOS,
+    NUM_CODEBOOKS,
+)
 
 # Above 1, so that what attention and the experts read still matters after layers of random weights.
 _GAIN = 2.5

@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from omnistage.stages.qwen3_omni.folder import generation_config, write_json, write_tokenizer
-from omnistage.stages.qwen3_omni.processors import image_and_audio_config, video_config
-from omnistage.stages.qwen3_omni.tiny_config import make_config
-from omnistage.stages.qwen3_omni.tiny_tokenizer import make_tokenizer
-from omnistage.stages.qwen3_omni.tiny_weights import fill_with_noise
+from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
+from omnistage.stages.checkpoint.tokenizer import make_tokenizer
+from omnistage.stages.qwen3_omni.checkpoint.processors import image_and_audio_config, video_config
+from omnistage.stages.qwen3_omni.checkpoint.tiny_config import make_config
+from omnistage.stages.qwen3_omni.checkpoint.tiny_weights import fill_with_noise
 
 
 def write_tiny_checkpoint(folder: Path, seed: int = 0) -> None:

@@ -58,7 +58,7 @@ def test_every_weight_is_loaded_and_none_is_left_over(tiny_checkpoint: Path) -> 
 
 
 def test_a_seed_is_one_checkpoint(tiny_checkpoints: Callable[[int], Path], tmp_path: Path) -> None:
-    from omnistage.stages.qwen3_omni.tiny import write_tiny_checkpoint
+    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
     write_tiny_checkpoint(tmp_path, seed=0)
     again = (tmp_path / "model.safetensors").read_bytes()

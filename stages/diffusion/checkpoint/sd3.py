@@ -6,7 +6,7 @@ from diffusers import (
     StableDiffusion3Pipeline,
 )
 
-from omnistage.stages.diffusion.tiny.parts import (
+from omnistage.stages.diffusion.checkpoint.parts import (
     CLIP_LENGTH,
     TEXT_SIZE,
     make_clip,

@@ -2,7 +2,7 @@
 
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
 
-from omnistage.stages.diffusion.tiny.parts import (
+from omnistage.stages.diffusion.checkpoint.parts import (
     CLIP_LENGTH,
     TEXT_SIZE,
     make_clip,

@@ -11,10 +11,10 @@ from diffusers import (
 )
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from omnistage.stages.diffusion.tiny.parts import make_tokenizer
-from omnistage.stages.diffusion.tiny.qwen_image import qwen_image_scheduler
-from omnistage.stages.qwen3_omni import real_size
-from omnistage.stages.qwen3_omni.folder import write_json
+from omnistage.stages.checkpoint import real_tokenizer
+from omnistage.stages.checkpoint.files import write_json
+from omnistage.stages.diffusion.checkpoint.parts import make_tokenizer
+from omnistage.stages.diffusion.checkpoint.qwen_image import qwen_image_scheduler
 
 MAX_TOKENS = 131072
 TEXT_MODEL = Qwen2_5_VLForConditionalGeneration
@@ -30,7 +30,7 @@ def write_real_qwen_image(folder: Path) -> None:
     text = _text_config()
     text.architectures = [TEXT_MODEL.__name__]
     text.save_pretrained(folder / "text_encoder")
-    tokenizer = make_tokenizer(MAX_TOKENS, real_size.make_tokenizer())
+    tokenizer = make_tokenizer(MAX_TOKENS, real_tokenizer.make_tokenizer())
     tokenizer.save_pretrained(folder / "tokenizer")
     qwen_image_scheduler().save_pretrained(folder / "scheduler")
     write_json(

@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers import Qwen3OmniMoeConfig
 
-from omnistage.stages.qwen3_omni.processors import (
+from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
+from omnistage.stages.qwen3_omni.checkpoint.processors import (
     MERGE_SIZE,
     PATCH_SIZE,
     TEMPORAL_PATCH_SIZE,
 )
-from omnistage.stages.qwen3_omni.tiny_tokenizer import TinyTokenizer
 
 HIDDEN_SIZE = 64
 TALKER_HIDDEN_SIZE = 32

@@ -10,7 +10,7 @@ from transformers import (
     T5EncoderModel,
 )
 
-from omnistage.stages.qwen3_omni import tiny_tokenizer
+from omnistage.stages.checkpoint import tokenizer as tiny_tokenizer
 
 TEXT_SIZE = 64  # two heads of 32: vLLM's attention on a CPU knows none smaller
 CLIP_LENGTH = 77

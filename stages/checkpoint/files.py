@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import GenerationConfig
 
-from omnistage.stages.qwen3_omni.tiny_tokenizer import CHAT_TEMPLATE, TinyTokenizer
+from omnistage.stages.checkpoint.tokenizer import CHAT_TEMPLATE, TinyTokenizer
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

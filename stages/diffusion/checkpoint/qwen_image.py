@@ -9,7 +9,7 @@ from diffusers import (
 )
 from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-from omnistage.stages.diffusion.tiny.parts import TEXT_SIZE, TOKENIZER, make_tokenizer
+from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, TOKENIZER, make_tokenizer
 
 _TEXT_GAIN = 8.0
 _DENOISER_GAINS = {

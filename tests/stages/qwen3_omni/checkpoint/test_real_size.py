@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoProcessor, Qwen3OmniMoeForConditionalGeneration
 
-from omnistage.stages.qwen3_omni.real_size import write_real_size_folder
+from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from diffusers import (
 )
 from transformers import UMT5Config, UMT5EncoderModel
 
-from omnistage.stages.diffusion.tiny.parts import TEXT_SIZE, make_tokenizer, t5_sizes
+from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE, make_tokenizer, t5_sizes
 
 NUM_CHANNELS = 4
 

@@ -1,0 +1,1 @@
+"""What the writers of tiny and real-size checkpoints share."""

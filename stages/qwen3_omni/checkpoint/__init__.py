@@ -1,0 +1,1 @@
+"""Writes Qwen3-Omni checkpoints: tiny, and of real size."""
