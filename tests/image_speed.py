@@ -19,13 +19,13 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
-from omnistage.stages.diffusion.device import GIB, device_of
-from omnistage.stages.diffusion.loading import Loaded, LoadOptions
-from omnistage.stages.diffusion.movable import Movable
-from omnistage.stages.diffusion.offload import OFFLOADS
+from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.diffusion.loading.device import GIB, device_of
+from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.movable import Movable
+from omnistage.stages.diffusion.loading.offload import OFFLOADS
+from omnistage.stages.diffusion.loading.weights import modules_of
 from omnistage.stages.diffusion.stage import WARM_UP_STEPS
-from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.weights import modules_of
 
 MATRIX = 8192
 CONSOLE = Console(soft_wrap=True, highlight=False)

@@ -8,18 +8,18 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.diffusion.arguments import STEPS, call_arguments, num_pictures
-from omnistage.stages.diffusion.bound import BoundOptions
-from omnistage.stages.diffusion.control import Control, ControlOptions
-from omnistage.stages.diffusion.edits import picture_arguments, pictures_for_warm_up
-from omnistage.stages.diffusion.loading import LoadOptions
-from omnistage.stages.diffusion.outputs import Picture, pictures_of, to_uint8
-from omnistage.stages.diffusion.previews import ON_STEP, Previews, num_steps
-from omnistage.stages.diffusion.prompt_embeds import Upstream, blank_embeds
-from omnistage.stages.diffusion.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.tasks import Tasks, arguments_of, makes_alpha
-from omnistage.stages.diffusion.text_tokens import TextTokens
-from omnistage.stages.diffusion.videos import check_kind, counted, output_kind
+from omnistage.stages.diffusion.control.bound import BoundOptions
+from omnistage.stages.diffusion.control.control import Control, ControlOptions
+from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.diffusion.loading.loading import LoadOptions
+from omnistage.stages.diffusion.request.arguments import STEPS, call_arguments, num_pictures
+from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
+from omnistage.stages.diffusion.request.outputs import Picture, pictures_of, to_uint8
+from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
+from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
+from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
+from omnistage.stages.diffusion.request.text_tokens import TextTokens
+from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import StagePorts
 

@@ -32,7 +32,7 @@ from support.server import TinyServer
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.pick import pick_graph
-from omnistage.stages.diffusion.loading import LoadOptions
+from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.stage import OPTIONS
 
 pytestmark = pytest.mark.engine

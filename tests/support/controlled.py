@@ -9,11 +9,11 @@ from diffusers import DiffusionPipeline
 from support.tiny_pipelines import Settings, doubled, made, quiet
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
-from omnistage.stages.diffusion.components import Parts
-from omnistage.stages.diffusion.control import Control, ControlOptions
-from omnistage.stages.diffusion.job import Job
-from omnistage.stages.diffusion.loading import Loaded
-from omnistage.stages.diffusion.step_batcher import StepBatcher
+from omnistage.stages.diffusion.control.control import Control, ControlOptions
+from omnistage.stages.diffusion.engine.job import Job
+from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
+from omnistage.stages.diffusion.loading.components import Parts
+from omnistage.stages.diffusion.loading.loading import Loaded
 
 
 class Controlled:

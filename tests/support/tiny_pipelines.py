@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
-from omnistage.stages.diffusion.step_batcher import StepBatcher
+from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 
 PROMPTS = ("a cat", "a red house by the sea", "rain", "two birds", "an old map of the world")
 GUIDANCE = {

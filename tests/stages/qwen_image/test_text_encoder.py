@@ -16,7 +16,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.diffusion.prompt_embeds import PromptEmbeds
+from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Downstream, StagePorts
 

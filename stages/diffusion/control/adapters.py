@@ -1,0 +1,185 @@
+"""LoRA adapters of a pipeline: which are loaded, and which a part works with now."""
+
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from diffusers.utils.peft_utils import set_weights_and_activate_adapters
+
+from omnistage.stages.diffusion.merging.setting import Scales
+from omnistage.stages.worker.failure import RequestError
+
+MAX_ADAPTERS = 8
+
+
+@dataclass(slots=True)
+class Adapter:
+    """One that is loaded. `key`: peft's name for it, of this loading only."""
+
+    key: str
+    path: str
+    pinned: bool
+
+
+class Adapters:
+    """Loads, evicts and switches adapters, by Diffusers' own means.
+
+    `add` and `remove` are for the engine's thread, between two steps; `put` for the thread that is
+    about to run the part; the rest for any.
+    """
+
+    def __init__(self, pipeline: Any, max_adapters: int = MAX_ADAPTERS) -> None:
+        self._pipeline = pipeline
+        self._max = max_adapters
+        self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # the one used last comes last
+        self._users: Counter[str] = Counter()
+        self._active: dict[str, Scales] = {}
+        self._serial = count()
+        self._lock = threading.Lock()  # of what is loaded and who uses it
+
+    @property
+    def refusal(self) -> str:
+        """Why the pipeline takes none; empty if it does."""
+        if hasattr(self._pipeline, "load_lora_weights"):
+            return ""
+        return f"{type(self._pipeline).__name__} takes no LoRA"
+
+    @property
+    def listed(self) -> list[dict[str, Any]]:
+        """All that are loaded, the one used last first."""
+        return [
+            {"name": name, "path": one.path, "pinned": one.pinned, "in_use": self._users[one.key]}
+            for name, one in reversed(self._loaded.items())
+        ]
+
+    def add(self, name: str, path: str, weight_name: str | None, pinned: bool) -> None:
+        """Load one, and evict the one that was used longest ago if there are too many."""
+        if name in self._loaded:
+            raise RequestError(409, f"the LoRA {name!r} is there already", param="name")
+        _check_path(path, weight_name)
+        key = f"lora{next(self._serial)}"
+        try:
+            self._load(key, path, weight_name)
+        except Exception as error:  # whatever a file makes Diffusers or peft raise
+            self._delete(key)
+            message = f"{path} is no LoRA for this pipeline: {error}"
+            raise RequestError(400, message, param="path", code="invalid_value") from error
+        finally:
+            self._active.clear()  # a new one is active at once
+        self._make_room(key)
+        with self._lock:
+            self._loaded[name] = Adapter(key, path, pinned)
+
+    def _load(self, key: str, path: str, weight_name: str | None) -> None:
+        where = Path(path)
+        folder, file = (where, weight_name) if where.is_dir() else (where.parent, where.name)
+        self._pipeline.load_lora_weights(
+            str(folder),
+            weight_name=file,
+            adapter_name=key,
+            use_safetensors=True,
+            local_files_only=True,
+        )
+        if not any(key in keys for keys in self._pipeline.get_list_adapters().values()):
+            raise ValueError("nothing in it belongs to a part of the pipeline")
+
+    def _make_room(self, new: str) -> None:
+        if len(self._loaded) < self._max:
+            return
+        with self._lock:
+            idle = (n for n, a in self._loaded.items() if not a.pinned and not self._users[a.key])
+            name = next(idle, None)
+            evicted = None if name is None else self._loaded.pop(name)
+        self._delete(new if evicted is None else evicted.key)
+        if evicted is None:
+            message = f"all {self._max} LoRAs are pinned or in use; remove one"
+            raise RequestError(409, message, param="name", code="lora_limit")
+
+    def remove(self, name: str) -> None:
+        """Unload one that no request uses."""
+        with self._lock:
+            one = self._known(name, "name")
+            if self._users[one.key]:
+                message = f"{self._users[one.key]} requests use the LoRA {name!r}"
+                raise RequestError(409, message, param="name", code="lora_in_use")
+            del self._loaded[name]
+        self._delete(one.key)
+
+    def _delete(self, key: str) -> None:
+        self._active.clear()
+        loaded = self._pipeline.get_list_adapters()
+        for part in loaded:  # peft would switch to another one instead of an active one
+            self.put(part, ())
+        if any(key in keys for keys in loaded.values()):
+            self._pipeline.delete_adapters(key)
+
+    def pin(self, name: str, pinned: bool) -> None:
+        """Keep one from being evicted, or no longer."""
+        self._known(name, "name").pinned = pinned
+
+    def _known(self, name: str, param: str) -> Adapter:
+        one = self._loaded.get(name)
+        if one is None:
+            names = ", ".join(sorted(self._loaded)) or "none"
+            message = f"the LoRA {name!r} is unknown; loaded: {names}"
+            raise RequestError(400, message, param=param, code="invalid_value")
+        return one
+
+    # Requests
+
+    def take(self, asked: Sequence[Mapping[str, Any]]) -> Scales:
+        """Those of a request, in use until given back; RequestError for an unknown one."""
+        with self._lock:
+            keys = [
+                self._known(one["name"], f"lora[{index}].name").key
+                for index, one in enumerate(asked)
+            ]
+            for one in asked:
+                self._loaded.move_to_end(one["name"])
+            self._users.update(keys)
+        scales = (float(one.get("scale", 1.0)) for one in asked)
+        return tuple(zip(keys, scales, strict=True))
+
+    def give_back(self, scales: Scales) -> None:
+        """The request has ended."""
+        with self._lock:
+            self._users.subtract(key for key, _ in scales)
+
+    def put(self, name: str, scales: Scales) -> None:
+        """Let a part of the pipeline work with these adapters and no other."""
+        part = getattr(self._pipeline, name, None)
+        if part is None or not hasattr(part, "peft_config"):
+            return
+        wanted = self.of_part(name, scales)
+        if self._active.get(name) != wanted:
+            keys = [key for key, _ in wanted]
+            set_weights_and_activate_adapters(part, keys, [scale for _, scale in wanted])
+            self._active[name] = wanted
+
+    def of_part(self, name: str, scales: Scales) -> Scales:
+        """Those that change something in this part."""
+        known = getattr(getattr(self._pipeline, name), "peft_config", {})
+        return tuple((key, scale) for key, scale in scales if key in known)
+
+
+def _check_path(path: str, weight_name: str | None) -> None:
+    where = Path(path)
+    if where.is_file():
+        if weight_name is not None:
+            message = "weight_name is for a folder"
+            raise RequestError(400, message, param="weight_name", code="invalid_value")
+        return
+    if not where.is_dir():
+        message = f"{path} is neither a file nor a folder of this machine"
+        raise RequestError(400, message, param="path", code="invalid_value")
+    files = sorted(file.name for file in where.glob("*.safetensors"))
+    if weight_name is None and len(files) != 1:
+        message = f"{path} has {len(files)} safetensors files; weight_name says which"
+        raise RequestError(400, message, param="weight_name", code="invalid_value")
+    if weight_name is not None and weight_name not in files:
+        message = f"{path} has no {weight_name}; it has {', '.join(files) or 'none'}"
+        raise RequestError(400, message, param="weight_name", code="invalid_value")

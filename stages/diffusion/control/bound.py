@@ -1,0 +1,88 @@
+"""What one request may ask a diffusion stage for, by the operator's word or by the deadlines."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.work import MEGA, WorkBound
+from omnistage.stages.diffusion.engine.speed import Speed
+from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.diffusion.request.arguments import STEPS
+from omnistage.stages.diffusion.request.previews import ON_STEP
+from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of
+from omnistage.stages.diffusion.request.videos import output_kind
+
+logger = logging.getLogger(__name__)
+
+# Only what would surely be late is refused: a warm-up is short, and other processes may slow it.
+MARGIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class BoundOptions(EngineOptions):
+    """Engine arguments: the largest request, in megapixels at once, and those times its steps."""
+
+    max_megapixels: float | None = None
+    max_megapixel_steps: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.names():
+            value = getattr(self, name)
+            is_number = type(value) in (int, float) and isfinite(value) and value > 0
+            if value is not None and not is_number:
+                raise ValueError(f"{name}: must be a number above 0, not {value!r}")
+
+    def bound(self, tasks: Tasks, speed: Speed | None, deadlines: Deadlines) -> WorkBound:
+        """With what requests get that do not say it. The operator's word wins over the measure."""
+        pipeline = tasks.text or tasks.image or tasks.mask
+        known = arguments_of(pipeline)
+        megapixels, reason = self.max_megapixels, "max_megapixels"
+        if megapixels is None and speed is not None:
+            tells_steps = ON_STEP in known
+            megapixels, reason = _within(speed, deadlines, tells_steps)
+            logger.info("a request may have %.3g megapixels at once (%s)", megapixels, reason)
+        frames = _default(known, "num_frames") if output_kind(known) == "video" else 1
+        width, height = (_default_side(pipeline, known, name) for name in ("width", "height"))
+        edits = tasks.image or tasks.mask
+        return WorkBound(
+            megapixels,
+            self.max_megapixel_steps,
+            reason if megapixels is not None else "",
+            width,
+            height,
+            frames or 1,
+            _default(known, STEPS),
+            edits is not None and "strength" in arguments_of(edits),
+        )
+
+
+def _within(speed: Speed, deadlines: Deadlines, tells_steps: bool) -> tuple[float, str]:
+    """Megapixels that are not surely late, and why."""
+    first_s, next_s = deadlines.first_chunk_s, deadlines.next_chunk_s
+    step_s, decode_s = max(first_s, next_s), next_s if tells_steps else first_s
+    pixels = speed.max_pixels(MARGIN * step_s, MARGIN * decode_s)
+    took = f"{speed.longest_s:.2g} s for {speed.pixels / MEGA:.2g} in the warm-up"
+    reason = f"its deadlines are {first_s:g} and {next_s:g} s; it took {took}"
+    return max(pixels, speed.pixels) / MEGA, reason
+
+
+def _default(known: Mapping[str, Any], name: str) -> int | None:
+    value = known[name].default if name in known else None
+    return value if type(value) is int else None
+
+
+def _default_side(pipeline: Any, known: Mapping[str, Any], name: str) -> int | None:
+    """As most pipelines of Diffusers have it; None where it is found out in the call itself."""
+    side = _default(known, name)
+    if side is not None:
+        return side
+    samples = getattr(pipeline, "default_sample_size", None)
+    if samples is None:
+        samples = getattr(
+            getattr(getattr(pipeline, "unet", None), "config", None), "sample_size", None
+        )
+    scale = getattr(pipeline, "vae_scale_factor", None)
+    return samples * scale if type(samples) is int and type(scale) is int else None

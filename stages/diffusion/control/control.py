@@ -1,0 +1,181 @@
+"""What can be changed of a pipeline while it serves: adapters, caches, weights, profiles."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omnistage.stages.diffusion.control.adapters import MAX_ADAPTERS, Adapters
+from omnistage.stages.diffusion.control.embedding_cache import EmbeddingCache
+from omnistage.stages.diffusion.control.profiler import Profiler
+from omnistage.stages.diffusion.control.step_cache import StepCache
+from omnistage.stages.diffusion.engine.job import Job
+from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
+from omnistage.stages.diffusion.engine.switchboard import current_setting
+from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.diffusion.loading.loading import Loaded
+from omnistage.stages.diffusion.loading.weights import Weights
+from omnistage.stages.diffusion.merging.setting import Scales, Setting
+from omnistage.stages.worker.failure import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class ControlOptions(EngineOptions):
+    """Engine arguments: how many adapters at most, the caches, where traces are written."""
+
+    max_loras: int = MAX_ADAPTERS
+    embedding_cache_mb: int = 0
+    step_cache: str = ""
+    step_cache_options: Mapping[str, Any] = field(default_factory=dict)
+    profile_folder: str = ""
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_loras", 1), ("embedding_cache_mb", 0)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name}: must be an integer of at least {least}, not {value!r}")
+        if self.step_cache_options and not self.step_cache:
+            raise ValueError("step_cache_options: has no effect without step_cache")
+
+
+class Control:
+    """Prepares a pipeline before its engine is made, then `attach`es to the engine."""
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        options: ControlOptions,
+        read: Callable[[str | None], Any],
+        stage: str,
+    ) -> None:
+        """`read`: as for Weights. Raises ValueError for a step cache that the pipeline refuses."""
+        self._pipeline = pipeline = loaded.pipeline
+        self._turns = loaded.turns
+        self._adapters = Adapters(pipeline, options.max_loras)
+        self._embeddings: EmbeddingCache | None = None
+        if options.embedding_cache_mb:
+            max_bytes = options.embedding_cache_mb << 20
+            self._embeddings = EmbeddingCache(max_bytes, self._variant)
+        self._step_caches: dict[str, StepCache] = {}
+        if options.step_cache:
+            name, more = options.step_cache, options.step_cache_options
+            self._step_caches = {
+                part: StepCache(module, name, more) for part, module in loaded.parts.dit.items()
+            }
+        self._weights = Weights(pipeline, read)
+        self._profiler: Profiler | None = None
+        if options.profile_folder:
+            self._profiler = Profiler(Path(options.profile_folder), stage)
+
+    def attach(self, engine: StepBatcher) -> None:
+        """From now on commands are obeyed, in the engine's thread."""
+        self._engine = engine
+        if self._embeddings is not None:
+            self._embeddings.install(self._pipeline)
+
+    def close(self) -> None:
+        """Before the engine's end."""
+        if self._embeddings is not None:
+            self._embeddings.close()
+
+    # Requests
+
+    def submit(self, body: Mapping[str, Any], pipeline: Any = None, /, **arguments: Any) -> Job:
+        """As the engine's, with the LoRAs and the step cache that the body wants.
+
+        Raises RequestError for what is not there.
+        """
+        if body.get("step_cache") and not self._step_caches:
+            message = "this stage has no step cache"
+            raise RequestError(400, message, param="step_cache", code="invalid_value")
+        scales = self._adapters.take(body.get("lora") or ())
+        has_step_cache = bool(self._step_caches) and body.get("step_cache") is not False
+        setting = Setting(scales, has_step_cache, self._switch)
+        job = self._engine.submit(pipeline, setting, **arguments)
+        job.result.add_done_callback(lambda _: self._adapters.give_back(scales))
+        return job
+
+    def _switch(self, part: str, setting: Setting) -> None:
+        self._adapters.put(part, setting.adapters)
+        if part in self._step_caches:
+            self._step_caches[part].put(setting.has_step_cache)
+
+    def _variant(self, part: str) -> Scales:
+        return self._adapters.of_part(part, current_setting().adapters)
+
+    # Commands
+
+    @property
+    def commands(self) -> dict[str, str]:
+        """All of them, each with why it is refused, or with nothing."""
+        no_cache = "" if self._embeddings else "its engine has no embedding_cache_mb"
+        no_profile = "" if self._profiler else "its engine has no profile_folder"
+        loras = dict.fromkeys(
+            ("add_lora", "remove_lora", "pin_lora", "list_loras"), self._adapters.refusal
+        )
+        return {
+            **dict.fromkeys(("sleep", "wake", "load_weights"), ""),
+            **loras,
+            **dict.fromkeys(("count_cache", "clear_cache"), no_cache),
+            **dict.fromkeys(("start_profile", "stop_profile"), no_profile),
+        }
+
+    async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Do it between two steps; RequestError refuses it."""
+        if command.endswith("_lora") and self._weights.asleep:
+            raise RequestError(409, "the stage is asleep; wake it first", code="sleeping")
+        run: Callable[..., Mapping[str, Any]] = getattr(self, f"_{command}")
+
+        def obey() -> Mapping[str, Any]:
+            if self._turns is not None:  # what is on the device now is a copy
+                self._turns.end()
+            return run(**arguments)
+
+        return await asyncio.shield(asyncio.wrap_future(self._engine.between_steps(obey)))
+
+    def _sleep(self, level: int, tags: Sequence[str] | None) -> Mapping[str, Any]:
+        self._weights.sleep(level, tags)
+        return {"asleep": self._weights.asleep}
+
+    def _wake(self, tags: Sequence[str] | None) -> Mapping[str, Any]:
+        self._weights.wake(tags)
+        return {"asleep": self._weights.asleep}
+
+    def _load_weights(self, path: str | None) -> Mapping[str, Any]:
+        self._weights.load(path)
+        if self._embeddings is not None:
+            self._embeddings.clear()
+        return {"asleep": self._weights.asleep}
+
+    def _add_lora(self, **arguments: Any) -> Mapping[str, Any]:
+        self._adapters.add(**arguments)
+        return self._list_loras()
+
+    def _remove_lora(self, name: str) -> Mapping[str, Any]:
+        self._adapters.remove(name)
+        return self._list_loras()
+
+    def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, Any]:
+        self._adapters.pin(name, pinned)
+        return self._list_loras()
+
+    def _list_loras(self) -> Mapping[str, Any]:
+        return {"loras": self._adapters.listed}
+
+    def _count_cache(self) -> Mapping[str, Any]:
+        assert self._embeddings is not None
+        return {"embeddings": self._embeddings.counts}
+
+    def _clear_cache(self) -> Mapping[str, Any]:
+        assert self._embeddings is not None
+        self._embeddings.clear()
+        return self._count_cache()
+
+    def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
+        assert self._profiler is not None
+        return {"file": str(self._profiler.start(prefix))}
+
+    def _stop_profile(self) -> Mapping[str, Any]:
+        assert self._profiler is not None
+        return {"file": str(self._profiler.stop())}

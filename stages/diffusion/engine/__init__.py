@@ -1,0 +1,1 @@
+"""Runs the calls of all requests, step by step."""

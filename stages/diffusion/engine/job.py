@@ -1,0 +1,120 @@
+"""One request's call of a pipeline, in a greenlet of the engine's thread."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from greenlet import getcurrent
+
+from omnistage.stages.diffusion.engine.hidden_state import HiddenState
+from omnistage.stages.diffusion.engine.side_lane import Errand
+from omnistage.stages.diffusion.engine.switchboard import RequestGreenlet
+from omnistage.stages.diffusion.merging.calls import Arguments, Call
+from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
+from omnistage.stages.diffusion.merging.stopping import Cancelled, Stop, Stopped, stoppable
+from omnistage.stages.diffusion.merging.targets import Outcome, Target
+from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One pipeline call; its result is the call's own."""
+
+    number: int
+    pipeline: Any
+    arguments: Mapping[str, Any]
+    setting: Setting = DEFAULT
+    direct: Sequence[str] = ()  # parts of the pipeline that it calls without the engine
+    result: "Future[Any]" = field(default_factory=Future)
+    call: Call | None = None  # what it waits for
+    errand: Errand | None = None  # if that is in the side lane
+    waits_since: int = 0  # the forward after which it began to wait
+    stop: Stop = field(default_factory=Stop)
+    _run: RequestGreenlet | None = None
+    _state: HiddenState | None = None
+
+    @property
+    def waiting(self) -> Call:
+        """The call that it waits for."""
+        assert self.call is not None, "the job waits for nothing"
+        return self.call
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the pipeline call is over; its result is set."""
+        return self._run is None
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether nobody waits for its result any more."""
+        return self.stop.is_set
+
+    def cancel(self) -> None:
+        """From any thread: what is computed for it alone ends at its next module."""
+        self.stop.is_set = True
+
+    @property
+    def has_hidden_state(self) -> bool:
+        """Whether hooks keep something for it between its steps."""
+        return bool(self._state) and self.setting.has_step_cache
+
+    def start(self, state: HiddenState) -> None:
+        """Run to the first call that waits."""
+        self._state = state
+        self._run = RequestGreenlet(self._call_pipeline)
+        self._run.setting = self.setting
+        self._run.stop = self.stop
+        self._enter(self.pipeline)
+
+    def resume(self, outcome: Outcome) -> None:
+        """Run to the next call that waits, with this one's result or error."""
+        self._enter(outcome)
+
+    def end(self) -> None:
+        """Cancel it."""
+        self._enter(Outcome(error=Cancelled()))
+
+    def put_state(self) -> None:
+        """Let the hooks work for this request."""
+        if self._state is not None:
+            self._state.put()
+
+    def _enter(self, value: Any) -> None:
+        assert self._run is not None, "a job that is over was resumed"
+        self.put_state()
+        for name in self.direct:
+            self.setting.put(name)
+        modes = TorchModes.now()
+        self.call, self.errand = None, None
+        with stoppable([self.stop]):  # for parts that it runs without the engine
+            self.call = self._run.switch(value)
+        modes.set()
+        if self._run.dead:
+            self._run, self._state, self.call = None, None, None
+
+    def _call_pipeline(self, pipeline: Any) -> None:
+        own = copy.copy(pipeline)
+        if getattr(own, "scheduler", None) is not None:
+            own.scheduler = copy.deepcopy(own.scheduler)
+        try:
+            self.result.set_result(own(**self.arguments))
+        except (Cancelled, Stopped):
+            self.result.set_exception(CancelledError())
+        except Exception as error:  # noqa: BLE001 - it is the request's, whatever it is
+            self.result.set_exception(error)
+
+
+def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
+    """In a request's greenlet, instead of a module's method: the engine makes the call."""
+    current = getcurrent()
+    engine = current.parent
+    assert isinstance(current, RequestGreenlet), "only requests wait for turns"
+    assert engine is not None, "a request runs outside of the engine"
+    call = replace(target.call(args, kwargs), setting=current.setting, stop=current.stop)
+    outcome: Outcome = engine.switch(call)
+    call.modes.set()
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.value

@@ -1,0 +1,115 @@
+"""Where encoders and decoders run while denoising goes on: a thread and, on CUDA, a stream."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+
+from omnistage.stages.diffusion.engine.compute_threads import Run, run_here
+from omnistage.stages.diffusion.merging.calls import Call, tensors_in
+from omnistage.stages.diffusion.merging.targets import Outcome, joined, outcomes
+
+logger = logging.getLogger(__name__)
+
+MAX_ROWS = 4  # of one call: a decoder of large pictures needs much memory for each
+
+
+@dataclass(eq=False, slots=True)
+class Errand:
+    """A call on its way through the lane. `ready`: when its arguments are, on CUDA."""
+
+    call: Call
+    ready: Any = None
+    outcome: Outcome = field(default_factory=Outcome)
+    is_cancelled: bool = False
+
+
+class SideLane:
+    """Runs calls in the order in which they come, those that fit together as one."""
+
+    def __init__(
+        self, on_done: Callable[[Errand], None], device: torch.device, run: Run = run_here
+    ) -> None:
+        """`on_done` is called in the lane's thread, `run` makes the calls."""
+        self._on_done = on_done
+        self._run_calls = run
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._waiting: list[Errand] = []
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self.busy = threading.Lock()  # held while calls run
+        self.batch_sizes: Counter[int] = Counter()  # calls, by how many requests shared them
+        self._thread = threading.Thread(target=self._run, name="omnistage-side-lane", daemon=True)
+        self._thread.start()
+
+    def send(self, call: Call) -> Errand:
+        """From the engine's thread: what its stream has in work for the call is waited for."""
+        errand = Errand(call)
+        if self._stream is not None:
+            errand.ready = torch.cuda.current_stream().record_event()
+        with self._changed:
+            self._waiting.append(errand)
+            self._changed.notify()
+        return errand
+
+    def cancel(self, errand: Errand) -> None:
+        """Nobody waits for it any more: it does not begin, or its end is not told."""
+        with self._changed:
+            errand.is_cancelled = True
+            if errand in self._waiting:
+                self._waiting.remove(errand)
+
+    def close(self) -> None:
+        """End the thread after the call that runs."""
+        with self._changed:
+            self._is_closed = True
+            self._waiting.clear()
+            self._changed.notify()
+        self._thread.join()
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._waiting or self._is_closed):
+                    self._changed.wait()
+                if self._is_closed:
+                    return
+                chosen = joined([errand.call for errand in self._waiting], MAX_ROWS)
+                batch = [self._waiting[index] for index in chosen]
+                self._waiting = [one for one in self._waiting if one not in batch]
+            self.batch_sizes[len(batch)] += 1
+            with self.busy, self._on_stream(batch):
+                calls = [errand.call for errand in batch]
+                done = self._run_calls(partial(outcomes, calls, self._finish))
+            for errand, outcome in zip(batch, done, strict=True):
+                errand.outcome = outcome
+                self._on_done(errand)
+
+    @contextmanager
+    def _on_stream(self, batch: list[Errand]) -> Iterator[None]:
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            for errand in batch:
+                self._stream.wait_event(errand.ready)
+            yield
+
+    def _finish(self) -> None:
+        """Wait for the device here, so that no stream of the engine has to."""
+        if self._stream is not None:
+            self._stream.synchronize()
+
+
+def lend(value: Any, stream: Any) -> None:
+    """Tell CUDA's allocator that the lane's results are used on another stream."""
+    for tensor in tensors_in(value):
+        if tensor.is_cuda:
+            tensor.record_stream(stream)

@@ -1,0 +1,303 @@
+"""Steps of concurrent, unmodified Diffusers pipeline calls, batched.
+
+Each request runs its pipeline's own `__call__` in a greenlet of the engine's thread, on a shallow
+copy of the pipeline with a scheduler of its own. The denoiser's forward switches to the engine
+instead of computing; the engine puts the waiting calls that fit together into one, runs it, and
+switches each request back with its rows. So requests join and leave between steps, whatever their
+number of steps, seed or guidance. Encoders and decoders are called the same way, but in a side
+lane, so that steps do not wait for them.
+"""
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from typing import Any, TypeVar
+
+import torch
+
+from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, run_here
+from omnistage.stages.diffusion.engine.hidden_state import HiddenState
+from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
+from omnistage.stages.diffusion.engine.order import Order
+from omnistage.stages.diffusion.engine.side_lane import Errand, SideLane, lend
+from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
+from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
+from omnistage.stages.diffusion.loading.components import modules_in
+from omnistage.stages.diffusion.merging.learning import first_calls, learn
+from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
+from omnistage.stages.diffusion.merging.stopping import Checkpoints, is_compiled
+from omnistage.stages.diffusion.merging.targets import Denoiser, joined, outcomes
+
+T = TypeVar("T")
+
+MAX_BATCH = 16  # rows of one forward
+
+
+class StepBatcher:
+    """Owns a pipeline and the threads that run it. `submit` and `cancel` are for any thread."""
+
+    def __init__(
+        self,
+        pipeline: Any,
+        once: Mapping[str, Any],
+        twice: Mapping[str, Any],
+        max_batch: int = MAX_BATCH,
+        has_side_lane: bool = True,
+        denoisers: Mapping[str, torch.nn.Module] | None = None,
+        measures_speed: bool = False,
+    ) -> None:
+        """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
+
+        How calls may be merged is learned from them. Without a side lane encoders and decoders run
+        between steps: for modules that cannot be on the device together. `denoisers`: by dotted
+        name; None: those that are found. To measure its `speed` takes a few more short calls.
+        Raises ValueError for a pipeline without a denoiser.
+        """
+        self._pipeline = pipeline
+        self._max_batch = max_batch
+        self._jobs: list[Job] = []
+        self._new: list[Job] = []
+        self._done: list[Errand] = []
+        self._pings: list[Future[None]] = []
+        self._orders: list[Order[Any]] = []
+        self._numbers = itertools.count()
+        self._num_forwards = 0
+        self._num_errands = 0
+        self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._denoisers = denoisers or find_denoisers(pipeline)
+        self._device = next(next(iter(self._denoisers.values())).parameters()).device
+        self._switchboard = Switchboard()
+        # Without a lane all is computed in the engine's thread.
+        is_cpu = self._device.type == "cpu" and has_side_lane
+        self._threads = ComputeThreads() if is_cpu else None
+        self._compute = run_here if self._threads is None else self._threads.run
+        self.speed: Speed | None = None  # if it is measured and could be told
+        targets = self._compute(partial(self._learned, once, twice, measures_speed))
+        self._lane: SideLane | None = None
+        if has_side_lane:
+            self._lane = SideLane(self._take_back, self._device, self._compute)
+            for owner, method, component in list(side_targets(pipeline, self._denoisers)):
+                self._switchboard.connect(owner, method, component, wait_for_turn)
+        for name, target in targets.items():
+            self._switchboard.connect(self._denoisers[name], "forward", target, wait_for_turn)
+        parts = [*self._denoisers.values(), *(part for _, part in modules_in(pipeline))]
+        self._checkpoints = Checkpoints(parts, self._device)
+        self._thread = threading.Thread(target=self._run, name="omnistage-dit", daemon=True)
+        self._thread.start()
+
+    @property
+    def lane_batch_sizes(self) -> Counter[int]:
+        """Calls in the side lane, by how many requests shared them."""
+        return Counter() if self._lane is None else self._lane.batch_sizes
+
+    def submit(self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: Any) -> Job:
+        """Run the pipeline, or another over the same modules, with these arguments."""
+        pipeline = pipeline or self._pipeline
+        direct = list(pipeline.components) if self._lane is None else []
+        job = Job(next(self._numbers), pipeline, arguments, setting, direct)
+        with self._changed:
+            if self._is_closed:
+                raise RuntimeError("the engine is closed")
+            self._new.append(job)
+            self._changed.notify()
+        return job
+
+    def cancel(self, job: Job) -> None:
+        """End a request; its result raises CancelledError.
+
+        What is computed for it ends at the next module, unless others share it.
+        """
+        with self._changed:
+            job.cancel()
+            self._changed.notify()
+
+    @property
+    def progress(self) -> int | None:
+        """A number that grows as long as what runs gets on; None: nothing runs."""
+        is_lane_busy = self._lane is not None and self._lane.busy.locked()
+        if not (self._jobs or self._new or is_lane_busy):
+            return None
+        return self._checkpoints.num_passed + self._num_forwards + self._num_errands
+
+    def ping(self) -> "Future[None]":
+        """Done when the engine's thread is between two steps."""
+        answer: Future[None] = Future()
+        with self._changed:
+            self._pings.append(answer)
+            self._changed.notify()
+        return answer
+
+    def between_steps(self, function: Callable[[], T]) -> "Future[T]":
+        """Run it in the engine's thread while no part of the pipeline runs."""
+        order = Order(function)
+        with self._changed:
+            self._orders.append(order)
+            self._changed.notify()
+        return order.result
+
+    def close(self) -> None:
+        """Cancel all requests and end the threads; the pipeline is as it was."""
+        with self._changed:
+            self._is_closed = True
+            for job in (*self._jobs, *self._new):
+                job.cancel()
+            self._changed.notify()
+        self._thread.join()
+        if self._lane is not None:
+            self._lane.close()
+        if self._threads is not None:
+            self._threads.close()
+        self._switchboard.close()
+        self._checkpoints.close()
+
+    def _learned(
+        self, once: Mapping[str, Any], twice: Mapping[str, Any], measures_speed: bool
+    ) -> dict[str, Denoiser]:
+        watch = Stopwatch(self._pipeline, self._denoisers, self._device)
+        with watch.timed() as took_once:
+            first = first_calls(self._pipeline, self._denoisers, once)
+        with watch.timed() as took_twice:
+            second = first_calls(self._pipeline, self._denoisers, twice)
+        warm_up = took_once()
+        if measures_speed and warm_up is not None:
+            self.speed = warm_up.best(took_twice())
+            modules = chain(*(module.modules() for module in self._denoisers.values()))
+            if not any(map(is_compiled, modules)):  # each size would be compiled
+                self.speed = Trials(self._pipeline, once, watch).speed(self.speed)
+        if not first:
+            names = ", ".join(self._denoisers)
+            raise ValueError(f"the pipeline did not call its denoiser: {names}")
+        made = {}
+        axes = None
+        for name, module in self._denoisers.items():
+            if name in first and name in second:
+                axes = learn(module, first[name], second[name])
+            # one that two short calls do not reach is of the same kind as the one before it
+            made[name] = Denoiser(name, module.forward, axes)
+        return made
+
+    def _take_back(self, errand: Errand) -> None:
+        """In the lane's thread."""
+        with self._changed:
+            self._done.append(errand)
+            self._num_errands += 1
+            self._changed.notify()
+
+    # The engine's thread
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        while self._take_news():
+            for job in [job for job in self._jobs if job.is_cancelled]:
+                self._end(job)
+            self._obey()
+            batch = self._next_batch()
+            if batch:
+                self._step(batch)
+
+    def _take_news(self) -> bool:
+        """Wait until there is something to do, and begin with what came; False: all is over."""
+        with self._changed:
+            while not (self._has_news or self._has_steps):
+                self._changed.wait()
+            new, self._new = self._new, []
+            pings, self._pings = self._pings, []
+            done, self._done = self._done, []
+            if self._is_closed and not self._jobs and not new:
+                return False
+        for ping in pings:
+            ping.set_result(None)
+        for job in new:
+            self._begin(job)
+        for errand in done:
+            self._deliver(errand)
+        return True
+
+    def _obey(self) -> None:
+        with self._changed:
+            orders, self._orders = self._orders, []
+        for order in orders:
+            with nullcontext() if self._lane is None else self._lane.busy:
+                self._compute(order.obey)
+
+    def _begin(self, job: Job) -> None:
+        if job.is_cancelled:
+            job.result.set_exception(CancelledError())
+            return
+        with self._changed:
+            self._jobs.append(job)
+        job.start(HiddenState(self._denoisers.values()))
+        self._note(job)
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(
+            self._new
+            or self._pings
+            or self._orders
+            or self._done
+            or self._is_closed
+            or any(job.is_cancelled for job in self._jobs)
+        )
+
+    @property
+    def _has_steps(self) -> bool:
+        return any(job.errand is None for job in self._jobs)
+
+    def _deliver(self, errand: Errand) -> None:
+        job = next((job for job in self._jobs if job.errand is errand), None)
+        if job is None:  # it was cancelled meanwhile
+            return
+        if self._device.type == "cuda":
+            lend(errand.outcome.value, torch.cuda.current_stream(self._device))
+        job.resume(errand.outcome)
+        self._note(job)
+
+    def _note(self, job: Job) -> None:
+        """A request waits again, or has ended."""
+        if job.is_ended:
+            with self._changed:
+                self._jobs.remove(job)
+            return
+        job.waits_since = self._num_forwards
+        if self._lane is not None and not isinstance(job.waiting.target, Denoiser):
+            job.errand = self._lane.send(job.waiting)
+        elif job.has_hidden_state:
+            job.call = replace(job.waiting, key=None)
+
+    def _end(self, job: Job) -> None:
+        while not job.is_ended:  # once more for a pipeline that catches everything
+            if job.errand is not None and self._lane is not None:
+                self._lane.cancel(job.errand)
+            job.end()
+        with self._changed:
+            self._jobs.remove(job)
+
+    def _next_batch(self) -> list[Job]:
+        """The calls that fit to the one that has waited longest: so no group starves another."""
+        waiting = sorted(
+            (job for job in self._jobs if job.errand is None),
+            key=lambda job: (job.waits_since, job.number),
+        )
+        if not waiting:
+            return []
+        chosen = joined([job.waiting for job in waiting], self._max_batch)
+        return [waiting[index] for index in chosen]
+
+    def _step(self, batch: list[Job]) -> None:
+        """One forward."""
+        self._num_forwards += 1
+        self.batch_sizes[len(batch)] += 1
+        batch[0].put_state()
+        calls = [job.waiting for job in batch]
+        for job, outcome in zip(batch, self._compute(partial(outcomes, calls)), strict=True):
+            job.resume(outcome)
+            self._note(job)

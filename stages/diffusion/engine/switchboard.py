@@ -1,0 +1,87 @@
+"""Puts methods of a pipeline's parts through to the engine when a request calls them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import Any
+
+import torch
+from diffusers.image_processor import VaeImageProcessor
+from greenlet import getcurrent, greenlet
+
+from omnistage.stages.diffusion.loading.components import Parts, modules_in, overlap
+from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
+from omnistage.stages.diffusion.merging.stopping import Stop
+from omnistage.stages.diffusion.merging.targets import Component, Target
+
+MERGED_METHODS = ("forward", "encode", "decode")
+SINGLE_METHODS = ("generate",)
+PROCESSOR_METHODS = ("preprocess", "postprocess", "preprocess_video", "postprocess_video")
+
+
+class RequestGreenlet(greenlet):
+    """One request's call of its pipeline. Only calls from such a greenlet are put through."""
+
+    setting: Setting = DEFAULT
+    stop: Stop
+
+
+def current_setting() -> Setting:
+    """That of the request whose code runs in this thread."""
+    current = getcurrent()
+    return current.setting if isinstance(current, RequestGreenlet) else DEFAULT
+
+
+class Switchboard:
+    """Replaces methods, on the instances, until it is closed."""
+
+    def __init__(self) -> None:
+        self._connected: list[tuple[Any, str, Any]] = []
+
+    def connect(
+        self, owner: Any, method: str, target: Target, wait: Callable[[Target, Any, Any], Any]
+    ) -> None:
+        """`wait(target, args, kwargs)` answers requests; others still get the method itself."""
+        original = getattr(owner, method)
+        self._connected.append((owner, method, vars(owner).get(method)))
+
+        @wraps(original)  # pipelines read signatures
+        def put_through(*args: Any, **kwargs: Any) -> Any:
+            if isinstance(getcurrent(), RequestGreenlet):
+                return wait(target, args, kwargs)
+            return original(*args, **kwargs)
+
+        setattr(owner, method, put_through)
+
+    def close(self) -> None:
+        """All as it was."""
+        for owner, method, own in reversed(self._connected):
+            if own is None:
+                delattr(owner, method)
+            else:
+                setattr(owner, method, own)
+        self._connected.clear()
+
+
+def find_denoisers(pipeline: Any) -> dict[str, torch.nn.Module]:
+    """The components that denoise, undeclared; raises ValueError if none is found."""
+    return Parts.find(pipeline).dit
+
+
+def side_targets(
+    pipeline: Any, denoisers: Mapping[str, torch.nn.Module]
+) -> Iterator[tuple[Any, str, Component]]:
+    """What encodes and decodes: owner, method, target."""
+    for name, part in modules_in(pipeline):
+        if any(overlap(part, denoiser) for denoiser in denoisers.values()):
+            continue
+        for method in (*MERGED_METHODS, *SINGLE_METHODS):
+            if callable(getattr(part, method, None)):
+                may_merge = method in MERGED_METHODS
+                made = Component(f"{name}.{method}", getattr(part, method), may_merge)
+                yield part, method, made
+    for name, part in vars(pipeline).items():
+        if isinstance(part, VaeImageProcessor):
+            for method in PROCESSOR_METHODS:
+                if callable(getattr(part, method, None)):
+                    made = Component(f"{name}.{method}", getattr(part, method), may_merge=False)
+                    yield part, method, made

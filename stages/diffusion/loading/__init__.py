@@ -1,0 +1,1 @@
+"""A pipeline's modules: read, placed and moved."""

@@ -1,0 +1,191 @@
+"""Reads a pipeline: from a folder or the hub, with its weights or random ones, by any class."""
+
+import json
+import struct
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from math import prod
+from pathlib import Path
+from typing import Any, TypeVar
+
+import diffusers
+import torch
+from diffusers import DiffusionPipeline
+
+from omnistage.stages.diffusion.loading.components import Parts, Roles
+from omnistage.stages.diffusion.loading.device import check_fit, device_of
+from omnistage.stages.diffusion.loading.dummy_components import (
+    INDEX,
+    empty_components,
+    fill,
+    num_bytes,
+)
+from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
+from omnistage.stages.dtypes import dtype_of
+
+T = TypeVar("T")
+
+TEXT_PARTS = ("text_encoder", "tokenizer")
+LOAD_FORMATS = ("auto", "default", "dummy")
+HOST = torch.device("cpu")
+WITHOUT_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A pipeline in its place, ready to run."""
+
+    pipeline: Any
+    parts: Parts
+    turns: Turns | None  # of modules that are not on the device together
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The denoiser's."""
+        return next(next(iter(self.parts.dit.values())).parameters()).dtype
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions(EngineOptions):
+    """Engine arguments: what to load, as what, and where to put it."""
+
+    dtype: str | None = None
+    device: str | None = None
+    load_format: str = "auto"
+    pipeline_class: str | None = None
+    modules: Mapping[str, Any] | None = None
+    offload: str | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("load_format", LOAD_FORMATS), ("offload", (None, *OFFLOADS))):
+            if getattr(self, name) not in allowed:
+                names = ", ".join(one for one in allowed if one is not None)
+                raise ValueError(f"{name} {getattr(self, name)!r} is none of {names}")
+        if type(self.compile) is not bool:
+            raise ValueError(f"compile: must be true or false, not {self.compile!r}")
+        if self.compile and self.offload == "layerwise":
+            raise ValueError("compile: not with offload: layerwise, which moves compiled blocks")
+        if self.dtype is not None:
+            dtype_of(self.dtype)
+        device_of(self.device)
+        Roles.of(self.modules or {})
+        class_of(self.pipeline_class)
+
+    def load(self, model: str, has_text: bool = True) -> Loaded:
+        """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
+
+        Without text: without all that only encodes its prompts.
+        """
+        return self.place(self.read(model, device_of(self.device), has_text))
+
+    def place(self, pipeline: Any) -> Loaded:
+        """A pipeline that was read, on its device."""
+        device = device_of(self.device)
+        parts = Parts.find(pipeline, Roles.of(self.modules or {}))
+        turns = None
+        if self.offload is not None:
+            turns = offload(pipeline, parts, self.offload, device)
+        else:
+            pipeline.to(device)
+        if self.compile:
+            compile_blocks(parts)
+        if isinstance(pipeline, DiffusionPipeline):
+            pipeline.set_progress_bar_config(disable=True)
+        return Loaded(pipeline, parts, turns, device)
+
+    def read(self, model: str, device: torch.device = HOST, has_text: bool = True) -> Any:
+        """The pipeline of a folder, on the host; random weights on the device if all fit there.
+
+        Their values are made on the options' device, wherever they go.
+        """
+        folder = folder_of(model, has_weights=self.load_format != "dummy")
+        left_out = {} if has_text else dict.fromkeys(text_parts(folder))
+        maker = device_of(self.device)
+        usual = "float32" if maker.type == "cpu" else "bfloat16"
+        dtype = dtype_of(self.dtype or usual)
+        made = class_of(self.pipeline_class)
+        is_offloaded = self.offload is not None
+        if self.load_format != "dummy":
+            sizes = sizes_of(folder, dtype)
+            check_fit(without(left_out, sizes), device, is_offloaded)
+            return made.from_pretrained(folder, dtype=dtype, **left_out)
+        components = without(left_out, empty_components(folder, dtype))
+        check_fit({name: num_bytes(one) for name, one in components.items()}, device, is_offloaded)
+        for module in components.values():
+            fill(module, maker, HOST if is_offloaded else device)
+        if made is DiffusionPipeline:  # which would not take its subclasses' optional components
+            name = json.loads((folder / INDEX).read_text())["_class_name"]
+            made = getattr(diffusers, name)
+        return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
+
+
+def class_of(path: str | None) -> Any:
+    """The pipeline class of a dotted path; without one Diffusers chooses. Raises ValueError."""
+    if path is None:
+        return DiffusionPipeline
+    module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+    if not module:
+        raise ValueError(f"pipeline_class: must be like my.module.Class, not {path!r}")
+    try:
+        found = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"pipeline_class: {error}") from error
+    if not callable(getattr(found, "from_pretrained", None)):
+        raise ValueError(f"pipeline_class: {path} has no from_pretrained")
+    return found
+
+
+def folder_of(model: str, has_weights: bool) -> Path:
+    """The folder of a pipeline, fetched from the hub if it is none."""
+    if Path(model).is_dir():
+        return Path(model)
+    if has_weights:
+        return Path(DiffusionPipeline.download(model))
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(model, allow_patterns=list(WITHOUT_WEIGHTS)))
+
+
+def text_parts(folder: Path) -> list[str]:
+    """The components that only encode a pipeline's prompts."""
+    index = json.loads((folder / INDEX).read_text())
+    return [name for name in index if name.startswith(TEXT_PARTS)]
+
+
+def without(names: Collection[str], parts: Mapping[str, T]) -> dict[str, T]:
+    """All parts but these."""
+    return {name: part for name, part in parts.items() if name not in names}
+
+
+def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
+    """Bytes of each component's weights in a dtype, by the headers of its files."""
+    index = json.loads((folder / INDEX).read_text())
+    sizes = {
+        name: sum(map(prod, _shapes(folder / name))) * dtype.itemsize
+        for name, entry in index.items()
+        if isinstance(entry, list) and (folder / name).is_dir()
+    }
+    return {name: size for name, size in sizes.items() if size}
+
+
+def _shapes(folder: Path) -> Iterator[list[int]]:
+    for path in sorted(folder.glob("*.safetensors")):
+        if path.stem.count("."):  # a variant of the same weights: model.fp16.safetensors
+            continue
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        yield from (entry["shape"] for name, entry in header.items() if name != "__metadata__")
+
+
+def compile_blocks(parts: Parts) -> None:
+    """Compile the denoisers' repeated blocks at their first use; raises ValueError without any."""
+    for name, module in parts.dit.items():
+        compile_repeated = getattr(module, "compile_repeated_blocks", None)
+        if not getattr(module, "_repeated_blocks", None) or compile_repeated is None:
+            raise ValueError(f"compile: {name} ({type(module).__name__}) has no repeated blocks")
+        compile_repeated()

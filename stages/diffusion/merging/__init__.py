@@ -1,0 +1,1 @@
+"""Calls of several requests in one forward."""

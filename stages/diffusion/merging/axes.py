@@ -1,0 +1,151 @@
+"""Which arguments of a denoiser have a batch axis, and a call's place among others by them.
+
+It is not written down for any model: it is learned from two calls, one with twice as many pictures
+as the other.
+"""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from omnistage.stages.diffusion.merging.calls import Arguments, is_same
+from omnistage.stages.diffusion.merging.text_padding import TextPadding
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """For each argument that grows with the batch, its axis; of a list it is 0.
+
+    `probe`: an argument whose size along its axis is the batch. `shared`: arguments that were a
+    tensor or list and did not grow. `spread`: numbers that may be given one a row.
+    """
+
+    by_name: Mapping[str, int]
+    probe: str
+    shared: frozenset[str] = frozenset()
+    spread: frozenset[str] = frozenset()
+    paddings: tuple[TextPadding, ...] = ()
+
+    @classmethod
+    def learn(cls, once: Arguments, twice: Arguments) -> "Axes":
+        """From two calls of one denoiser. Raises ValueError if nothing doubles."""
+        axes: dict[str, int] = {}
+        for name, value in once.items():
+            axis = _doubled(value, twice.get(name))
+            if axis is not None:
+                axes[name] = axis
+        probes = sorted(axes, key=lambda name: not isinstance(once[name], torch.Tensor))
+        if not probes:
+            raise ValueError("no argument of the denoiser grows with the number of pictures")
+        shared = {name for name, value in once.items() if _has_rows(value)} - axes.keys()
+        return cls(axes, probes[0], frozenset(shared))
+
+    def with_spread(self, names: Sequence[str]) -> "Axes":
+        """With numbers that may differ from row to row."""
+        axes = {**self.by_name, **dict.fromkeys(names, 0)}
+        return replace(self, by_name=axes, spread=frozenset(names))
+
+    def with_padding(self, padding: TextPadding) -> "Axes":
+        """With texts that may be padded to the longest one's length."""
+        axes = {**self.by_name, padding.mask: 0}
+        return replace(self, by_name=axes, paddings=(*self.paddings, padding))
+
+    def size(self, arguments: Arguments) -> int:
+        """The batch of one call."""
+        return _length(arguments[self.probe], self.by_name[self.probe]) or 0
+
+    def spread_out(self, arguments: Arguments) -> dict[str, Any]:
+        """The same call with one of each spread number a row."""
+        size = self.size(arguments)
+        made = dict(arguments)
+        for name in self.spread & arguments.keys():
+            value = arguments[name]
+            if isinstance(value, torch.Tensor) and value.dim() == 0:
+                made[name] = value.expand(size)
+        return made
+
+    def fits(self, arguments: Arguments) -> bool:
+        """Whether its rows can be told from another call's.
+
+        All that has a batch axis has the same batch, and nothing is a tensor that was none when the
+        axes were learned.
+        """
+        if self.probe not in arguments:
+            return False
+        size = self.size(arguments)
+        if not all(padding.fits(arguments) for padding in self.paddings):
+            return False
+        return all(
+            _length(value, self.by_name[name]) in (None, size)
+            if name in self.by_name
+            else name in self.shared or not _has_rows(value)
+            for name, value in arguments.items()
+        )
+
+    def key(self, arguments: Arguments) -> Hashable:
+        """Equal for calls that may be one: same arguments, types and shapes but for the batch."""
+        lengths = {name for padding in self.paddings for name in padding.texts}
+        masks = {padding.mask for padding in self.paddings}
+        return tuple(
+            (name, form(value, self.by_name.get(name), 1 if name in lengths else None))
+            for name, value in sorted(arguments.items())
+            if name not in masks
+        )
+
+    def may_join(self, one: Arguments, other: Arguments) -> bool:
+        """Whether two calls of equal keys agree in all that has no batch axis."""
+        return all(
+            name in self.by_name or is_same(value, other[name]) for name, value in one.items()
+        )
+
+    def merge(self, calls: Sequence[Arguments]) -> dict[str, Any]:
+        """One call for all of them; they have the same key."""
+        if len(calls) == 1:
+            return dict(calls[0])
+        for padding in self.paddings:
+            calls = padding.level(calls)
+        merged = dict(calls[0])
+        for name, axis in self.by_name.items():
+            values = [call[name] for call in calls if name in call]
+            if not values or values[0] is None:
+                continue
+            if isinstance(values[0], torch.Tensor):
+                merged[name] = torch.cat(values, dim=axis)
+            else:
+                merged[name] = [item for value in values for item in value]
+        return merged
+
+
+def form(value: Any, *free_axes: int | None) -> Hashable:
+    """What two values have in common if one may be put beside the other along `free_axes`."""
+    if isinstance(value, torch.Tensor):
+        shape = tuple(-1 if axis in free_axes else size for axis, size in enumerate(value.shape))
+        return shape, value.dtype, value.device
+    if isinstance(value, list) and free_axes[0] is not None:
+        return list, frozenset(form(item, None) for item in value)
+    if _has_rows(value) or isinstance(value, Mapping):
+        return type(value).__name__
+    return repr(value)
+
+
+def _has_rows(value: Any) -> bool:
+    return isinstance(value, torch.Tensor | list | tuple)
+
+
+def _doubled(once: Any, twice: Any) -> int | None:
+    if isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor):
+        if once.dim() != twice.dim():
+            return None
+        sizes = zip(once.shape, twice.shape, strict=True)
+        return next((axis for axis, (a, b) in enumerate(sizes) if a != b and b == 2 * a), None)
+    if isinstance(once, list) and isinstance(twice, list) and len(twice) == 2 * len(once) > 0:
+        return 0
+    return None
+
+
+def _length(value: Any, axis: int) -> int | None:
+    if isinstance(value, torch.Tensor):
+        return int(value.shape[axis]) if value.dim() > axis else None
+    return len(value) if isinstance(value, list) else None

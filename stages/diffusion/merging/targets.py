@@ -1,0 +1,187 @@
+"""Methods of a pipeline's parts that requests call through the engine, and how calls are merged."""
+
+import inspect
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from omnistage.stages.diffusion.merging.axes import Axes, form
+from omnistage.stages.diffusion.merging.calls import (
+    PLAIN,
+    Arguments,
+    Call,
+    bind,
+    is_close,
+    nested,
+    split,
+)
+from omnistage.stages.diffusion.merging.stopping import Cancelled, Stopped, stoppable
+from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+
+logger = logging.getLogger(__name__)
+
+
+class Target(Protocol):
+    """One method. `run` gives a result for each of the calls, which may be one."""
+
+    name: str
+
+    def call(self, args: Sequence[Any], kwargs: Arguments) -> Call: ...
+
+    def may_join(self, one: Call, other: Call) -> bool: ...
+
+    def run(self, calls: Sequence[Call]) -> list[Any]: ...
+
+
+class Denoiser:
+    """A module that is called at each step; merged along axes that were learned."""
+
+    def __init__(self, name: str, forward: Callable[..., Any], axes: Axes | None) -> None:
+        self.name = name
+        self._forward = forward
+        self._signature = inspect.signature(forward)
+        self._axes = axes
+
+    def call(self, args: Sequence[Any], kwargs: Arguments) -> Call:
+        """With its place among others."""
+        arguments, modes = bind(self._signature, args, kwargs), TorchModes.now()
+        axes = self._axes
+        if axes is None or not axes.fits(arguments):
+            return Call(self, arguments, modes)
+        arguments = axes.spread_out(arguments)
+        return Call(self, arguments, modes, axes.size(arguments), axes.key(arguments))
+
+    def may_join(self, one: Call, other: Call) -> bool:
+        """Whether two of the same key agree in what all rows share."""
+        return self._axes is not None and self._axes.may_join(one.arguments, other.arguments)
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """One forward for all."""
+        if len(calls) == 1:
+            return [self._forward(**nested(calls[0].arguments))]
+        assert self._axes is not None, "calls without axes were merged"
+        merged = self._axes.merge([call.arguments for call in calls])
+        return split(self._forward(**nested(merged)), [call.size for call in calls])
+
+
+class Component:
+    """A method of an encoder or decoder. The first calls that could be one are made both ways.
+
+    Only if the results are equal, further ones like them are merged, all tensors along axis 0.
+    """
+
+    def __init__(self, name: str, method: Callable[..., Any], may_merge: bool) -> None:
+        self.name = name
+        self._method = method
+        self._signature = inspect.signature(method)
+        self._may_merge = may_merge
+        self._is_safe: dict[Hashable, bool] = {}  # by what the calls are like, but for shapes
+
+    def call(self, args: Sequence[Any], kwargs: Arguments) -> Call:
+        """With its place among others."""
+        arguments, modes = bind(self._signature, args, kwargs), TorchModes.now()
+        tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]
+        sizes = {value.shape[0] if value.dim() else 0 for value in tensors}
+        is_plain = all(isinstance(value, (torch.Tensor, *PLAIN)) for value in arguments.values())
+        if not (self._may_merge and is_plain and len(sizes) == 1 and 0 not in sizes):
+            return Call(self, arguments, modes)
+        key = tuple((name, form(value, 0)) for name, value in sorted(arguments.items()))
+        return Call(self, arguments, modes, sizes.pop(), key)
+
+    def may_join(self, one: Call, other: Call) -> bool:
+        """Whether merging such calls changes nothing, as far as it was tried."""
+        return self._is_safe.get(_kind(one), True)
+
+    def run(self, calls: Sequence[Call]) -> list[Any]:
+        """One call of the method for all, or one each while that is not known to be the same."""
+        if len(calls) == 1:
+            return [self._alone(calls[0])]
+        kind = _kind(calls[0])
+        if kind in self._is_safe:
+            return self._together(calls)
+        singles = [self._alone(call) for call in calls]
+        try:
+            self._is_safe[kind] = is_close(singles, self._together(calls))
+        except Stopped:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, they may not be merged
+            self._is_safe[kind] = False
+        if not self._is_safe[kind]:
+            logger.info("calls of %s cannot be merged", self.name)
+        return singles
+
+    def _alone(self, call: Call) -> Any:
+        return self._method(**nested(call.arguments))
+
+    def _together(self, calls: Sequence[Call]) -> list[Any]:
+        merged = {
+            name: torch.cat([call.arguments[name] for call in calls])
+            if isinstance(value, torch.Tensor)
+            else value
+            for name, value in calls[0].arguments.items()
+        }
+        return split(self._method(**nested(merged)), [call.size for call in calls])
+
+
+def _kind(call: Call) -> Hashable:
+    return tuple(
+        (name, value.dtype if isinstance(value, torch.Tensor) else repr(value))
+        for name, value in sorted(call.arguments.items())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call came to: a result or an error."""
+
+    value: Any = None
+    error: BaseException | None = None
+
+
+def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[Outcome]:
+    """Of calls that may be one; if it fails for several, each is tried alone.
+
+    Once all of them are cancelled it ends at the next module.
+    `finish` is called after the work, for the errors that a device tells late.
+    """
+    before = TorchModes.now()
+    calls[0].modes.set()
+    try:
+        calls[0].setting.put(calls[0].target.name)
+        with stoppable([call.stop for call in calls]):
+            results = calls[0].target.run(calls)
+        finish()
+        return [Outcome(value) for value in results]
+    except Stopped:  # its traceback would keep what was computed
+        return [Outcome(error=Cancelled()) for _ in calls]
+    except Exception as error:  # noqa: BLE001 - a request's own, if it is alone
+        if len(calls) == 1:
+            return [Outcome(error=error)]
+    finally:
+        before.set()
+    name = calls[0].target.name
+    logger.warning("%d calls of %s in one failed; each is tried alone", len(calls), name)
+    return [outcomes([call], finish)[0] for call in calls]
+
+
+def joined(waiting: Sequence[Call], max_rows: int) -> list[int]:
+    """Which calls may be one with the first of them, the first included."""
+    first, chosen = waiting[0], [0]
+    room = max_rows - first.size
+    if first.key is None:
+        return chosen
+    for index, call in enumerate(waiting[1:], 1):
+        if (
+            call.size <= room
+            and call.key == first.key
+            and call.target is first.target
+            and call.modes == first.modes
+            and call.setting == first.setting
+            and first.target.may_join(first, call)
+        ):
+            chosen.append(index)
+            room -= call.size
+    return chosen

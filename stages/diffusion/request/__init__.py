@@ -1,0 +1,1 @@
+"""One request: its arguments, and what its call returns."""

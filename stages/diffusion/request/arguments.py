@@ -1,0 +1,56 @@
+"""From a request's body to the arguments of a pipeline's call."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from omnistage.stage_configs.work import SHARE_OF_STEPS
+from omnistage.stages.diffusion.request.tasks import arguments_of
+from omnistage.stages.diffusion.request.videos import counted
+from omnistage.stages.worker.failure import RequestError
+
+# Fields of a request that are arguments of a pipeline, if it has them.
+FIELDS = (
+    "negative_prompt",
+    "width",
+    "height",
+    "num_inference_steps",
+    "guidance_scale",
+    "true_cfg_scale",
+    "strength",
+    "num_frames",
+)
+STEPS = "num_inference_steps"
+
+
+def call_arguments(
+    pipeline: Any, prompt: Mapping[str, Any], body: Mapping[str, Any], seed: int | None
+) -> dict[str, Any]:
+    """Arguments of one request's call; `prompt`: its text, or embeddings in place of it.
+
+    Raises RequestError for a field that the pipeline does not take.
+    """
+    known = arguments_of(pipeline)
+    arguments = counted(body.get("n") or 1, prompt, known) | {"output_type": "np"}
+    for name in FIELDS:
+        if body.get(name) is None or f"{name}_embeds" in arguments:
+            continue
+        if name not in known:
+            raise RequestError(400, f"this pipeline takes no {name}", param=name)
+        arguments[name] = body[name]
+    share = SHARE_OF_STEPS.get(body.get("quality") or "")
+    if share is not None and STEPS not in arguments:
+        arguments[STEPS] = math.ceil(share * known[STEPS].default)
+    if isinstance(arguments.get("prompt"), list) and "negative_prompt" in arguments:
+        arguments["negative_prompt"] = [arguments["negative_prompt"]] * len(arguments["prompt"])
+    if seed is not None:
+        arguments["generator"] = torch.Generator().manual_seed(seed)
+    return arguments
+
+
+def num_pictures(body: Mapping[str, Any]) -> int:
+    """How many one request asks for: `n` of each prompt."""
+    num_prompts = 1 if isinstance(body["prompt"], str) else len(body["prompt"])
+    return (body.get("n") or 1) * num_prompts

@@ -1,0 +1,173 @@
+"""Pipelines from folders: with their weights or random ones, of any class, in their place."""
+
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from diffusers import QwenImagePipeline
+
+from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
+from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
+from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
+from omnistage.stages.diffusion.loading import device as device_module
+from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
+from omnistage.stages.diffusion.loading.loading import LoadOptions, sizes_of
+from omnistage.stages.diffusion.request.outputs import to_uint8
+
+SMALL = {"height": 32, "width": 32, "output_type": "pt"}
+TIMEOUT_S = 60
+
+
+class OwnPipeline(QwenImagePipeline):  # type: ignore[misc]  # Diffusers has no types
+    """A class that a graph names."""
+
+
+@pytest.fixture(scope="module", params=list(MAKERS))
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path: Path = tmp_path_factory.mktemp("pipeline") / request.param
+    write_tiny(request.param, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("qwen") / "qwen-image"
+    write_tiny("qwen-image", path)
+    return path
+
+
+def ask(seed: int, num_steps: int = 2, **more: Any) -> dict[str, Any]:
+    generator = torch.Generator().manual_seed(seed)
+    asked = {"prompt": f"cat {seed}", "num_inference_steps": num_steps, "generator": generator}
+    return {**asked, **SMALL, **more}
+
+
+def made(pipeline: Any, **arguments: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        images: torch.Tensor = pipeline(**arguments).images
+    return images
+
+
+def modules_of(pipeline: Any) -> dict[str, torch.nn.Module]:
+    return {
+        name: part
+        for name, part in pipeline.components.items()
+        if isinstance(part, torch.nn.Module)
+    }
+
+
+def test_a_dummy_pipeline_is_the_real_one_but_for_its_weights(folder: Path, tmp_path: Path) -> None:
+    real = LoadOptions(dtype="bfloat16").load(str(folder)).pipeline
+    empty = shutil.copytree(
+        folder, tmp_path / "empty", ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    dummy = LoadOptions(dtype="bfloat16", load_format="dummy").load(str(empty)).pipeline
+    assert type(dummy) is type(real)
+    for name, module in modules_of(real).items():
+        other = modules_of(dummy)[name]
+        assert not other.training
+        weights, others = dict(module.named_parameters()), dict(other.named_parameters())
+        assert {key: (one.shape, one.dtype) for key, one in weights.items()} == {
+            key: (one.shape, one.dtype) for key, one in others.items()
+        }
+        assert all(one.isfinite().all() for one in others.values())
+        buffers, made_here = dict(module.named_buffers()), dict(other.named_buffers())
+        assert buffers.keys() == made_here.keys()
+        for key, buffer in buffers.items():
+            assert torch.equal(buffer, made_here[key])
+
+
+def test_a_dummy_pipeline_makes_pictures(qwen: Path) -> None:
+    pipeline = LoadOptions(load_format="dummy").load(str(qwen)).pipeline
+    image = made(pipeline, **ask(0))
+    assert image.isfinite().all()
+    assert not torch.equal(image, made(pipeline, **ask(1)))
+
+
+def test_the_real_size_of_qwen_image(tmp_path: Path) -> None:
+    write_real_qwen_image(tmp_path)
+    parts = empty_components(tmp_path, torch.bfloat16)
+    counts = {name: num_bytes(part) // 2 for name, part in parts.items()}
+    assert counts == {
+        "transformer": 20_430_401_088,
+        "text_encoder": 8_292_166_656,
+        "vae": 126_892_531,
+    }
+    assert not any(one.is_meta for part in parts.values() for one in part.buffers())
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_a_class_by_its_path(qwen: Path) -> None:
+    path = f"{__name__}.OwnPipeline"
+    for load_format in ("default", "dummy"):
+        options = LoadOptions(pipeline_class=path, load_format=load_format)
+        assert type(options.load(str(qwen)).pipeline).__name__ == "OwnPipeline"
+
+
+def test_sizes_are_read_from_the_files(folder: Path) -> None:
+    parts = empty_components(folder, torch.bfloat16)
+    sizes = sizes_of(folder, torch.bfloat16)
+    assert sizes.keys() == parts.keys()
+    for name, size in sizes.items():  # some weights are float32 whatever is asked for
+        assert size <= num_bytes(parts[name]) <= 2 * size
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_what_does_not_fit_is_refused_before_it_loads(
+    load_format: str, qwen: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(device_module, "free_bytes", lambda device: 1 << 10)
+    with pytest.raises(ValueError, match=r"do not fit: 0\.02 GiB wanted .* 0\.00 GiB free on cpu"):
+        LoadOptions(load_format=load_format).load(str(qwen))
+    with caplog.at_level(logging.INFO):
+        LoadOptions(load_format=load_format, offload="sequential").load(str(qwen))
+    assert "0.00 GiB free on cpu, not all at once" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["sequential", "layerwise"])
+def test_requests_of_different_phases_use_modules_in_their_turn(kind: str, qwen: Path) -> None:
+    bare = LoadOptions().load(str(qwen)).pipeline
+    loaded = LoadOptions(offload=kind).load(str(qwen))
+    turns = loaded.turns
+    assert turns is not None
+    uses: list[str] = []
+    for name, module in loaded.parts.moved.items():
+        leaves = [one for one in module.modules() if not list(one.children())]
+        for leaf in leaves:
+            leaf.register_forward_pre_hook(
+                lambda *_, name=name: uses.append(f"{name} in the turn of {turns.name}")
+            )
+    once = ask(0, 2)
+    engine = StepBatcher(
+        loaded.pipeline, once, {**once, "num_images_per_prompt": 2}, 16, False, loaded.parts.dit
+    )
+    uses.clear()
+    jobs = [engine.submit(**ask(seed, 2 + seed)) for seed in range(4)]
+    for seed, job in enumerate(jobs):
+        image = job.result.result(TIMEOUT_S).images
+        assert (image - made(bare, **ask(seed, 2 + seed))).abs().max() < 1e-5
+    engine.close()
+    assert max(engine.batch_sizes) > 1
+    assert set(uses) == {
+        f"{name} in the turn of {name}" for name in ("text_encoder", "transformer", "vae")
+    }
+
+
+@pytest.mark.engine
+def test_compiled_blocks_make_the_same_pictures(qwen: Path) -> None:
+    bare = LoadOptions().load(str(qwen)).pipeline
+    compiled = LoadOptions(compile=True).load(str(qwen)).pipeline
+    assert (made(compiled, **ask(0)) - made(bare, **ask(0))).abs().max() < 1e-5
+    blocks = compiled.transformer.transformer_blocks
+    assert all(block._compiled_call_impl is not None for block in blocks)
+    (one,) = to_uint8(made(compiled, **ask(0)))
+    assert one.std() > 1
+
+
+def test_what_has_no_repeated_blocks_is_not_compiled(qwen: Path) -> None:
+    modules = {"dit": ["vae"]}
+    with pytest.raises(ValueError, match=r"compile: vae \(AutoencoderKLQwenImage\) has no repeat"):
+        LoadOptions(compile=True, modules=modules).load(str(qwen))
