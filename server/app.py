@@ -3,42 +3,43 @@
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
-from omnistage.server.admin import admin_routes, closed_routes
-from omnistage.server.answers import ChatCompletion, TextCompletion
 from omnistage.server.beside_loop import install_threads
 from omnistage.server.body_limit import BodyLimit
-from omnistage.server.chat import ChatCompletions
 from omnistage.server.deadline import Deadline
 from omnistage.server.decode_room import AtEnd, DecodeRoom
-from omnistage.server.errors import install_error_handlers
-from omnistage.server.examples import (
+from omnistage.server.endpoints.admin import admin_routes, closed_routes
+from omnistage.server.endpoints.answers import ChatCompletion, TextCompletion
+from omnistage.server.endpoints.chat import ChatCompletions
+from omnistage.server.endpoints.examples import (
     chat_examples,
     speech_examples,
     text_examples,
     video_examples,
 )
-from omnistage.server.health import health_routes
-from omnistage.server.image_store import ImageStore, image_file_routes
-from omnistage.server.images import Images, image_routes
+from omnistage.server.endpoints.health import health_routes
+from omnistage.server.endpoints.image_files import image_file_routes
+from omnistage.server.endpoints.images import Images, image_routes
+from omnistage.server.endpoints.metrics import Metrics, RequestCount, metrics_routes
+from omnistage.server.endpoints.models import model_routes
+from omnistage.server.endpoints.speech import CONTENT_TYPES, Speech
+from omnistage.server.endpoints.text_completions import TextCompletions
+from omnistage.server.endpoints.transcription import Transcriptions, transcription_routes
+from omnistage.server.endpoints.videos import MEDIA_TYPE as VIDEO
+from omnistage.server.endpoints.videos import Videos
+from omnistage.server.endpoints.voices import voice_routes
+from omnistage.server.errors import install_error_handlers
+from omnistage.server.image_store import ImageStore
 from omnistage.server.json_body import JsonRoute
 from omnistage.server.keys import KeyGuard, is_guarded
 from omnistage.server.media_fetch import MediaFetcher
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.memory import GivingBack
-from omnistage.server.metrics import Metrics, RequestCount, metrics_routes
-from omnistage.server.models import model_routes
 from omnistage.server.openapi import EVENTS, described, install_openapi
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.rate_limit import RateLimit
 from omnistage.server.request_id import RequestId
-from omnistage.server.speech import CONTENT_TYPES, Speech
-from omnistage.server.text_completions import TextCompletions
-from omnistage.server.transcription import Transcriptions, transcription_routes
-from omnistage.server.videos import MEDIA_TYPE as VIDEO
-from omnistage.server.videos import Videos
-from omnistage.server.voices import voice_routes
 
 DESCRIPTION = "OpenAI's API for models that are graphs of models."
 DEFAULTS = GatewayOptions()

@@ -5,12 +5,6 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from fastapi import APIRouter, Response
-
-from omnistage.server.errors import ApiError
-from omnistage.server.openapi import described
-from omnistage.server.pictures import CONTENT_TYPES
-
 LIFETIME_S = 3600
 MAX_BYTES = 512 << 20
 ID_BYTES = 24
@@ -58,20 +52,3 @@ class ImageStore:
     def _forget_oldest(self) -> None:
         _, image = self._images.popitem(last=False)
         self.num_bytes -= len(image.data)
-
-
-def image_file_routes(store: ImageStore) -> APIRouter:
-    """GET /v1/images/files/{id}."""
-    router = APIRouter()
-
-    about = described("Fetch a picture", also=CONTENT_TYPES)
-
-    @router.get(f"{PATH}/{{image_id}}", **about)
-    async def image_file(image_id: str) -> Response:
-        image = store.get(image_id)
-        if image is None:
-            raise ApiError(404, "No such image, or it has expired.", code="image_not_found")
-        headers = {"Cache-Control": "private, immutable", "X-Content-Type-Options": "nosniff"}
-        return Response(image.data, headers=headers, media_type=image.content_type)
-
-    return router

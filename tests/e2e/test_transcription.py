@@ -12,7 +12,7 @@ from support.prompts import SHORT, text
 from support.server import TinyServer
 
 from omnistage.server.audio_encoder import make_encoder
-from omnistage.server.transcription_fields import TranscriptionRequest, TranslationRequest
+from omnistage.server.endpoints.transcription_fields import TranscriptionRequest, TranslationRequest
 
 NUM_TOKENS = 12
 LIMIT: dict[str, Any] = {"max_completion_tokens": NUM_TOKENS}

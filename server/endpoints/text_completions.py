@@ -16,6 +16,7 @@ from omnistage.server.chunks import (
     finish_reason_of,
     with_usage,
 )
+from omnistage.server.endpoints.models import check_makes, check_model
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.fields import (
     COMPLETION_DONE,
@@ -23,7 +24,6 @@ from omnistage.server.fields import (
     check_refused,
     unknown_names,
 )
-from omnistage.server.models import check_makes, check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import MAX_CHOICES, CompletionRequest

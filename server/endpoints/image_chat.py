@@ -14,6 +14,7 @@ from fastapi import Response
 from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.completion import Completion
+from omnistage.server.endpoints.models import check_model
 from omnistage.server.errors import invalid
 from omnistage.server.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
@@ -24,7 +25,6 @@ from omnistage.server.media import checked_part
 from omnistage.server.media_check import Medium
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.messages import ROLES
-from omnistage.server.models import check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.picture_load import load_pictures
 from omnistage.server.request import ImageOutput

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from omnistage.server.endpoints.transcription_fields import SoundRequest, TranscriptionRequest
 from omnistage.server.errors import ApiError
-from omnistage.server.transcription_fields import SoundRequest, TranscriptionRequest
 from omnistage.server.usage import usage_of
 
 Body = dict[str, Any]

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from starlette.requests import ClientDisconnect
 
-from omnistage.server.answers import ImagesAnswer
+from omnistage.server.endpoints.answers import ImagesAnswer
+from omnistage.server.endpoints.examples import edit_examples, image_examples
+from omnistage.server.endpoints.models import check_makes, check_model
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
-from omnistage.server.examples import edit_examples, image_examples
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import EditForm
 from omnistage.server.image_form_schema import edit_body
@@ -16,7 +17,6 @@ from omnistage.server.image_schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.image_store import ImageStore
 from omnistage.server.json_body import JsonRoute
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.models import check_makes, check_model
 from omnistage.server.openapi import EVENTS, described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.picture_load import load_pictures

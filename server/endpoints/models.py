@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from omnistage.server.answers import Model, ModelList
+from omnistage.server.endpoints.answers import Model, ModelList
 from omnistage.server.errors import ApiError
 from omnistage.server.openapi import described
 

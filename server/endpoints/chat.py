@@ -21,8 +21,8 @@ from omnistage.server.chunks import (
     with_usage,
 )
 from omnistage.server.completion import Completion
+from omnistage.server.endpoints.image_chat import ImageChat, wants_images
 from omnistage.server.fields import unknown_fields
-from omnistage.server.image_chat import ImageChat, wants_images
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request

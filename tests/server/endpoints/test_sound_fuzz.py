@@ -10,8 +10,8 @@ from support.bad_input import good_wav
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL
 
-from omnistage.server.speech import SpeechRequest
-from omnistage.server.transcription_fields import TranscriptionRequest
+from omnistage.server.endpoints.speech import SpeechRequest
+from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
 
 BOUNDARY = "b"
 words = st.text(max_size=6) | st.sampled_from(

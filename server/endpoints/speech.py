@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from omnistage.server.admission import checked_stage_params, known_speaker
 from omnistage.server.audio_encoder import AudioEncoder, make_encoder
+from omnistage.server.endpoints.models import check_model
 from omnistage.server.errors import ApiError
-from omnistage.server.models import check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import AudioOutput, Request, TextOutput
 from omnistage.server.schema import Number, Seed, StageParams, Voice

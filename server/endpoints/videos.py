@@ -13,8 +13,8 @@ from fastapi import Response
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
+from omnistage.server.endpoints.models import check_makes, check_model
 from omnistage.server.image_schema import MAX_PROMPT, Scale
-from omnistage.server.models import check_makes, check_model
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import ImageOutput, Request
 from omnistage.server.schema import Count, Seed

@@ -20,7 +20,7 @@ from omnistage.server.outcome import Outcome, of_status
 
 CHAT, SPEECH, PICTURES = "/v1/chat/completions", "/v1/audio/speech", "/v1/images/generations"
 SPOKEN = {"modalities": ["text", "audio"], "audio": {"voice": "ethan", "format": "wav"}}
-DOCS = Path(__file__).parents[2] / "docs" / "api.md"
+DOCS = Path(__file__).parents[3] / "docs" / "api.md"
 
 Change = tuple[float, str, dict[str, str]]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from omnistage.server.answers import Health, Readiness
+from omnistage.server.endpoints.answers import Health, Readiness
 from omnistage.server.openapi import described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.readiness import unavailable

@@ -1,0 +1,1 @@
+"""One file an endpoint, and what only endpoints need."""

@@ -1,0 +1,25 @@
+"""GET /v1/images/files/{id}: pictures that were answered by URL."""
+
+from fastapi import APIRouter, Response
+
+from omnistage.server.errors import ApiError
+from omnistage.server.image_store import PATH, ImageStore
+from omnistage.server.openapi import described
+from omnistage.server.pictures import CONTENT_TYPES
+
+
+def image_file_routes(store: ImageStore) -> APIRouter:
+    """GET /v1/images/files/{id}."""
+    router = APIRouter()
+
+    about = described("Fetch a picture", also=CONTENT_TYPES)
+
+    @router.get(f"{PATH}/{{image_id}}", **about)
+    async def image_file(image_id: str) -> Response:
+        image = store.get(image_id)
+        if image is None:
+            raise ApiError(404, "No such image, or it has expired.", code="image_not_found")
+        headers = {"Cache-Control": "private, immutable", "X-Content-Type-Options": "nosniff"}
+        return Response(image.data, headers=headers, media_type=image.content_type)
+
+    return router
