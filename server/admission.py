@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from omnistage.server.audio_encoder import FORMATS
 from omnistage.server.audio_history import AudioHistory
-from omnistage.server.endpoints.models import check_model
 from omnistage.server.errors import field_path, invalid
 from omnistage.server.fields import DONE, check_refused, check_template_kwargs
+from omnistage.server.http.served import check_model
 from omnistage.server.messages import checked_messages
 from omnistage.server.request import Request, StageParameter
 from omnistage.server.schema import ChatRequest, StageParameters

@@ -3,9 +3,6 @@
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
-from omnistage.server.beside_loop import install_threads
-from omnistage.server.body_limit import BodyLimit
-from omnistage.server.deadline import Deadline
 from omnistage.server.decode_room import AtEnd, DecodeRoom
 from omnistage.server.endpoints.admin import admin_routes, closed_routes
 from omnistage.server.endpoints.answers import ChatCompletion, TextCompletion
@@ -27,19 +24,22 @@ from omnistage.server.endpoints.transcription import Transcriptions, transcripti
 from omnistage.server.endpoints.videos import MEDIA_TYPE as VIDEO
 from omnistage.server.endpoints.videos import Videos
 from omnistage.server.endpoints.voices import voice_routes
-from omnistage.server.errors import install_error_handlers
+from omnistage.server.http.beside_loop import install_threads
+from omnistage.server.http.body_limit import BodyLimit
+from omnistage.server.http.deadline import Deadline
+from omnistage.server.http.error_handlers import install_error_handlers
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.keys import KeyGuard, is_guarded
+from omnistage.server.http.memory import GivingBack
+from omnistage.server.http.openapi import EVENTS, described, install_openapi
+from omnistage.server.http.rate_limit import RateLimit
+from omnistage.server.http.request_id import RequestId
 from omnistage.server.image_store import ImageStore
-from omnistage.server.json_body import JsonRoute
-from omnistage.server.keys import KeyGuard, is_guarded
 from omnistage.server.media_fetch import MediaFetcher
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.memory import GivingBack
-from omnistage.server.openapi import EVENTS, described, install_openapi
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.rate_limit import RateLimit
-from omnistage.server.request_id import RequestId
 
 DESCRIPTION = "OpenAI's API for models that are graphs of models."
 DEFAULTS = GatewayOptions()

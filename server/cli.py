@@ -164,7 +164,7 @@ def serve(
             graph = graph.with_engine("diffusers", offload=offload.value)
         except ValueError as error:
             raise fail(f"--offload: {error}") from None
-    from omnistage.server.keys import Keys
+    from omnistage.server.http.keys import Keys
     from omnistage.server.options import GatewayOptions
     from omnistage.server.serve import serve as serve_graph
 

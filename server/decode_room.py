@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omnistage.server.memory import GivingBack
+from omnistage.server.http.memory import GivingBack
 
 NUM_BYTES = 1 << 30
 NUM_THREADS = min(8, os.cpu_count() or 1)

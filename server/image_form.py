@@ -11,11 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
-from omnistage.server.beside_loop import beside_loop
 from omnistage.server.errors import ApiError, invalid, unsupported
-from omnistage.server.form_body import opened_form
+from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.form_body import opened_form
+from omnistage.server.http.json_body import JsonRequest, check_values
 from omnistage.server.image_schema import WORDS, EditRequest
-from omnistage.server.json_body import JsonRequest, check_values
 from omnistage.server.media import checked_part
 from omnistage.server.media_check import Medium
 from omnistage.server.picture_load import Source

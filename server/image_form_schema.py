@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from omnistage.server.http.openapi import named_examples
 from omnistage.server.image_form import FORM, MAX_IMAGES
 from omnistage.server.image_schema import EditRequest
-from omnistage.server.openapi import named_examples
 
 Schema = dict[str, Any]
 

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 
 from fastapi import Request
 
-from omnistage.server.deadline import within_deadline
 from omnistage.server.decode_room import NUM_BYTES, DecodeRoom
-from omnistage.server.disconnect import unless_gone
 from omnistage.server.errors import ApiError, invalid
+from omnistage.server.http.deadline import within_deadline
+from omnistage.server.http.disconnect import unless_gone
+from omnistage.server.http.memory import GivingBack
 from omnistage.server.media_check import (
     BASE_BYTES,
     OPEN_BYTES,
@@ -21,7 +22,6 @@ from omnistage.server.media_check import (
 )
 from omnistage.server.media_fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media_files import MediaFolder
-from omnistage.server.memory import GivingBack
 
 MAX_MEDIA = 512
 MAX_FETCHED = 64

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
-from omnistage.server.deadline import within_deadline
 from omnistage.server.decode_room import end_of
-from omnistage.server.disconnect import unless_gone
+from omnistage.server.http.deadline import within_deadline
+from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.media_check import BASE_BYTES, Medium
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.pictures import File, InputPictures, picture_bytes, read_pictures

@@ -10,9 +10,9 @@ from rich.console import Console
 
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
-from omnistage.server.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.memory import set_large_blocks_apart
 from omnistage.server.loading import configure_logging, show_loading
-from omnistage.server.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator, StageDied
 from omnistage.server.process import StageProcess

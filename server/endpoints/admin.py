@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from omnistage.server.command import check_command
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.json_body import JsonRoute
+from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.quiet import Quiet
 from omnistage.server.schema import MAX_NAMES, Count, Flag, at_most

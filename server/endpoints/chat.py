@@ -11,7 +11,6 @@ from fastapi import Response
 from omnistage.server.admission import Admission
 from omnistage.server.audio_encoder import AudioEncoder, make_encoder
 from omnistage.server.audio_history import AudioHistory, SpokenAnswer
-from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import (
     AnswerChunks,
     AnswerHead,
@@ -23,14 +22,15 @@ from omnistage.server.chunks import (
 from omnistage.server.completion import Completion
 from omnistage.server.endpoints.image_chat import ImageChat, wants_images
 from omnistage.server.fields import unknown_fields
+from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request
 from omnistage.server.schema import AudioOptions, ChatRequest
 from omnistage.server.sound import encoded
-from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.timeline import GATEWAY, Timeline
-from omnistage.server.whole_answer import warning_headers, whole_answer
 
 
 @dataclass(frozen=True, slots=True)

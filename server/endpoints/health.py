@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 
 from omnistage.server.endpoints.answers import Health, Readiness
-from omnistage.server.openapi import described
+from omnistage.server.http.openapi import described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.readiness import unavailable
 

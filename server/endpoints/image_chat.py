@@ -11,12 +11,14 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.completion import Completion
-from omnistage.server.endpoints.models import check_model
 from omnistage.server.errors import invalid
 from omnistage.server.fields import IGNORED as CHAT_IGNORED
+from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.served import check_model
+from omnistage.server.http.sse import EventStream
+from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import edit_request
 from omnistage.server.image_schema import IGNORED, IMAGE_ONLY, image_fields
@@ -29,8 +31,6 @@ from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.picture_load import load_pictures
 from omnistage.server.request import ImageOutput
 from omnistage.server.schema import ChatRequest
-from omnistage.server.sse import EventStream
-from omnistage.server.whole_answer import warning_headers, whole_answer
 from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Response
 
 from omnistage.server.errors import ApiError
+from omnistage.server.http.openapi import described
 from omnistage.server.image_store import PATH, ImageStore
-from omnistage.server.openapi import described
 from omnistage.server.pictures import CONTENT_TYPES
 
 

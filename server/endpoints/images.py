@@ -8,21 +8,21 @@ from starlette.requests import ClientDisconnect
 
 from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
-from omnistage.server.endpoints.models import check_makes, check_model
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.openapi import EVENTS, described
+from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.sse import KEEP_ALIVE_S, NamedEventStream
+from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import EditForm
 from omnistage.server.image_form_schema import edit_body
 from omnistage.server.image_schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.image_store import ImageStore
-from omnistage.server.json_body import JsonRoute
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.openapi import EVENTS, described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.picture_load import load_pictures
 from omnistage.server.pictures import InputPictures
-from omnistage.server.sse import KEEP_ALIVE_S, NamedEventStream
-from omnistage.server.whole_answer import warning_headers, whole_answer
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.flight import InFlight
-from omnistage.server.openapi import described
+from omnistage.server.http.openapi import described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.outcome import Outcome, outcome_of
 from omnistage.server.stage_link import StageState

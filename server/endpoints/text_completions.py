@@ -9,14 +9,12 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.beside_loop import beside_loop
 from omnistage.server.chunks import (
     AnswerHead,
     ChatChunk,
     finish_reason_of,
     with_usage,
 )
-from omnistage.server.endpoints.models import check_makes, check_model
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.fields import (
     COMPLETION_DONE,
@@ -24,12 +22,14 @@ from omnistage.server.fields import (
     check_refused,
     unknown_names,
 )
+from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import MAX_CHOICES, CompletionRequest
-from omnistage.server.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.usage import usage_of
-from omnistage.server.whole_answer import warning_headers, whole_answer
 
 DEFAULT_TOKENS = 16  # OpenAI's
 # Read here; the entry stage's body has the other fields that are done.

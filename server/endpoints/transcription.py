@@ -10,9 +10,7 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.admission import Admission
 from omnistage.server.audio_history import AudioHistory
-from omnistage.server.beside_loop import in_thread
 from omnistage.server.endpoints.answers import TextAnswer
-from omnistage.server.endpoints.models import check_model
 from omnistage.server.endpoints.transcript import Transcript
 from omnistage.server.endpoints.transcription_fields import (
     SoundRequest,
@@ -22,14 +20,16 @@ from omnistage.server.endpoints.transcription_fields import (
     request_of,
 )
 from omnistage.server.errors import ApiError
-from omnistage.server.form_body import read_fields
+from omnistage.server.http.beside_loop import in_thread
+from omnistage.server.http.form_body import read_fields
+from omnistage.server.http.openapi import EVENTS, described
+from omnistage.server.http.served import check_model
+from omnistage.server.http.sse import BareEventStream, Event
+from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.openapi import EVENTS, described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.request import Request, TextOutput
 from omnistage.server.schema import ChatRequest
-from omnistage.server.sse import BareEventStream, Event
-from omnistage.server.whole_answer import warning_headers, whole_answer
 from omnistage.stage_configs.kinds import KINDS
 
 # Places in the chat, and the fields that what is there comes from.

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from omnistage.server.errors import ApiError, field_path, invalid, unsupported
-from omnistage.server.form_body import Fields
+from omnistage.server.http.form_body import Fields
 from omnistage.server.media import decoded
 from omnistage.server.schema import at_most
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from fastapi import APIRouter
 
-from omnistage.server.openapi import described
+from omnistage.server.http.openapi import described
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.readiness import unavailable
 

@@ -7,8 +7,8 @@ import pytest
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.server.body_limit import MAX_BODY_BYTES
 from omnistage.server.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
+from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.image_schema import MAX_SIDE
 from omnistage.stage_configs.graph import StageGraph
 

@@ -14,11 +14,11 @@ from support.waiting import until
 
 from omnistage.server.decode_room import DecodeRoom
 from omnistage.server.errors import ApiError
+from omnistage.server.http.memory import GivingBack
 from omnistage.server.media_check import Medium, check_medium
 from omnistage.server.media_fetch import MediaFetcher
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.memory import GivingBack
 from omnistage.server.picture_load import load_pictures
 from omnistage.server.pictures import File, picture_bytes, read_pictures
 

@@ -14,8 +14,8 @@ from support.gateway import MODEL, OMNI, running_gateway
 from support.media_hosts import OUTSIDE, Client, MediaHosts, media_hosts
 from support.prompts import sound, sound_part
 
-from omnistage.server.disconnect import ClientGone
 from omnistage.server.errors import ApiError
+from omnistage.server.http.disconnect import ClientGone
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MAX_FETCHED, MAX_MEDIA, MediaLoader
 

@@ -15,7 +15,7 @@ from support.waiting import wait_until
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
-from omnistage.server.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
 from omnistage.server.orchestrator import Orchestrator
 from omnistage.stage_configs.graph import StageGraph

@@ -10,7 +10,7 @@ import pytest
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
-from omnistage.server.keys import Keys
+from omnistage.server.http.keys import Keys
 
 CHAT = "/v1/chat/completions"
 KEY = {"authorization": "Bearer sk-admin"}

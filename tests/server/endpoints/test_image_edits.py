@@ -16,7 +16,7 @@ from support.openai_spec import assert_valid
 from support.pictures import file_of, mask_png, pixels_of, png
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.server.body_limit import MAX_BODY_BYTES
+from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.image_form import MAX_IMAGES
 from omnistage.server.image_schema import WORDS, EditRequest
 

@@ -15,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 
-from omnistage.server.keys import Keys
+from omnistage.server.http.keys import Keys
 from omnistage.server.outcome import Outcome, of_status
 
 CHAT, SPEECH, PICTURES = "/v1/chat/completions", "/v1/audio/speech", "/v1/images/generations"

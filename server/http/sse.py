@@ -11,11 +11,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from omnistage.server.deadline import within_deadline
-from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.http.deadline import within_deadline
+from omnistage.server.http.disconnect import ClientGone, unless_gone
+from omnistage.server.http.request_id import request_id_of
 from omnistage.server.outcome import Outcome, tell_outcome
-from omnistage.server.request_id import request_id_of
 
 logger = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
-from omnistage.server.memory import GivingBack
-from omnistage.server.refusal import refuse
+from omnistage.server.http.memory import GivingBack
+from omnistage.server.http.refusal import refuse
 
 MAX_BODY_BYTES = 32 << 20
 MAX_HELD_BYTES = 1 << 30

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from omnistage.server.body_count import (
+from omnistage.server.errors import ApiError
+from omnistage.server.http.body_count import (
     MAX_CONTAINERS,
     MAX_KEYS,
     MAX_VALUES,
@@ -14,7 +15,6 @@ from omnistage.server.body_count import (
     check_counts,
     counted,
 )
-from omnistage.server.errors import ApiError
 
 
 @pytest.mark.parametrize(

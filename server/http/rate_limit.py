@@ -8,8 +8,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
-from omnistage.server.keys import is_guarded
-from omnistage.server.refusal import refuse
+from omnistage.server.http.keys import is_guarded
+from omnistage.server.http.refusal import refuse
 
 WINDOW_S = 60.0
 MAX_CLIENTS = 10_000

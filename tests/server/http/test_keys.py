@@ -8,7 +8,7 @@ import pytest
 from openai import AuthenticationError, OpenAI
 from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, running_gateway
 
-from omnistage.server.keys import Keys
+from omnistage.server.http.keys import Keys
 
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
 

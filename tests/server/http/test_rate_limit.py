@@ -9,9 +9,9 @@ from openai import OpenAI, RateLimitError
 from starlette.types import Message, Receive, Scope, Send
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 
-from omnistage.server import rate_limit
-from omnistage.server.keys import Keys
-from omnistage.server.rate_limit import RateLimit
+from omnistage.server.http import rate_limit
+from omnistage.server.http.keys import Keys
+from omnistage.server.http.rate_limit import RateLimit
 
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
 

@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
-from omnistage.server.refusal import refuse
+from omnistage.server.http.refusal import refuse
 
 COMMENT = "#"
 GUARDED = "/v1"

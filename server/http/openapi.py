@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 
-from omnistage.server import deadline, request_id
-from omnistage.server.keys import is_guarded
+from omnistage.server.http import deadline, request_id
+from omnistage.server.http.keys import is_guarded
 
 EVENTS = "text/event-stream"
 ERRORS = {

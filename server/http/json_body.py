@@ -13,9 +13,9 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from omnistage.server.beside_loop import beside_loop
-from omnistage.server.body_count import check_counts
 from omnistage.server.errors import ApiError, field_path
+from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.body_count import check_counts
 
 MAX_DEPTH = 64
 MIN_INTEGER, MAX_INTEGER = -(1 << 63), (1 << 64) - 1

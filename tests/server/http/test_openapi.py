@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 from support.gateway import OMNI, RunningGateway, running_gateway
 
-from omnistage.server.keys import Keys
-from omnistage.server.openapi import EVENTS, described, install_openapi
+from omnistage.server.http.keys import Keys
+from omnistage.server.http.openapi import EVENTS, described, install_openapi
 
 CHECKS = [
     not_a_server_error,

@@ -9,8 +9,8 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 from support.gateway import RunningGateway
 
-from omnistage.server.body_limit import BodyLimit
 from omnistage.server.errors import ApiError
+from omnistage.server.http.body_limit import BodyLimit
 
 URL = "/v1/chat/completions"
 HEAD = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
@@ -47,7 +47,7 @@ def test_a_client_that_reads_after_it_has_sent_everything_gets_the_answer(
 def test_the_rest_of_a_refused_body_is_waited_for_a_while_only(
     connection: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.server.refusal.LINGER_S", 0.1)
+    monkeypatch.setattr("omnistage.server.http.refusal.LINGER_S", 0.1)
     connection.sendall(f"{HEAD}Content-Length: {33 << 20}\r\n\r\n".encode())
     assert b"".join(iter(lambda: connection.recv(65536), b"")).endswith(b"}}")
 

@@ -16,7 +16,7 @@ from support.waiting import wait_until
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from omnistage.server.half_open import FIRST_WAIT_S, half_open
+from omnistage.server.http.half_open import FIRST_WAIT_S, half_open
 
 PATIENCE_S = 5.0
 HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"

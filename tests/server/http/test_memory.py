@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 from omnistage.server.pictures import MAX_INPUT_PIXELS
 
-SCRIPT = Path(__file__).parents[1] / "support" / "fake_server.py"
+SCRIPT = Path(__file__).parents[2] / "support" / "fake_server.py"
 MIB = 1 << 20
 SETTLED_BYTES = 32 * MIB  # what a process may be larger after large requests
 SIDE = 4096

@@ -8,9 +8,9 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.responses import PlainTextResponse
 
-from omnistage.server.deadline import within_deadline
-from omnistage.server.disconnect import ClientGone, unless_gone
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.http.deadline import within_deadline
+from omnistage.server.http.disconnect import ClientGone, unless_gone
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
-from omnistage.server.refusal import refuse
+from omnistage.server.http.refusal import refuse
 
 HEADER = "x-request-timeout"
 MAX_S = 86_400.0

@@ -14,7 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.json_body import JsonRequest
+from omnistage.server.http.json_body import JsonRequest
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")
 MAX_FILES, MAX_FIELDS = 64, 256

@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
-from omnistage.server.refusal import refuse
+from omnistage.server.http.refusal import refuse
 
 HEADER = "x-request-id"
 ALLOWED = re.compile(r"[A-Za-z0-9._:-]{1,128}")

@@ -1,0 +1,1 @@
+"""HTTP, whatever is asked: bodies, keys, limits, deadlines, events."""

@@ -1,0 +1,55 @@
+"""Makes an app answer every failure with OpenAI's error envelope."""
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError, field_path, internal_error
+from omnistage.server.http.disconnect import ClientGone
+from omnistage.stages.messages.log_bound import MAX_PARAM_BYTES, shortened
+
+logger = logging.getLogger(__name__)
+
+
+def install_error_handlers(app: FastAPI) -> None:
+    """Make the app answer every failure with the envelope."""
+    app.add_exception_handler(ApiError, _on_api_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(ClientGone, _on_client_gone)
+    app.add_exception_handler(ClientDisconnect, _on_client_gone)  # amid its body
+    app.add_exception_handler(Exception, _on_unforeseen)
+
+
+async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ApiError)
+    return error.to_response()
+
+
+async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    place, *location = first["loc"]
+    param = field_path(location if place == "body" else first["loc"])
+    named = shortened(param, MAX_PARAM_BYTES)
+    message = f"{named}: {first['msg']}" if param else "The body must be a JSON object."
+    return ApiError(400, message, param=param or None, code="invalid_value").to_response()
+
+
+async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    message = f"{error.detail}: {request.method} {request.url.path}"
+    return ApiError(error.status_code, message, headers=error.headers).to_response()
+
+
+async def _on_client_gone(_: Request, __: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+
+async def _on_unforeseen(request: Request, _: Exception) -> JSONResponse:
+    logger.error("%s %s failed", request.method, request.url.path)
+    return internal_error().to_response()
