@@ -13,9 +13,9 @@ from omnistage.server.errors import field_path, invalid
 from omnistage.server.fields import DONE, check_refused, check_template_kwargs
 from omnistage.server.http.served import check_model
 from omnistage.server.messages import checked_messages
-from omnistage.server.request import Request, StageParameter
+from omnistage.server.runtime.request import Request, StageParameter
+from omnistage.server.runtime.timeline import Timeline
 from omnistage.server.schema import ChatRequest, StageParameters
-from omnistage.server.timeline import Timeline
 from omnistage.server.tools import checked_tools
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import KINDS

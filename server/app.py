@@ -39,7 +39,7 @@ from omnistage.server.media_fetch import MediaFetcher
 from omnistage.server.media_files import MediaFolder
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.options import GatewayOptions
-from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.runtime.orchestrator import Orchestrator
 
 DESCRIPTION = "OpenAI's API for models that are graphs of models."
 DEFAULTS = GatewayOptions()

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from omnistage.server.audio_history import LIFETIME_S
-from omnistage.server.request import AudioOutput, Output, TextOutput
+from omnistage.server.runtime.request import AudioOutput, Output, TextOutput
 from omnistage.server.usage import usage_of
 
 ChatChunk = dict[str, Any]

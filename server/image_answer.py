@@ -10,9 +10,9 @@ from typing import Any
 from omnistage.server.image_schema import ImageRequest
 from omnistage.server.image_store import ImageStore
 from omnistage.server.image_usage import images_usage
-from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.pictures import InputPictures
-from omnistage.server.request import ImageOutput, Request
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import ImageOutput, Request
 
 # All that one request can make: ten pictures of the largest size and three previews, in base64.
 MAX_UNSENT_BYTES = 1 << 30

@@ -11,7 +11,7 @@ from PIL import Image, ImageOps
 from omnistage.server.blocks import check_blocks
 from omnistage.server.errors import invalid
 from omnistage.server.media_check import BOMB, IMAGE_FORMATS, opened_image
-from omnistage.server.request import ImageOutput
+from omnistage.server.runtime.request import ImageOutput
 
 MAX_INPUT_PIXELS = 16_777_216  # of all pictures of a request
 # While one is decoded: the decoder's own, and a few copies of four bytes for each pixel.

@@ -12,11 +12,11 @@ from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.http.memory import set_large_blocks_apart
-from omnistage.server.loading import configure_logging, show_loading
 from omnistage.server.options import GatewayOptions
-from omnistage.server.orchestrator import Orchestrator, StageDied
-from omnistage.server.process import StageProcess
-from omnistage.server.stage_link import StageLauncher
+from omnistage.server.runtime.loading import configure_logging, show_loading
+from omnistage.server.runtime.orchestrator import Orchestrator, StageDied
+from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from omnistage.server.audio_encoder import AudioEncoder
-from omnistage.server.request import AudioOutput, Output
+from omnistage.server.runtime.request import AudioOutput, Output
 
 
 async def encoded(

@@ -5,7 +5,7 @@ from fractions import Fraction
 import av
 
 from omnistage.server.audio_encoder import AudioEncoder, audio_frame
-from omnistage.server.wav import SAMPLE_BYTES, SAMPLE_RATE_HZ
+from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 MIN_STEP, MAX_STEP = 0.5, 2.0  # beyond, FFmpeg's atempo leaves samples out

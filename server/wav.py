@@ -2,8 +2,8 @@
 
 import struct
 
-SAMPLE_RATE_HZ = 24_000
-SAMPLE_BYTES = 2
+from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
+
 HEADER_BYTES = 44
 UNKNOWN_SIZE = 0xFFFFFFFF
 

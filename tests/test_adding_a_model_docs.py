@@ -12,8 +12,8 @@ import pytest
 from omnistage.connectors import make_connector
 from omnistage.server.chunks import AnswerHead, TextChunks
 from omnistage.server.completion import Completion
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.request import Request
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import KINDS, Kind
 from omnistage.stages.worker.stage_worker import StageWorker

@@ -7,8 +7,8 @@ from fastapi import APIRouter
 
 from omnistage.server.endpoints.answers import Health, Readiness
 from omnistage.server.http.openapi import described
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.readiness import unavailable
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.readiness import unavailable
 
 
 def health_routes(orchestrator: Orchestrator) -> APIRouter:

@@ -27,9 +27,9 @@ from omnistage.server.media import checked_part
 from omnistage.server.media_check import Medium
 from omnistage.server.media_load import MediaLoader
 from omnistage.server.messages import ROLES
-from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.picture_load import load_pictures
-from omnistage.server.request import ImageOutput
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.schema import ChatRequest
 from omnistage.stage_configs.graph import StageGraph
 

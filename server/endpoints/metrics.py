@@ -10,11 +10,11 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from omnistage.server.flight import InFlight
 from omnistage.server.http.openapi import described
-from omnistage.server.orchestrator import Orchestrator
 from omnistage.server.outcome import Outcome, outcome_of
-from omnistage.server.stage_link import StageState
+from omnistage.server.runtime.flight import InFlight
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.stage_link import StageState
 
 SECONDS = (
     *(0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0),

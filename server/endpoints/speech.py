@@ -15,8 +15,8 @@ from omnistage.server.errors import ApiError
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.whole_answer import warning_headers
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.request import AudioOutput, Request, TextOutput
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
 from omnistage.server.schema import Number, Seed, StageParams, Voice
 from omnistage.server.sound import encoded
 from omnistage.server.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch

@@ -26,8 +26,8 @@ from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.request import Request, TextOutput
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.schema import MAX_CHOICES, CompletionRequest
 from omnistage.server.usage import usage_of
 

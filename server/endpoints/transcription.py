@@ -27,8 +27,8 @@ from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media_load import MediaLoader
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.request import Request, TextOutput
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.schema import ChatRequest
 from omnistage.stage_configs.kinds import KINDS
 

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.image_schema import MAX_PROMPT, Scale
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.request import ImageOutput, Request
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.schema import Count, Seed
 
 MEDIA_TYPE = "video/mp4"

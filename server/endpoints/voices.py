@@ -6,8 +6,8 @@ from typing import Any, Literal
 from fastapi import APIRouter
 
 from omnistage.server.http.openapi import described
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.readiness import unavailable
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.readiness import unavailable
 
 Lists = dict[str, list[Any]]
 

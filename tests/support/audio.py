@@ -6,7 +6,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.wav import SAMPLE_RATE_HZ
+from omnistage.server.runtime.samples import SAMPLE_RATE_HZ
 
 
 def samples_of(data: bytes) -> npt.NDArray[np.int16]:

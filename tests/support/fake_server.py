@@ -17,7 +17,7 @@ from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
 from omnistage.server.options import GatewayOptions
-from omnistage.server.process import StageProcess
+from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent

@@ -17,7 +17,7 @@ from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
-from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.stage_configs.graph import StageGraph
 
 T = TypeVar("T")

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from omnistage.server.errors import ApiError
-from omnistage.server.request import Request
-from omnistage.server.stage_link import StageLink
+from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.stage_link import StageLink
 
 MAKES_PICTURES = {"image", "video"}
 

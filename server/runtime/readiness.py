@@ -1,7 +1,7 @@
 """Whether a stage can be asked anything now."""
 
 from omnistage.server.errors import ApiError
-from omnistage.server.stage_link import StageLink, StageState
+from omnistage.server.runtime.stage_link import StageLink, StageState
 
 RETRY_LOADING_S = 5
 

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.server.command import check_command
 from omnistage.server.errors import ApiError
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.stage_link import StageLink
+from omnistage.server.runtime.command import check_command
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.stage_link import StageLink
 
 
 class Quiet:

@@ -18,8 +18,8 @@ from support.gateway import MODEL, OMNI, RunningGateway, SharedConnector, runnin
 from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
-from omnistage.server.orchestrator import Orchestrator, StageDied
-from omnistage.server.request import Request, TextOutput
+from omnistage.server.runtime.orchestrator import Orchestrator, StageDied
+from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.stage_configs.graph import StageGraph
 
 URL = "/v1/chat/completions"

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from omnistage.server.stage_link import StageLauncher, StageLink, StageState
+from omnistage.server.runtime.stage_link import StageLauncher, StageLink, StageState
 from omnistage.stage_configs.graph import Deadlines
 
 logger = logging.getLogger(__name__)

@@ -18,22 +18,22 @@ from typing import Any, Self
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
-from omnistage.server.channels import (
+from omnistage.server.errors import ApiError
+from omnistage.server.runtime.channels import (
     Channels,
     MakeConnector,
     outputs_address,
     requests_address,
 )
-from omnistage.server.command import Commander
-from omnistage.server.errors import ApiError
-from omnistage.server.flight import InFlight
-from omnistage.server.process import StageProcess
-from omnistage.server.readiness import check_open, dead
-from omnistage.server.request import Output, Request, output_of
-from omnistage.server.stage_link import StageLauncher, StageLink, StageState
-from omnistage.server.supervisor import Supervisor
-from omnistage.server.timeline import GATEWAY
-from omnistage.server.work_check import check_work
+from omnistage.server.runtime.command import Commander
+from omnistage.server.runtime.flight import InFlight
+from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.readiness import check_open, dead
+from omnistage.server.runtime.request import Output, Request, output_of
+from omnistage.server.runtime.stage_link import StageLauncher, StageLink, StageState
+from omnistage.server.runtime.supervisor import Supervisor
+from omnistage.server.runtime.timeline import GATEWAY
+from omnistage.server.runtime.work_check import check_work
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.server.timeline import Timeline
+from omnistage.server.runtime.timeline import Timeline
 
 StageParameter = int | float | bool
 

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from omnistage.server.orchestrator import Orchestrator
-from omnistage.server.stage_link import StageState
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.stage_link import StageState
 from omnistage.stages.messages.log_bound import bound_logs
 
 REFRESH_S = 0.25

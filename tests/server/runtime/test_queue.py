@@ -10,7 +10,7 @@ from support.gateway import MODEL, OMNI, SharedConnector, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
-from omnistage.server.orchestrator import Orchestrator
+from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.stage_configs.graph import StageGraph
 
 URL = "/v1/chat/completions"

@@ -1,6 +1,6 @@
 """Stamps of a request on the clock of all processes."""
 
-from omnistage.server.timeline import Timeline
+from omnistage.server.runtime.timeline import Timeline
 
 
 def test_stamps_are_told_in_the_order_of_time_from_the_first() -> None:

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
-from omnistage.server.readiness import check_ready
-from omnistage.server.stage_link import StageLink
+from omnistage.server.runtime.readiness import check_ready
+from omnistage.server.runtime.stage_link import StageLink
 
 
 class Commander:

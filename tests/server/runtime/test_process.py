@@ -10,7 +10,7 @@ import pytest
 from support.waiting import until
 
 from omnistage.connectors.sweep import make_run_directory
-from omnistage.server.process import StageProcess
+from omnistage.server.runtime.process import StageProcess
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.outcome import Outcome
-from omnistage.server.request import Request
-from omnistage.server.stage_link import StageLink
-from omnistage.server.wav import SAMPLE_BYTES, SAMPLE_RATE_HZ
+from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
+from omnistage.server.runtime.stage_link import StageLink
 
 
 @dataclass(slots=True)

@@ -1,0 +1,1 @@
+"""The stages of a graph and the requests in them; knows nothing of HTTP."""
