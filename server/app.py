@@ -3,7 +3,6 @@
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
 
-from omnistage.server.decode_room import AtEnd, DecodeRoom
 from omnistage.server.endpoints.admin import admin_routes, closed_routes
 from omnistage.server.endpoints.answers import ChatCompletion, TextCompletion
 from omnistage.server.endpoints.chat import ChatCompletions
@@ -35,9 +34,10 @@ from omnistage.server.http.openapi import EVENTS, described, install_openapi
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.image_store import ImageStore
-from omnistage.server.media_fetch import MediaFetcher
-from omnistage.server.media_files import MediaFolder
-from omnistage.server.media_load import MediaLoader
+from omnistage.server.media.decode_room import AtEnd, DecodeRoom
+from omnistage.server.media.fetch import MediaFetcher
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.orchestrator import Orchestrator
 

@@ -10,7 +10,7 @@ from typing import Any
 from omnistage.server.image_schema import ImageRequest
 from omnistage.server.image_store import ImageStore
 from omnistage.server.image_usage import images_usage
-from omnistage.server.pictures import InputPictures
+from omnistage.server.media.pictures import InputPictures
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput, Request
 

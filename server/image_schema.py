@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.errors import invalid
-from omnistage.server.pictures import Encoding, InputPictures
+from omnistage.server.media.pictures import Encoding, InputPictures
 from omnistage.server.runtime.request import Request
 from omnistage.server.schema import Count, Flag, Loras, Number, Seed
 

@@ -1,4 +1,7 @@
-"""A conversation as JSON Schema, for the API's description; messages.py and media.py check it."""
+"""A conversation as JSON Schema, for the API's description.
+
+`messages.py` and `media/parts.py` check it.
+"""
 
 from typing import Any
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import ApiError, invalid, unsupported
-from omnistage.server.media import checked_part, unknown_part_keys
+from omnistage.server.media.parts import checked_part, unknown_part_keys
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 SENT_ON = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from omnistage.server.decode_room import NUM_BYTES
 from omnistage.server.http.keys import NO_KEYS, Keys
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
+from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.runtime.orchestrator import MAX_REQUESTS
 
 

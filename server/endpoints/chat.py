@@ -25,7 +25,7 @@ from omnistage.server.fields import unknown_fields
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.media_load import MediaLoader
+from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.timeline import GATEWAY, Timeline

@@ -23,11 +23,11 @@ from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.image_form import edit_request
 from omnistage.server.image_schema import IGNORED, IMAGE_ONLY, image_fields
 from omnistage.server.image_usage import chat_usage
-from omnistage.server.media import checked_part
-from omnistage.server.media_check import Medium
-from omnistage.server.media_load import MediaLoader
+from omnistage.server.media.check import Medium
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.parts import checked_part
+from omnistage.server.media.picture_load import load_pictures
 from omnistage.server.messages import ROLES
-from omnistage.server.picture_load import load_pictures
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.schema import ChatRequest

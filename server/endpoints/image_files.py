@@ -5,7 +5,7 @@ from fastapi import APIRouter, Response
 from omnistage.server.errors import ApiError
 from omnistage.server.http.openapi import described
 from omnistage.server.image_store import PATH, ImageStore
-from omnistage.server.pictures import CONTENT_TYPES
+from omnistage.server.media.pictures import CONTENT_TYPES
 
 
 def image_file_routes(store: ImageStore) -> APIRouter:

@@ -19,9 +19,9 @@ from omnistage.server.image_form import EditForm
 from omnistage.server.image_form_schema import edit_body
 from omnistage.server.image_schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.image_store import ImageStore
-from omnistage.server.media_load import MediaLoader
-from omnistage.server.picture_load import load_pictures
-from omnistage.server.pictures import InputPictures
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.picture_load import load_pictures
+from omnistage.server.media.pictures import InputPictures
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.stage_configs.graph import StageGraph
 

@@ -26,7 +26,7 @@ from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.media_load import MediaLoader
+from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.schema import ChatRequest

@@ -7,7 +7,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from omnistage.server.errors import ApiError, field_path, invalid, unsupported
 from omnistage.server.http.form_body import Fields
-from omnistage.server.media import decoded
+from omnistage.server.media.parts import decoded
 from omnistage.server.schema import at_most
 
 MAX_PROMPT = 16_384

@@ -13,8 +13,8 @@ from fastapi import Request
 from starlette.types import Message
 from support.bad_input import good_png
 
-from omnistage.server.addresses import is_public
-from omnistage.server.media_fetch import MediaFetcher, VettedTransport
+from omnistage.server.media.addresses import is_public
+from omnistage.server.media.fetch import MediaFetcher, VettedTransport
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 BOMB = gzip.compress(bytes(64 << 20))

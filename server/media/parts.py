@@ -1,4 +1,4 @@
-"""Checks the parts of a message; media that are elsewhere are got later, by media_load.py.
+"""Checks the parts of a message; media that are elsewhere are got later, by media/load.py.
 
 Each part is built anew from the fields checked here; what a client adds beside them is dropped.
 """

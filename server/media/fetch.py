@@ -8,7 +8,7 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 
 import httpx
 
-from omnistage.server.addresses import is_public
+from omnistage.server.media.addresses import is_public
 
 SCHEMES = ("http", "https")
 HEADERS = {"User-Agent": "omnistage", "Accept": "*/*", "Accept-Encoding": "identity"}

@@ -12,15 +12,15 @@ from support.bad_input import png
 from support.media_hosts import Client
 from support.waiting import until
 
-from omnistage.server.decode_room import DecodeRoom
 from omnistage.server.errors import ApiError
 from omnistage.server.http.memory import GivingBack
-from omnistage.server.media_check import Medium, check_medium
-from omnistage.server.media_fetch import MediaFetcher
-from omnistage.server.media_files import MediaFolder
-from omnistage.server.media_load import MediaLoader
-from omnistage.server.picture_load import load_pictures
-from omnistage.server.pictures import File, picture_bytes, read_pictures
+from omnistage.server.media.check import Medium, check_medium
+from omnistage.server.media.decode_room import DecodeRoom
+from omnistage.server.media.fetch import MediaFetcher
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.picture_load import load_pictures
+from omnistage.server.media.pictures import File, picture_bytes, read_pictures
 
 NUM_BYTES = 100
 

@@ -5,7 +5,7 @@ import stat
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from omnistage.server.media_fetch import TOO_LARGE, MediaRefused
+from omnistage.server.media.fetch import TOO_LARGE, MediaRefused
 
 REFUSAL = "names no file below the allowed folder"
 

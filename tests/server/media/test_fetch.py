@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from support.bad_input import good_png
 from support.media_hosts import INSIDE, OUTSIDE, MediaHosts, media_hosts
 
-from omnistage.server.media_fetch import (
+from omnistage.server.media.fetch import (
     Budget,
     MediaError,
     MediaFetcher,

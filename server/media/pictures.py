@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps
 
-from omnistage.server.blocks import check_blocks
 from omnistage.server.errors import invalid
-from omnistage.server.media_check import BOMB, IMAGE_FORMATS, opened_image
+from omnistage.server.media.blocks import check_blocks
+from omnistage.server.media.check import BOMB, IMAGE_FORMATS, opened_image
 from omnistage.server.runtime.request import ImageOutput
 
 MAX_INPUT_PIXELS = 16_777_216  # of all pictures of a request

@@ -11,11 +11,11 @@ from support.media_hosts import Client, MediaHosts, media_hosts
 from support.pictures import mask_png, png
 
 from omnistage.server.errors import ApiError
-from omnistage.server.media_check import Medium
-from omnistage.server.media_files import MediaFolder
-from omnistage.server.media_load import MediaLoader
-from omnistage.server.picture_load import Source, load_pictures
-from omnistage.server.pictures import File, read_pictures
+from omnistage.server.media.check import Medium
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.picture_load import Source, load_pictures
+from omnistage.server.media.pictures import File, read_pictures
 
 
 @pytest_asyncio.fixture

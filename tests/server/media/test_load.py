@@ -16,8 +16,8 @@ from support.prompts import sound, sound_part
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.disconnect import ClientGone
-from omnistage.server.media_files import MediaFolder
-from omnistage.server.media_load import MAX_FETCHED, MAX_MEDIA, MediaLoader
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.load import MAX_FETCHED, MAX_MEDIA, MediaLoader
 
 SECONDS = 1600 / 16_000  # of `good_wav` and `sound(1600)`
 
@@ -102,7 +102,7 @@ async def test_too_many_are_not_looked_at(hosts: MediaHosts) -> None:
 async def test_they_share_one_limit_of_bytes(
     hosts: MediaHosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.server.media_load.MAX_FETCHED_BYTES", 2 * len(good_png()))
+    monkeypatch.setattr("omnistage.server.media.load.MAX_FETCHED_BYTES", 2 * len(good_png()))
     url = hosts.url("http://outside.test:PORT/picture")
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
     await loader.load(user(part(url), part(url)), Client().request())

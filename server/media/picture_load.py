@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
-from omnistage.server.decode_room import end_of
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
-from omnistage.server.media_check import BASE_BYTES, Medium
-from omnistage.server.media_load import MediaLoader
-from omnistage.server.pictures import File, InputPictures, picture_bytes, read_pictures
+from omnistage.server.media.check import BASE_BYTES, Medium
+from omnistage.server.media.decode_room import end_of
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.pictures import File, InputPictures, picture_bytes, read_pictures
 
 Source = File | Medium
 

@@ -12,9 +12,9 @@ import pytest
 from support.bad_input import good_png, good_wav, png, url_part
 from support.prompts import sound, sound_part, video_bytes
 
-from omnistage.server import media_check
 from omnistage.server.errors import ApiError
-from omnistage.server.media_check import MAX_DURATION_S, check_medium, media_of
+from omnistage.server.media import check as media_check
+from omnistage.server.media.check import MAX_DURATION_S, check_medium, media_of
 
 
 def user(*parts: Any) -> list[dict[str, Any]]:

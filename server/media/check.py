@@ -15,8 +15,8 @@ from typing import Any
 import av
 from PIL import Image, UnidentifiedImageError
 
-from omnistage.server.blocks import check_blocks
 from omnistage.server.errors import ApiError, invalid
+from omnistage.server.media.blocks import check_blocks
 
 MAX_PIXELS = 64_000_000
 MAX_FRAME_PIXELS = 16_777_216

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from omnistage.server.media_fetch import MediaRefused
-from omnistage.server.media_files import MediaFolder
+from omnistage.server.media.fetch import MediaRefused
+from omnistage.server.media.files import MediaFolder
 
 ENOUGH = 1 << 20
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 from support.dear_bodies import gif, jpeg, png, tiff
 
-from omnistage.server.blocks import MAX_BLOCKS, MAX_FRAMES, check_blocks
 from omnistage.server.errors import ApiError
+from omnistage.server.media.blocks import MAX_BLOCKS, MAX_FRAMES, check_blocks
 
 ENTRY = struct.pack("<HHII", 65000, 1, 1, 0)
 FOR_EVER = b"II*\0" + struct.pack("<IH", 8, 1) + ENTRY + struct.pack("<I", 8)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnistage.server.addresses import is_public
+from omnistage.server.media.addresses import is_public
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 from fastapi import Request
 
-from omnistage.server.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.memory import GivingBack
-from omnistage.server.media_check import (
+from omnistage.server.media.check import (
     BASE_BYTES,
     OPEN_BYTES,
     Medium,
@@ -20,8 +19,9 @@ from omnistage.server.media_check import (
     media_of,
     video_bytes,
 )
-from omnistage.server.media_fetch import Budget, MediaError, MediaFetcher
-from omnistage.server.media_files import MediaFolder
+from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
+from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
+from omnistage.server.media.files import MediaFolder
 
 MAX_MEDIA = 512
 MAX_FETCHED = 64

@@ -1,0 +1,1 @@
+"""Media that come in: checked, fetched, read."""
