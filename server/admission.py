@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
-from omnistage.server.audio_encoder import FORMATS
+from omnistage.server.audio.encoder import FORMATS
 from omnistage.server.audio_history import AudioHistory
 from omnistage.server.errors import field_path, invalid
 from omnistage.server.fields import DONE, check_refused, check_template_kwargs

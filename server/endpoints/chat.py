@@ -9,7 +9,8 @@ from fastapi import Request as HttpRequest
 from fastapi import Response
 
 from omnistage.server.admission import Admission
-from omnistage.server.audio_encoder import AudioEncoder, make_encoder
+from omnistage.server.audio.encoder import AudioEncoder, make_encoder
+from omnistage.server.audio.sound import encoded
 from omnistage.server.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chunks import (
     AnswerChunks,
@@ -30,7 +31,6 @@ from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.timeline import GATEWAY, Timeline
 from omnistage.server.schema import AudioOptions, ChatRequest
-from omnistage.server.sound import encoded
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from openai import AsyncOpenAI
 from support.prompts import SHORT, text
 from support.server import TinyServer
 
-from omnistage.server.audio_encoder import make_encoder
+from omnistage.server.audio.encoder import make_encoder
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest, TranslationRequest
 
 NUM_TOKENS = 12

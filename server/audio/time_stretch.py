@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import av
 
-from omnistage.server.audio_encoder import AudioEncoder, audio_frame
+from omnistage.server.audio.encoder import AudioEncoder, audio_frame
 from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0

@@ -3,7 +3,7 @@
 import io
 import wave
 
-from omnistage.server.wav import HEADER_BYTES, wav_header
+from omnistage.server.audio.wav import HEADER_BYTES, wav_header
 
 
 def test_a_header_of_known_size_is_read_back() -> None:

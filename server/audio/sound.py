@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from omnistage.server.audio_encoder import AudioEncoder
+from omnistage.server.audio.encoder import AudioEncoder
 from omnistage.server.runtime.request import AudioOutput, Output
 
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 from support.audio import samples_of
 
-from omnistage.server.audio_encoder import CODECS, FORMATS, make_encoder
+from omnistage.server.audio.encoder import CODECS, FORMATS, make_encoder
+from omnistage.server.audio.time_stretch import TimeStretch, steps_of
 from omnistage.server.runtime.samples import SAMPLE_RATE_HZ
-from omnistage.server.time_stretch import TimeStretch, steps_of
 
 Samples = npt.NDArray[np.int16]
 LOSSLESS = ("wav", "pcm16", "pcm", "flac")

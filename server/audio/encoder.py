@@ -13,8 +13,8 @@ from typing import Protocol
 import av
 import numpy as np
 
+from omnistage.server.audio.wav import wav_header
 from omnistage.server.runtime.samples import SAMPLE_RATE_HZ
-from omnistage.server.wav import wav_header
 
 BIT_RATE = 64_000  # of the formats that lose something
 

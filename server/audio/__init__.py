@@ -1,0 +1,1 @@
+"""Sound that goes out: encoded, stretched."""
