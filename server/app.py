@@ -33,7 +33,7 @@ from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.openapi import EVENTS, described, install_openapi
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
-from omnistage.server.image_store import ImageStore
+from omnistage.server.images.store import ImageStore
 from omnistage.server.media.decode_room import AtEnd, DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from omnistage.connectors import make_connector
-from omnistage.server.chunks import AnswerHead, TextChunks
-from omnistage.server.completion import Completion
+from omnistage.server.chat.chunks import AnswerHead, TextChunks
+from omnistage.server.chat.completion import Completion
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.graph_file import load_graph

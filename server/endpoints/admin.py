@@ -7,13 +7,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from omnistage.server.chat.schema import MAX_NAMES, Count, Flag, at_most
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.quiet import Quiet
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.schema import MAX_NAMES, Count, Flag, at_most
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.admission import Admission
 from omnistage.server.audio.encoder import AudioEncoder, make_encoder
 from omnistage.server.audio.sound import encoded
-from omnistage.server.audio_history import AudioHistory, SpokenAnswer
-from omnistage.server.chunks import (
+from omnistage.server.chat.admission import Admission
+from omnistage.server.chat.audio_history import AudioHistory, SpokenAnswer
+from omnistage.server.chat.chunks import (
     AnswerChunks,
     AnswerHead,
     ChatChunk,
@@ -20,9 +20,10 @@ from omnistage.server.chunks import (
     TextChunks,
     with_usage,
 )
-from omnistage.server.completion import Completion
+from omnistage.server.chat.completion import Completion
+from omnistage.server.chat.fields import unknown_fields
+from omnistage.server.chat.schema import AudioOptions, ChatRequest
 from omnistage.server.endpoints.image_chat import ImageChat, wants_images
-from omnistage.server.fields import unknown_fields
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
@@ -30,7 +31,6 @@ from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.timeline import GATEWAY, Timeline
-from omnistage.server.schema import AudioOptions, ChatRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,26 +11,26 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.chunks import AnswerHead, ChatChunk, choice_of
-from omnistage.server.completion import Completion
+from omnistage.server.chat.chunks import AnswerHead, ChatChunk, choice_of
+from omnistage.server.chat.completion import Completion
+from omnistage.server.chat.fields import IGNORED as CHAT_IGNORED
+from omnistage.server.chat.messages import ROLES
+from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.errors import invalid
-from omnistage.server.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.image_form import edit_request
-from omnistage.server.image_schema import IGNORED, IMAGE_ONLY, image_fields
-from omnistage.server.image_usage import chat_usage
+from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
+from omnistage.server.images.form import edit_request
+from omnistage.server.images.schema import IGNORED, IMAGE_ONLY, image_fields
+from omnistage.server.images.usage import chat_usage
 from omnistage.server.media.check import Medium
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.parts import checked_part
 from omnistage.server.media.picture_load import load_pictures
-from omnistage.server.messages import ROLES
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput
-from omnistage.server.schema import ChatRequest
 from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.openapi import described
-from omnistage.server.image_store import PATH, ImageStore
+from omnistage.server.images.store import PATH, ImageStore
 from omnistage.server.media.pictures import CONTENT_TYPES
 
 

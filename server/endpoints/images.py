@@ -14,11 +14,11 @@ from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, NamedEventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.image_answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.image_form import EditForm
-from omnistage.server.image_form_schema import edit_body
-from omnistage.server.image_schema import IMAGE_ONLY, ImageRequest
-from omnistage.server.image_store import ImageStore
+from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
+from omnistage.server.images.form import EditForm
+from omnistage.server.images.form_schema import edit_body
+from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
+from omnistage.server.images.store import ImageStore
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.picture_load import load_pictures
 from omnistage.server.media.pictures import InputPictures

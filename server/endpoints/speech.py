@@ -9,17 +9,17 @@ from uuid import uuid4
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnistage.server.admission import checked_stage_params, known_speaker
 from omnistage.server.audio.encoder import AudioEncoder, make_encoder
 from omnistage.server.audio.sound import encoded
 from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch
+from omnistage.server.chat.admission import checked_stage_params, known_speaker
+from omnistage.server.chat.schema import Number, Seed, StageParams, Voice
 from omnistage.server.errors import ApiError
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.whole_answer import warning_headers
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
-from omnistage.server.schema import Number, Seed, StageParams, Voice
 from omnistage.stage_configs.kinds import KINDS
 
 MAX_TEXT = 4096

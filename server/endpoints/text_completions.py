@@ -9,27 +9,27 @@ from uuid import uuid4
 from fastapi import Request as HttpRequest
 from fastapi import Response
 
-from omnistage.server.chunks import (
+from omnistage.server.chat.chunks import (
     AnswerHead,
     ChatChunk,
     finish_reason_of,
     with_usage,
 )
-from omnistage.server.errors import invalid, unsupported
-from omnistage.server.fields import (
+from omnistage.server.chat.fields import (
     COMPLETION_DONE,
     COMPLETION_REFUSED,
     check_refused,
     unknown_names,
 )
+from omnistage.server.chat.schema import MAX_CHOICES, CompletionRequest
+from omnistage.server.chat.usage import usage_of
+from omnistage.server.errors import invalid, unsupported
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.schema import MAX_CHOICES, CompletionRequest
-from omnistage.server.usage import usage_of
 
 DEFAULT_TOKENS = 16  # OpenAI's
 # Read here; the entry stage's body has the other fields that are done.

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from omnistage.server.chat.usage import usage_of
 from omnistage.server.endpoints.transcription_fields import SoundRequest, TranscriptionRequest
 from omnistage.server.errors import ApiError
-from omnistage.server.usage import usage_of
 
 Body = dict[str, Any]
 

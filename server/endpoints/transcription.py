@@ -8,8 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.admission import Admission
-from omnistage.server.audio_history import AudioHistory
+from omnistage.server.chat.admission import Admission
+from omnistage.server.chat.audio_history import AudioHistory
+from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.endpoints.answers import TextAnswer
 from omnistage.server.endpoints.transcript import Transcript
 from omnistage.server.endpoints.transcription_fields import (
@@ -29,7 +30,6 @@ from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.schema import ChatRequest
 from omnistage.stage_configs.kinds import KINDS
 
 # Places in the chat, and the fields that what is there comes from.

@@ -5,10 +5,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from omnistage.server.chat.schema import at_most
 from omnistage.server.errors import ApiError, field_path, invalid, unsupported
 from omnistage.server.http.form_body import Fields
 from omnistage.server.media.parts import decoded
-from omnistage.server.schema import at_most
 
 MAX_PROMPT = 16_384
 MAX_WORDS = 1024

@@ -13,12 +13,12 @@ from fastapi import Response
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
+from omnistage.server.chat.schema import Count, Seed
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.image_schema import MAX_PROMPT, Scale
+from omnistage.server.images.schema import MAX_PROMPT, Scale
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput, Request
-from omnistage.server.schema import Count, Seed
 
 MEDIA_TYPE = "video/mp4"
 DEFAULT_FPS = 16

@@ -17,8 +17,8 @@ from support.pictures import file_of, mask_png, pixels_of, png
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
-from omnistage.server.image_form import MAX_IMAGES
-from omnistage.server.image_schema import WORDS, EditRequest
+from omnistage.server.images.form import MAX_IMAGES
+from omnistage.server.images.schema import WORDS, EditRequest
 
 URL = "/v1/images/edits"
 PNG = png(48, 32)

@@ -8,7 +8,7 @@ from openai import OpenAI
 from support.fake_stages import WORDS
 from support.gateway import MODEL, RunningGateway, running_gateway
 
-from omnistage.server.fields import COMPLETION_DONE, COMPLETION_REFUSED, IGNORED
+from omnistage.server.chat.fields import COMPLETION_DONE, COMPLETION_REFUSED, IGNORED
 
 URL = "/v1/completions"
 TEXT = "".join(WORDS)

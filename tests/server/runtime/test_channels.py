@@ -8,7 +8,7 @@ import pytest
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
-from omnistage.server.image_schema import MAX_SIDE
+from omnistage.server.images.schema import MAX_SIDE
 from omnistage.server.runtime.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
 from omnistage.stage_configs.graph import StageGraph
 

@@ -7,9 +7,9 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from omnistage.server.image_schema import ImageRequest
-from omnistage.server.image_store import ImageStore
-from omnistage.server.image_usage import images_usage
+from omnistage.server.images.schema import ImageRequest
+from omnistage.server.images.store import ImageStore
+from omnistage.server.images.usage import images_usage
 from omnistage.server.media.pictures import InputPictures
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput, Request

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omnistage.server.chunks import ChatChunk
+from omnistage.server.chat.chunks import ChatChunk
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from omnistage.server.usage import token_usage
+from omnistage.server.chat.usage import token_usage
 
 TOKEN_SIDE = 16
 

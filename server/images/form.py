@@ -15,7 +15,7 @@ from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.form_body import opened_form
 from omnistage.server.http.json_body import JsonRequest, check_values
-from omnistage.server.image_schema import WORDS, EditRequest
+from omnistage.server.images.schema import WORDS, EditRequest
 from omnistage.server.media.check import Medium
 from omnistage.server.media.parts import checked_part
 from omnistage.server.media.picture_load import Source

@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from omnistage.server.chat.grammar import (
+    check_response_format,
+    check_schema,
+    check_structured_outputs,
+)
 from omnistage.server.errors import ApiError
-from omnistage.server.grammar import check_response_format, check_schema, check_structured_outputs
 
 TREE = {"type": "object", "properties": {"child": {"$ref": "#"}, "name": {"type": "string"}}}
 LIST = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from omnistage.server.audio_history import AudioHistory
+from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.media.parts import checked_part, unknown_part_keys
 

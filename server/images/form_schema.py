@@ -1,11 +1,11 @@
-"""The bodies of an edit as JSON Schema, for the API's description; image_form.py reads them."""
+"""The bodies of an edit as JSON Schema, for the API's description; images/form.py reads them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from omnistage.server.http.openapi import named_examples
-from omnistage.server.image_form import FORM, MAX_IMAGES
-from omnistage.server.image_schema import EditRequest
+from omnistage.server.images.form import FORM, MAX_IMAGES
+from omnistage.server.images.schema import EditRequest
 
 Schema = dict[str, Any]
 

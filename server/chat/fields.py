@@ -8,15 +8,15 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from omnistage.server.errors import unsupported
-from omnistage.server.messages import unknown_keys
-from omnistage.server.schema import (
+from omnistage.server.chat.messages import unknown_keys
+from omnistage.server.chat.schema import (
     AudioOptions,
     ChatRequest,
     CompletionRequest,
     Sampling,
     StreamOptions,
 )
+from omnistage.server.errors import unsupported
 
 DONE = frozenset(ChatRequest.model_fields)
 

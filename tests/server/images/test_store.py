@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnistage.server.image_store import PATH, ImageStore
+from omnistage.server.images.store import PATH, ImageStore
 
 
 def id_of(path: str) -> str:
@@ -34,7 +34,7 @@ def test_the_oldest_goes_first() -> None:
 
 def test_what_has_expired_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("omnistage.server.image_store.time.monotonic", lambda: now)
+    monkeypatch.setattr("omnistage.server.images.store.time.monotonic", lambda: now)
     store = ImageStore(lifetime_s=10)
     first = store.put(b"1", "image/png")
     now = 105.0

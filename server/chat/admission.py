@@ -8,15 +8,15 @@ from uuid import uuid4
 from pydantic import ValidationError
 
 from omnistage.server.audio.encoder import FORMATS
-from omnistage.server.audio_history import AudioHistory
+from omnistage.server.chat.audio_history import AudioHistory
+from omnistage.server.chat.fields import DONE, check_refused, check_template_kwargs
+from omnistage.server.chat.messages import checked_messages
+from omnistage.server.chat.schema import ChatRequest, StageParameters
+from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import field_path, invalid
-from omnistage.server.fields import DONE, check_refused, check_template_kwargs
 from omnistage.server.http.served import check_model
-from omnistage.server.messages import checked_messages
 from omnistage.server.runtime.request import Request, StageParameter
 from omnistage.server.runtime.timeline import Timeline
-from omnistage.server.schema import ChatRequest, StageParameters
-from omnistage.server.tools import checked_tools
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import KINDS
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import uuid4
 
-from omnistage.server.audio_history import LIFETIME_S
+from omnistage.server.chat.audio_history import LIFETIME_S
+from omnistage.server.chat.usage import usage_of
 from omnistage.server.runtime.request import AudioOutput, Output, TextOutput
-from omnistage.server.usage import usage_of
 
 ChatChunk = dict[str, Any]
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from omnistage.server.audio_history import OVERHEAD_BYTES, AudioHistory, SpokenAnswer
+from omnistage.server.chat.audio_history import OVERHEAD_BYTES, AudioHistory, SpokenAnswer
 
 NOW = 1_000_000.0
 

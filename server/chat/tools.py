@@ -7,9 +7,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from omnistage.server.chat.grammar import check_schema
+from omnistage.server.chat.schema import MAX_TOOLS
 from omnistage.server.errors import invalid, unsupported
-from omnistage.server.grammar import check_schema
-from omnistage.server.schema import MAX_TOOLS
 
 CHOICES = ("none", "auto", "required")
 MODES = ("auto", "required")

@@ -14,9 +14,9 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
+from omnistage.server.chat.grammar import check_response_format, check_structured_outputs
+from omnistage.server.chat.message_schema import MESSAGES
 from omnistage.server.errors import invalid
-from omnistage.server.grammar import check_response_format, check_structured_outputs
-from omnistage.server.message_schema import MESSAGES
 
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4

@@ -8,10 +8,10 @@ from uuid import uuid4
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from omnistage.connectors.chunk import Tensor
+from omnistage.server.chat.schema import Count, Flag, Loras, Number, Seed
 from omnistage.server.errors import invalid
 from omnistage.server.media.pictures import Encoding, InputPictures
 from omnistage.server.runtime.request import Request
-from omnistage.server.schema import Count, Flag, Loras, Number, Seed
 
 IMAGE_ONLY = ("image",)  # the outputs of such a request
 MIN_SIDE, MAX_SIDE = 16, 4096

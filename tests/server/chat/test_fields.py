@@ -11,14 +11,14 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from support.gateway import MODEL, RunningGateway
 from support.prompts import PICTURE, image_part
 
+from omnistage.server.chat.fields import COMPLETION_DONE, DONE, IGNORED, REFUSED
 from omnistage.server.endpoints import speech
 from omnistage.server.endpoints.speech import SpeechRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
-from omnistage.server.fields import COMPLETION_DONE, DONE, IGNORED, REFUSED
-from omnistage.server.image_schema import IGNORED as IMAGES_IGNORED
-from omnistage.server.image_schema import EditRequest
+from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
+from omnistage.server.images.schema import EditRequest
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 URL = "/v1/chat/completions"
 WARNING = "x-omnistage-warning"
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import ApiError
-from omnistage.server.tools import checked_tools
 
 
 def tool(**function: Any) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Chat completions: what is asked, and the shapes of answers."""

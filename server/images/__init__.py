@@ -1,0 +1,1 @@
+"""Images: what is asked, and the shapes of answers."""
