@@ -1,0 +1,5 @@
+"""`python -m omnistage.server.cli`."""
+
+from omnistage.server.cli import main
+
+main()

@@ -1,0 +1,35 @@
+"""`omnistage check`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from omnistage.server.cli.graphs import fail, missing_gpus
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="A graph in YAML.")],
+) -> None:
+    """Validate a graph and print its plan, without loading anything."""
+    try:
+        graph = load_graph(file)
+    except GraphError as error:
+        raise fail(str(error)) from None
+    console = Console()
+    stages = Table("stage", "kind", "process", "GPUs", "outputs", title=graph.model or str(file))
+    for name in graph.order:
+        stage = graph.stages[name]
+        made = [output for output, maker in graph.outputs.items() if maker == name]
+        gpus = ", ".join(map(str, stage.gpus)) or "CPU"
+        stages.add_row(name, stage.kind, "its own", gpus, ", ".join(made))
+    edges = Table("from", "to", "connector", "chunk", title="edges")
+    for edge in graph.edges:
+        sizes = ", ".join(map(str, edge.chunk_sizes)) or "whole"
+        edges.add_row(edge.source, edge.target, edge.connector.name, sizes)
+    console.print(stages, edges)
+    for sentence in missing_gpus(graph):
+        console.print(f"warning: {sentence}", markup=False)

@@ -1,0 +1,41 @@
+"""Which graph is meant, and what is told of a wrong one."""
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from omnistage.stage_configs.gpus import visible_gpus
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.pick import pick_graph
+
+YAML_ENDINGS = (".yaml", ".yml")
+
+
+def resolve(target: str, model: str | None) -> StageGraph:
+    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
+    if target.endswith(YAML_ENDINGS):
+        graph = load_graph(Path(target), model)
+    else:
+        graph = load_graph(pick_graph(target, len(visible_gpus())), model or target)
+    if not graph.model:
+        raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
+    return graph
+
+
+def missing_gpus(graph: StageGraph) -> list[str]:
+    """One sentence for each stage that wants a GPU which is not there."""
+    count = len(visible_gpus())
+    return [
+        f"stage {stage.name} wants GPU {gpu}; this machine has {count}"
+        for stage in graph.stages.values()
+        for gpu in stage.gpus
+        if gpu >= count
+    ]
+
+
+def fail(message: str) -> typer.Exit:
+    """Print an error as one line."""
+    Console(stderr=True, soft_wrap=True).print(f"error: {message}", markup=False, highlight=False)
+    return typer.Exit(1)
