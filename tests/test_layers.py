@@ -1,71 +1,143 @@
-"""Imports go server -> stages -> connectors, never back; bench imports none of them."""
+"""Who may import whom. Each table is exact: an arrow that it has and nobody needs fails as well."""
 
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-BANNED_ABOVE = {
-    "connectors": (
-        "omnistage.stages",
-        "omnistage.server",
-        "omnistage.bench",
-        "torch",
-        "vllm",
-        "pickle",
-    ),
-    "stages": ("omnistage.server", "omnistage.bench"),
-    "bench": (
-        "omnistage.server",
-        "omnistage.stages",
-        "omnistage.connectors",
-        "torch",
-        "vllm",
-        "transformers",
-    ),
-    "server": ("torch", "vllm", "transformers"),
+OURS = "omnistage"
+MODEL_LIBRARIES = ("torch", "vllm", "transformers", "diffusers")
+WEB = ("fastapi", "starlette", "uvicorn")
+
+MESSAGES, BENCH = f"{OURS}.stages.messages", f"{OURS}.bench"
+
+Table = Mapping[str, Collection[str]]
+
+# Root folders, each with those that it may import. A folder comes after all that it imports.
+LAYERS: Table = {
+    "bench": (),
+    "connectors": (),
+    "stage_configs": ("connectors",),
+    "stages": ("connectors", "stage_configs"),
+    "server": ("bench", "connectors", "stage_configs", "stages"),
 }
+# The rooms of the gateway. Files beside them: `errors` and `outcome` are below all rooms, the
+# others put the rooms together.
+COMMON = ("errors", "outcome")
+ROOMS: Table = {
+    "http": (),
+    "runtime": (),
+    "media": ("http", "runtime"),
+    "audio": ("runtime",),
+    "chat": ("audio", "http", "media", "runtime"),
+    "images": ("chat", "http", "media", "runtime"),
+    "endpoints": ("audio", "chat", "http", "images", "media", "runtime"),
+}
+# The rooms of the diffusion stage; `stage` puts them together.
+DIFFUSION: Table = {
+    "request": (),
+    "merging": (),
+    "loading": (),
+    "engine": ("loading", "merging"),
+    "control": ("engine", "loading", "merging", "request"),
+    "checkpoint": (),
+}
+# What is no model family below stages/: each may import those named here, and no family.
+SHARED: Table = {
+    "messages": (),
+    "worker": ("messages",),
+    "vocoder": (),
+    "checkpoint": (),
+    "vllm": ("messages", "worker"),
+}
+# What lies beside the rooms of a folder; anything else belongs in one.
+BESIDE: Table = {
+    "server": ("app", "serve", "options", *COMMON, "cli"),
+    "stages": ("dtypes", "dummy_weights"),
+    "stages/diffusion": ("stage",),
+}
+COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
+BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
-BARE_PIPELINE = Path("bench/bare.py")  # what a server is compared with; loaded when it is asked for
 
-
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
+    """Every module that a file imports, and every name of it."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            yield node.module or ""
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
 
 
-def is_below(name: str, packages: tuple[str, ...]) -> bool:
+def files(folder: str) -> Iterator[Path]:
+    yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def is_below(name: str, packages: Collection[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("layer", BANNED_ABOVE)
-def test_a_layer_imports_nothing_above_it(layer: str) -> None:
-    for path in (ROOT / layer).rglob("*.py"):
-        place = path.relative_to(ROOT)
-        banned = BANNED_ABOVE[layer]
-        if place == BARE_PIPELINE:
-            banned = tuple(name for name in banned if name != "torch")
-        wrong = [name for name in imports(path) if is_below(name, banned)]
-        assert not wrong, f"{place} imports {wrong}"
-
-
-def test_only_the_seam_imports_the_engine() -> None:
-    """Model files may take vLLM's layers and its own models; its engine is for stages/vllm."""
-    engine = ("vllm.v1.engine", "vllm.engine", "vllm.entrypoints", "vllm.AsyncEngineArgs")
-    for path in (ROOT / "stages").rglob("*.py"):
-        if path.is_relative_to(ROOT / "stages" / "vllm"):
+def refuse(folder: str, packages: Collection[str], but: Collection[str] = ()) -> None:
+    """No file of a folder, or the one file, imports any of these packages."""
+    for path in files(folder) if (ROOT / folder).is_dir() else [ROOT / folder]:
+        if place(path).startswith(tuple(but)):
             continue
-        wrong = [name for name in imports(path) if is_below(name, engine)]
-        assert not wrong, f"{path.relative_to(ROOT)} imports {wrong}"
+        wrong = sorted(name for name in imports(path) if is_below(name, packages))
+        assert not wrong, f"{place(path)} imports {wrong}"
+
+
+def rooms_in(folder: str) -> set[str]:
+    """The packages right below a folder."""
+    return {path.parent.name for path in (ROOT / folder).glob("*/__init__.py")}
+
+
+def arrows(folder: str, room: str) -> set[str]:
+    """The other rooms of a folder that one of them imports."""
+    prefix = f"{OURS}.{folder.replace('/', '.')}."
+    names = {name for path in files(f"{folder}/{room}") for name in imports(path)}
+    below = {name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)}
+    return (below & rooms_in(folder)) - {room}
+
+
+# Root folders
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_imports_those_below_it(layer: str) -> None:
+    banned = [f"{OURS}.{other}" for other in LAYERS if other not in (layer, *LAYERS[layer])]
+    refuse(layer, banned)
+
+
+def test_the_gateway_talks_to_stages_over_the_wire_only() -> None:
+    """It shares with them what processes say to each other, and no more."""
+    for path in files("server"):
+        if not place(path).startswith(COMMAND_LINE):
+            names = {name for name in imports(path) if not is_below(name, (MESSAGES,))}
+            names -= {f"{OURS}.stages"}  # the package in which the messages are
+            wrong = sorted(name for name in names if is_below(name, (f"{OURS}.stages", BENCH)))
+            assert not wrong, f"{place(path)} imports {wrong}"
+
+
+@pytest.mark.parametrize("layer", ["server", "stage_configs", "connectors", "bench"])
+def test_only_stages_import_model_libraries(layer: str) -> None:
+    refuse(layer, MODEL_LIBRARIES, but=(BARE_PIPELINE,))
+
+
+def test_the_wire_carries_no_pickles() -> None:
+    refuse("connectors", ("pickle", "dill", "cloudpickle", "multiprocessing.connection"))
 
 
 @pytest.mark.parametrize("module", ["omnistage.server.cli", "omnistage.server.serve"])
@@ -77,3 +149,111 @@ def test_the_gateway_loads_no_model_library(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.strip() == ""
     assert done.returncode == 0
+
+
+# The gateway's rooms
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_the_gateway_imports_what_its_table_says(room: str) -> None:
+    assert arrows("server", room) == set(ROOMS[room])
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_the_gateway_imports_nothing_that_is_above_all_rooms(room: str) -> None:
+    above = [name for name in BESIDE["server"] if name not in COMMON]
+    refuse(f"server/{room}", [f"{OURS}.server.{name}" for name in above])
+
+
+@pytest.mark.parametrize("name", COMMON)
+def test_what_is_below_all_rooms_imports_none_of_them(name: str) -> None:
+    refuse(f"server/{name}.py", [f"{OURS}.server.{room}" for room in ROOMS])
+
+
+def test_the_runtime_knows_nothing_of_http() -> None:
+    refuse("server/runtime", WEB)
+
+
+# Stages
+
+
+def families() -> list[str]:
+    """Every folder below stages/ that is not shared is a model family."""
+    return sorted(rooms_in("stages") - SHARED.keys())
+
+
+def test_there_are_families() -> None:
+    assert {"diffusion", "qwen3_omni", "qwen_image"} <= set(families())
+
+
+@pytest.mark.parametrize("family", families())
+def test_a_family_imports_no_other(family: str) -> None:
+    assert not arrows("stages", family) & set(families())
+
+
+@pytest.mark.parametrize("folder", SHARED)
+def test_what_families_share_imports_what_its_table_says(folder: str) -> None:
+    assert arrows("stages", folder) == set(SHARED[folder])
+
+
+@pytest.mark.parametrize("folder", ["messages", "worker"])
+def test_the_process_of_a_stage_imports_no_model_library(folder: str) -> None:
+    refuse(f"stages/{folder}", MODEL_LIBRARIES)
+
+
+def test_only_the_seam_imports_the_engine() -> None:
+    """Model files may take vLLM's layers and its own models; its engine is for stages/vllm."""
+    engine = ("vllm.v1.engine", "vllm.engine", "vllm.entrypoints", "vllm.AsyncEngineArgs")
+    refuse("stages", engine, but=("stages/vllm/",))
+
+
+@pytest.mark.parametrize("folder", ["stages/diffusion", "stages/vocoder", "stages/checkpoint"])
+def test_what_needs_no_engine_imports_no_vllm(folder: str) -> None:
+    refuse(folder, ("vllm", f"{OURS}.stages.vllm"))
+
+
+@pytest.mark.parametrize("room", DIFFUSION)
+def test_a_room_of_the_diffusion_stage_imports_what_its_table_says(room: str) -> None:
+    assert arrows("stages/diffusion", room) == set(DIFFUSION[room])
+    refuse(f"stages/diffusion/{room}", (f"{OURS}.stages.diffusion.stage",))
+
+
+# The tables themselves
+
+
+@pytest.mark.parametrize("table", [LAYERS, ROOMS, DIFFUSION, SHARED])
+def test_arrows_go_one_way(table: Table) -> None:
+    before: set[str] = set()
+    for name, below in table.items():
+        assert set(below) <= before, f"{name} comes before what it imports"
+        before.add(name)
+
+
+@pytest.mark.parametrize(("folder", "table"), [("server", ROOMS), ("stages/diffusion", DIFFUSION)])
+def test_every_room_is_in_its_table(folder: str, table: Table) -> None:
+    beside = {name for name in BESIDE[folder] if (ROOT / folder / name).is_dir()}
+    assert rooms_in(folder) == table.keys() | beside
+
+
+@pytest.mark.parametrize("folder", BESIDE)
+def test_every_file_is_in_a_room(folder: str) -> None:
+    found = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__"}
+    found |= rooms_in(folder) & set(BESIDE[folder])
+    assert found == set(BESIDE[folder])
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_tests_lie_in_folders_of_the_code(layer: str) -> None:
+    for path in (ROOT / "tests" / layer).rglob("test_*.py"):
+        folder = path.parent.relative_to(ROOT / "tests")
+        assert (ROOT / folder / "__init__.py").is_file(), f"{place(path)} mirrors no folder"
+
+
+def test_exceptions_are_needed() -> None:
+    bare = {name.split(".")[0] for name in imports(ROOT / BARE_PIPELINE)}
+    assert bare & set(MODEL_LIBRARIES) == {"diffusers", "torch"}
+    path = ROOT / COMMAND_LINE
+    command_line = list(files(COMMAND_LINE)) if path.is_dir() else [path.with_suffix(".py")]
+    for layer in ("stages", "bench"):
+        names = {name for one in command_line for name in imports(one)}
+        assert any(is_below(name, (f"{OURS}.{layer}",)) for name in names)
