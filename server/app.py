@@ -23,6 +23,7 @@ from omnistage.server.endpoints.transcription import Transcriptions, transcripti
 from omnistage.server.endpoints.videos import MEDIA_TYPE as VIDEO
 from omnistage.server.endpoints.videos import Videos
 from omnistage.server.endpoints.voices import voice_routes
+from omnistage.server.http.at_end import AtEnd
 from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
 from omnistage.server.http.deadline import Deadline
@@ -34,7 +35,7 @@ from omnistage.server.http.openapi import EVENTS, described, install_openapi
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
 from omnistage.server.images.store import ImageStore
-from omnistage.server.media.decode_room import AtEnd, DecodeRoom
+from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader

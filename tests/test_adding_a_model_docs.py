@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.gateway import outputs_of
 
 from omnistage.connectors import make_connector
 from omnistage.server.chat.chunks import AnswerHead, TextChunks
@@ -61,7 +62,7 @@ async def test_the_example_serves(run_directory: Path, monkeypatch: pytest.Monke
         await orchestrator.loaded()
         body = {"messages": [{"role": "user", "content": "Once more please"}]}
         chunks, completion = TextChunks(AnswerHead("a", "echo")), Completion()
-        async for output in orchestrator.run(Request("a", ("text",), body)):
+        async for output in outputs_of(orchestrator, Request("a", ("text",), body)):
             for chunk in chunks.take(output):
                 completion.add(chunk)
         for chunk in chunks.finish():

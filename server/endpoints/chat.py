@@ -24,12 +24,14 @@ from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.fields import unknown_fields
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
 from omnistage.server.endpoints.image_chat import ImageChat, wants_images
+from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY, Timeline
 
 
@@ -68,13 +70,13 @@ class ChatCompletions:
         answer = await beside_loop(http, lambda: self._answer(chat))
         if answer.request.timeline is not None:
             answer.request.timeline.mark(GATEWAY, "received", received_ns)
-        with self._orchestrator.reserve(answer.request.outputs):
-            await self._media.load(answer.request.body["messages"], http)
+        ticket = held(http, self._orchestrator.admit(answer.request.outputs))
+        await self._media.load(answer.request.body["messages"], http)
         headers = warning_headers(await beside_loop(http, lambda: unknown_fields(chat)))
         if chat.stream:
-            events = with_usage(self._chunks(answer), answer.has_usage)
+            events = with_usage(self._chunks(answer, ticket), answer.has_usage)
             return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
-        return await whole_answer(http, answer.request.id, self._collect(answer), headers)
+        return await whole_answer(http, answer.request.id, self._collect(answer, ticket), headers)
 
     def _answer(self, chat: ChatRequest) -> Answer:
         graph = self._orchestrator.graph
@@ -89,8 +91,8 @@ class ChatCompletions:
             chat.has_usage,
         )
 
-    async def _chunks(self, answer: Answer) -> AsyncGenerator[ChatChunk, None]:
-        made = self._orchestrator.run(answer.request)
+    async def _chunks(self, answer: Answer, ticket: Ticket) -> AsyncGenerator[ChatChunk, None]:
+        made = ticket.run(answer.request)
         if answer.encoder is not None:
             made = encoded(made, answer.encoder)
         async with aclosing(made) as outputs:
@@ -107,9 +109,9 @@ class ChatCompletions:
         for chunk in answer.chunks.finish():
             yield chunk
 
-    async def _collect(self, answer: Answer) -> ChatChunk:
+    async def _collect(self, answer: Answer, ticket: Ticket) -> ChatChunk:
         completion = Completion()
-        async with aclosing(self._chunks(answer)) as chunks:
+        async with aclosing(self._chunks(answer, ticket)) as chunks:
             async for chunk in chunks:
                 completion.add(chunk)
         if isinstance(answer.chunks, SpeechChunks):

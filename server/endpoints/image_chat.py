@@ -17,6 +17,7 @@ from omnistage.server.chat.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.chat.messages import ROLES
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.errors import invalid
+from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import EventStream
@@ -61,10 +62,10 @@ class ImageChat:
         fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
         asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
-        with self.orchestrator.reserve(IMAGE_ONLY):
-            given = await load_pictures(media, None, self.media, http)
+        ticket = held(http, self.orchestrator.admit(IMAGE_ONLY))
+        given = await load_pictures(media, None, self.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
-        answer = ImageAnswer("chat", asked, given, request, self.orchestrator)
+        answer = ImageAnswer("chat", asked, given, request, ticket)
         head = AnswerHead(request.id, self.orchestrator.graph.model)
         unknown = chat.model_fields_set - READ - fields.keys() - IGNORED - CHAT_IGNORED
         headers = warning_headers(sorted(unknown))

@@ -9,6 +9,7 @@ from starlette.requests import ClientDisconnect
 from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.http.at_end import held
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.served import check_makes, check_model
@@ -46,7 +47,11 @@ class Images:
     async def generate(self, asked: ImageRequest, http: HttpRequest) -> Response:
         """Pictures from words."""
         self._check(asked)
-        return await self._respond("image_generation", asked, InputPictures(), http)
+        given = InputPictures()
+        request = asked.to_request(given)
+        ticket = held(http, self._orchestrator.admit(IMAGE_ONLY))
+        answer = ImageAnswer("image_generation", asked, given, request, ticket)
+        return await self._respond(answer, http)
 
     async def edit(self, http: HttpRequest) -> Response:
         """Pictures from pictures."""
@@ -56,23 +61,21 @@ class Images:
             logger.info("%s: the client hung up (499)", http.url.path)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
-        with self._orchestrator.reserve(IMAGE_ONLY):
-            given = await load_pictures(form.images, form.mask, self._media, http)
-        return await self._respond("image_edit", form.asked, given, http)
+        ticket = held(http, self._orchestrator.admit(IMAGE_ONLY))
+        given = await load_pictures(form.images, form.mask, self._media, http)
+        request = form.asked.to_request(given)
+        answer = ImageAnswer("image_edit", form.asked, given, request, ticket)
+        return await self._respond(answer, http)
 
-    async def _respond(
-        self, prefix: str, asked: ImageRequest, given: InputPictures, http: HttpRequest
-    ) -> Response:
-        """Admit, then stream or collect."""
-        request = asked.to_request(given)
-        self._orchestrator.admit(request.outputs)
+    async def _respond(self, answer: ImageAnswer, http: HttpRequest) -> Response:
+        """Stream or collect."""
+        asked = answer.asked
         headers = warning_headers(asked.unknown)
-        answer = ImageAnswer(prefix, asked, given, request, self._orchestrator)
         if asked.stream:
             events = answer.events()
             return NamedEventStream(events, self._keep_alive_s, MAX_UNSENT_BYTES, headers)
         whole = answer.whole(self._store, str(http.base_url).rstrip("/"))
-        return await whole_answer(http, request.id, whole, headers)
+        return await whole_answer(http, answer.request.id, whole, headers)
 
     def _check(self, asked: ImageRequest) -> None:
         graph = self._orchestrator.graph

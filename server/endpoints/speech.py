@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 from uuid import uuid4
 
+from fastapi import Request as HttpRequest
 from fastapi import Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -15,11 +16,13 @@ from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretc
 from omnistage.server.chat.admission import checked_stage_params, known_speaker
 from omnistage.server.chat.schema import Number, Seed, StageParams, Voice
 from omnistage.server.errors import ApiError
+from omnistage.server.http.at_end import held
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.whole_answer import warning_headers
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
+from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
 MAX_TEXT = 4096
@@ -70,15 +73,15 @@ class Speech:
     keep_alive_s: float
     max_unsent_bytes: int
 
-    async def create(self, asked: SpeechRequest) -> Response:
+    async def create(self, asked: SpeechRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream; the status waits for the first sound."""
         request = self._request(asked)
-        self.orchestrator.admit(request.outputs)
+        ticket = held(http, self.orchestrator.admit(request.outputs))
         form = asked.response_format or "mp3"
         encoder: AudioEncoder = make_encoder(form, is_streamed=True)
         if asked.speed not in (None, 1.0):
             encoder = TimeStretch(encoder, asked.speed)
-        events = self._events(request, encoder)
+        events = self._events(request, encoder, ticket)
         limit = self.max_unsent_bytes
         headers = warning_headers(sorted((asked.model_extra or {}).keys() - IGNORED))
         if asked.stream_format == "sse":
@@ -101,9 +104,11 @@ class Speech:
             seed=asked.seed,
         )
 
-    async def _events(self, request: Request, encoder: AudioEncoder) -> AsyncGenerator[Event, None]:
+    async def _events(
+        self, request: Request, encoder: AudioEncoder, ticket: Ticket
+    ) -> AsyncGenerator[Event, None]:
         num_tokens = num_frames = 0
-        outputs = encoded(self.orchestrator.run(request), encoder)
+        outputs = encoded(ticket.run(request), encoder)
         try:
             async with aclosing(outputs):
                 async for output in outputs:

@@ -24,12 +24,14 @@ from omnistage.server.chat.fields import (
 from omnistage.server.chat.schema import MAX_CHOICES, CompletionRequest
 from omnistage.server.chat.usage import usage_of
 from omnistage.server.errors import invalid, unsupported
+from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
+from omnistage.server.runtime.ticket import Ticket
 
 DEFAULT_TOKENS = 16  # OpenAI's
 # Read here; the entry stage's body has the other fields that are done.
@@ -84,7 +86,7 @@ class TextCompletions:
     async def create(self, asked: CompletionRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         request = await beside_loop(http, lambda: self._request(asked))
-        self._orchestrator.admit(request.outputs)
+        ticket = held(http, self._orchestrator.admit(request.outputs))
         head = AnswerHead(
             request.id,
             self._orchestrator.graph.model,
@@ -93,9 +95,9 @@ class TextCompletions:
         )
         headers = warning_headers(unknown_names(asked, COMPLETION_REFUSED))
         if asked.stream:
-            events = with_usage(self._chunks(request, head), asked.has_usage)
+            events = with_usage(self._chunks(request, head, ticket), asked.has_usage)
             return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
-        return await whole_answer(http, request.id, self._collect(request, head), headers)
+        return await whole_answer(http, request.id, self._collect(request, head, ticket), headers)
 
     def _request(self, asked: CompletionRequest) -> Request:
         graph = self._orchestrator.graph
@@ -121,10 +123,12 @@ class TextCompletions:
             seed=asked.seed,
         )
 
-    async def _chunks(self, request: Request, head: AnswerHead) -> AsyncGenerator[ChatChunk, None]:
+    async def _chunks(
+        self, request: Request, head: AnswerHead, ticket: Ticket
+    ) -> AsyncGenerator[ChatChunk, None]:
         """One piece of text a chunk, the usage last."""
         usage: Mapping[str, Any] = {}
-        async with aclosing(self._orchestrator.run(request)) as outputs:
+        async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 assert isinstance(output, TextOutput)
                 usage = output.chunk.get("usage") or usage
@@ -135,10 +139,10 @@ class TextCompletions:
             usage = {**usage, "completion_tokens": 0}
         yield head.chunk([], usage=usage_of(usage, 0))
 
-    async def _collect(self, request: Request, head: AnswerHead) -> ChatChunk:
+    async def _collect(self, request: Request, head: AnswerHead, ticket: Ticket) -> ChatChunk:
         choices: dict[int, Choice] = {}
         usage: ChatChunk = {}
-        async with aclosing(self._chunks(request, head)) as chunks:
+        async with aclosing(self._chunks(request, head, ticket)) as chunks:
             async for chunk in chunks:
                 usage = chunk.get("usage", usage)
                 for choice in chunk["choices"]:

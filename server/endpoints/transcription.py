@@ -21,6 +21,7 @@ from omnistage.server.endpoints.transcription_fields import (
     request_of,
 )
 from omnistage.server.errors import ApiError
+from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import in_thread
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
@@ -30,6 +31,7 @@ from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
+from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
 # Places in the chat, and the fields that what is there comes from.
@@ -61,15 +63,15 @@ class Transcriptions:
         transcript = Transcript(asked)
         try:
             request = await in_thread(http, lambda: self._request(transcript))
-            with self.orchestrator.reserve(request.outputs):
-                (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
+            ticket = held(http, self.orchestrator.admit(request.outputs))
+            (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
         headers = warning_headers(sorted(asked.model_extra or {}))
         if not asked.stream:
-            body = self._body(request, transcript)
+            body = self._body(request, transcript, ticket)
             return await whole_answer(http, request.id, body, headers)
-        events = self._events(request, transcript)
+        events = self._events(request, transcript, ticket)
         return BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes, headers)
 
     def _check_hears(self) -> None:
@@ -90,10 +92,10 @@ class Transcriptions:
         return admission.request(chat)
 
     async def _events(
-        self, request: Request, transcript: Transcript
+        self, request: Request, transcript: Transcript, ticket: Ticket
     ) -> AsyncGenerator[Event, None]:
         try:
-            async with aclosing(self.orchestrator.run(request)) as outputs:
+            async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:
                     assert isinstance(output, TextOutput)
                     event = transcript.take(output.chunk)
@@ -103,8 +105,8 @@ class Transcriptions:
             raise _about_fields(error) from None
         yield transcript.done
 
-    async def _body(self, request: Request, transcript: Transcript) -> Any:
-        async with aclosing(self._events(request, transcript)) as events:
+    async def _body(self, request: Request, transcript: Transcript, ticket: Ticket) -> Any:
+        async with aclosing(self._events(request, transcript, ticket)) as events:
             async for _ in events:
                 continue
         return transcript.body

@@ -14,11 +14,13 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnistage.server.chat.schema import Count, Seed
+from omnistage.server.http.at_end import held
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.images.schema import MAX_PROMPT, Scale
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput, Request
+from omnistage.server.runtime.ticket import Ticket
 
 MEDIA_TYPE = "video/mp4"
 DEFAULT_FPS = 16
@@ -57,14 +59,14 @@ class Videos:
         check_makes("video", graph.outputs, "videos")
         body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
-        self._orchestrator.admit(request.outputs)
+        ticket = held(http, self._orchestrator.admit(request.outputs))
         headers = warning_headers(sorted(asked.model_extra or {}))
-        making = self._make(request, asked.fps)
+        making = self._make(request, asked.fps, ticket)
         return await whole_answer(http, request.id, making, headers, MEDIA_TYPE)
 
-    async def _make(self, request: Request, fps: int) -> bytes:
+    async def _make(self, request: Request, fps: int, ticket: Ticket) -> bytes:
         frames: list[ImageOutput] = []
-        async with aclosing(self._orchestrator.run(request)) as outputs:
+        async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 if isinstance(output, ImageOutput) and output.pixels:
                     frames.append(output)

@@ -11,8 +11,8 @@ from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.store import ImageStore
 from omnistage.server.images.usage import images_usage
 from omnistage.server.media.pictures import InputPictures
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput, Request
+from omnistage.server.runtime.ticket import Ticket
 
 # All that one request can make: ten pictures of the largest size and three previews, in base64.
 MAX_UNSENT_BYTES = 1 << 30
@@ -28,7 +28,7 @@ class ImageAnswer:
     asked: ImageRequest
     given: InputPictures
     request: Request
-    orchestrator: Orchestrator
+    ticket: Ticket
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Previews, then each picture; the usages of several add up to the request's."""
@@ -80,7 +80,7 @@ class ImageAnswer:
 
     async def outputs(self) -> AsyncGenerator[ImageOutput, None]:
         """What leaves the graph."""
-        async with aclosing(self.orchestrator.run(self.request)) as outputs:
+        async with aclosing(self.ticket.run(self.request)) as outputs:
             async for output in outputs:
                 assert isinstance(output, ImageOutput)
                 yield output

@@ -9,8 +9,6 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from omnistage.server.http.memory import GivingBack
 
 NUM_BYTES = 1 << 30
@@ -88,22 +86,3 @@ class DecodeRoom:
             num_bytes, turn = self._waiting.popleft()
             self._num_free -= num_bytes
             turn.set_result(None)
-
-
-class AtEnd:
-    """ASGI middleware: `scope["state"]["at_end"]`, closed when the request has its answer."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one connection."""
-        with ExitStack() as stack:
-            scope.setdefault("state", {})["at_end"] = stack
-            await self._app(scope, receive, send)
-
-
-def end_of(scope: Scope) -> ExitStack | None:
-    """What is closed when the request has its answer, below the middleware."""
-    stack: ExitStack | None = scope.get("state", {}).get("at_end")
-    return stack

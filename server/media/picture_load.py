@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
+from omnistage.server.http.at_end import end_of
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.media.check import BASE_BYTES, Medium
-from omnistage.server.media.decode_room import end_of
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.pictures import File, InputPictures, picture_bytes, read_pictures
 

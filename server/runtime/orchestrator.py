@@ -7,11 +7,10 @@ from collections.abc import (
     Callable,
     Collection,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, Self
 
@@ -32,6 +31,7 @@ from omnistage.server.runtime.readiness import check_open, dead
 from omnistage.server.runtime.request import Output, Request, output_of
 from omnistage.server.runtime.stage_link import StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
+from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY
 from omnistage.server.runtime.work_check import check_work
 from omnistage.stage_configs.graph import StageGraph
@@ -62,7 +62,7 @@ class Orchestrator:
         self._launch = launch
         self._channels = Channels(graph, directory, make_connector)
         self._max_requests = max_requests
-        self._num_reserved = 0
+        self._tickets: set[Ticket] = set()
         self._links: dict[str, StageLink] = {}
         self._in_flight: dict[str, InFlight] = {}
         self._watchers: list[Callable[[InFlight], None]] = []
@@ -173,13 +173,13 @@ class Orchestrator:
 
     @property
     def num_running(self) -> int:
-        """Requests some output of which has come."""
-        return sum(1 for flight in self._in_flight.values() if flight.first_at)
+        """Requests some output of which has come, until their answers have ended."""
+        return sum(ticket.has_output for ticket in self._tickets)
 
     @property
     def num_waiting(self) -> int:
         """Requests that are prepared, or in the graph without an output yet."""
-        return self._num_reserved + len(self._in_flight) - self.num_running
+        return len(self._tickets) - self.num_running
 
     # Requests
 
@@ -193,29 +193,26 @@ class Orchestrator:
             if any(link in links for link in flight.path):
                 await flight.ended.wait()
 
-    def admit(self, outputs: Iterable[str]) -> Sequence[StageLink]:
-        """The stages on the way to these outputs; ApiError if they cannot take a request now."""
-        path = [self._links[name] for name in self.graph.path(set(outputs))]
-        for link in path:
-            check_open(link)
-        if len(self._in_flight) + self._num_reserved >= self._max_requests:
+    def admit(self, outputs: Iterable[str]) -> Ticket:
+        """A place for a request for these outputs; ApiError if it cannot be taken now."""
+        self._open_path(outputs)
+        if len(self._tickets) >= self._max_requests:
             raise ApiError(
                 503,
                 f"The server already has {self._max_requests} requests.",
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
-        return path
+        ticket = Ticket(self._run, self._tickets.discard)
+        self._tickets.add(ticket)
+        return ticket
 
-    @contextmanager
-    def reserve(self, outputs: Iterable[str]) -> Iterator[None]:
-        """Count a request that is still prepared as one that runs; ApiError as of `admit`."""
-        self.admit(outputs)
-        self._num_reserved += 1
-        try:
-            yield
-        finally:
-            self._num_reserved -= 1
+    def _open_path(self, outputs: Iterable[str]) -> Sequence[StageLink]:
+        """The stages on the way to these outputs; ApiError if one takes no requests now."""
+        path = [self._links[name] for name in self.graph.path(set(outputs))]
+        for link in path:
+            check_open(link)
+        return path
 
     def end_requests(self) -> None:
         """Fail every request and command in flight: the server is about to end."""
@@ -225,14 +222,13 @@ class Orchestrator:
         for link in self._links.values():
             self.commander.fail(link, stopping)
 
-    async def run(self, request: Request) -> AsyncGenerator[Output, None]:
-        """The outputs of one request as they come; closing it early cancels the request."""
-        path = self.admit(request.outputs)
+    async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
+        path = self._open_path(request.outputs)
         check_work(request, path)
         now = self._now()
         due_at = dict.fromkeys(request.outputs, now + self.graph.deadlines.first_chunk_s)
         flight = InFlight(request, path, now, due_at)
-        self._in_flight[request.id] = flight
+        ticket.flight = self._in_flight[request.id] = flight
         try:
             self._open(request)
             async with aclosing(self._outputs(request.id, flight)) as outputs:

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import Output, Request
 from omnistage.stage_configs.graph import StageGraph
 
 T = TypeVar("T")
@@ -119,3 +121,11 @@ def running_gateway(
         server.should_exit = True
         thread.join(10)
         assert not thread.is_alive()
+
+
+async def outputs_of(orchestrator: Orchestrator, request: Request) -> AsyncGenerator[Output, None]:
+    """What an endpoint does: the outputs of a request that has its place meanwhile."""
+    with orchestrator.admit(request.outputs) as ticket:
+        async with aclosing(ticket.run(request)) as outputs:
+            async for output in outputs:
+                yield output

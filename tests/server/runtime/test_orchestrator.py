@@ -14,7 +14,14 @@ from typing import Any
 import httpx
 import pytest
 from support.fake_stages import FakeGraph
-from support.gateway import MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
+from support.gateway import (
+    MODEL,
+    OMNI,
+    RunningGateway,
+    SharedConnector,
+    outputs_of,
+    running_gateway,
+)
 from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
@@ -271,7 +278,9 @@ async def test_outputs_end_when_each_kind_has_ended(
     running: tuple[Orchestrator, FakeGraph],
 ) -> None:
     orchestrator, stages = running
-    outputs = [output async for output in orchestrator.run(request_of("words", "text", "audio"))]
+    outputs = [
+        output async for output in outputs_of(orchestrator, request_of("words", "text", "audio"))
+    ]
     assert sum(output.last for output in outputs) == 2
     assert not any(stage.cancelled for stage in stages.stages.values())
 
@@ -281,13 +290,13 @@ async def test_a_slow_client_holds_its_own_request_only(
 ) -> None:
     orchestrator, stages = running
     thinker = stages.stages["thinker"]
-    async with aclosing(orchestrator.run(request_of("endless", "text"))) as slow:
+    async with aclosing(outputs_of(orchestrator, request_of("endless", "text"))) as slow:
         await anext(slow)
         await asyncio.sleep(0.1)
         held = thinker.num_sent
         await asyncio.sleep(0.05)
         assert thinker.num_sent == held < 20
-        outputs = [output async for output in orchestrator.run(request_of("words", "text"))]
+        outputs = [output async for output in outputs_of(orchestrator, request_of("words", "text"))]
         assert isinstance(outputs[-1], TextOutput)
         assert outputs[-1].last
         held = thinker.num_sent
@@ -302,7 +311,9 @@ async def test_a_slow_client_holds_its_own_request_only(
 async def test_many_cancels_leak_no_credit(running: tuple[Orchestrator, FakeGraph]) -> None:
     orchestrator, stages = running
     for _ in range(200):
-        async with aclosing(orchestrator.run(request_of("endless", "text", "audio"))) as outputs:
+        async with aclosing(
+            outputs_of(orchestrator, request_of("endless", "text", "audio"))
+        ) as outputs:
             await anext(outputs)
     await asyncio.sleep(0.05)
     assert not stages.running
@@ -318,4 +329,4 @@ async def test_a_stage_that_dies_while_loading_is_told(tmp_path: Path) -> None:
         with pytest.raises(StageDied, match=r"talker.*exit code 3"):
             await orchestrator.loaded()
         with pytest.raises(ApiError):
-            await anext(orchestrator.run(request_of("words", "text", "audio")))
+            await anext(outputs_of(orchestrator, request_of("words", "text", "audio")))

@@ -11,6 +11,7 @@ from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.graph import StageGraph
 
 URL = "/v1/chat/completions"
@@ -48,9 +49,13 @@ async def test_a_request_that_is_prepared_has_its_place(tmp_path: Path) -> None:
     graph = StageGraph.model_validate(OMNI)
     async with Orchestrator(graph, tmp_path, stages.launch, shared, 1) as orchestrator:
         await orchestrator.loaded()
-        with orchestrator.reserve(["text"]), pytest.raises(ApiError) as caught:
+        with orchestrator.admit(["text"]), pytest.raises(ApiError) as caught:
             orchestrator.admit(["text"])
         assert caught.value.code == "server_overloaded"
-        with contextlib.suppress(ZeroDivisionError), orchestrator.reserve(["text"]):
+        with contextlib.suppress(ZeroDivisionError), orchestrator.admit(["text"]):
             raise ZeroDivisionError
-        orchestrator.admit(["text"])
+        with orchestrator.admit(["text"]) as ticket:
+            assert (orchestrator.num_waiting, orchestrator.num_running) == (1, 0)
+        assert (orchestrator.num_waiting, orchestrator.num_running) == (0, 0)
+        with pytest.raises(AssertionError, match="given back"):
+            ticket.run(Request("late", ("text",), {}))

@@ -1,0 +1,50 @@
+"""A request's place among those that the server takes at once."""
+
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Self
+
+from omnistage.server.runtime.flight import InFlight
+from omnistage.server.runtime.request import Output, Request
+
+
+class Ticket:
+    """Held from a request's admission to the end of its answer: a context that gives it back.
+
+    Between the two the request's media are loaded, it runs in the graph, and its client reads.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Request, "Ticket"], AsyncGenerator[Output, None]],
+        give_back: Callable[["Ticket"], None],
+    ) -> None:
+        self._run = run
+        self._give_back = give_back
+        self._is_held = True
+        self.flight: InFlight | None = None  # of its request, once that is in the graph
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._is_held = False
+        self._give_back(self)
+
+    def run(self, request: Request) -> AsyncGenerator[Output, None]:
+        """The outputs of the request as they come; closing it early cancels the request.
+
+        Raises ApiError if a stage on its way has ended or been closed since the admission.
+        """
+        assert self._is_held, "the place was given back before the request ran"
+        return self._run(request, self)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether some output of its request has come."""
+        return self.flight is not None and bool(self.flight.first_at)

@@ -1,0 +1,205 @@
+"""A request keeps its place from its admission to the end of its answer, on every endpoint."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import Request as HttpRequest
+from fastapi import Response
+from support.fake_stages import WORDS, FakeGraph
+from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
+from support.pictures import png
+
+from omnistage.server.chat.schema import ChatRequest, CompletionRequest
+from omnistage.server.endpoints.chat import ChatCompletions
+from omnistage.server.endpoints.images import Images
+from omnistage.server.endpoints.speech import Speech, SpeechRequest
+from omnistage.server.endpoints.text_completions import TextCompletions
+from omnistage.server.errors import ApiError
+from omnistage.server.http.memory import GivingBack
+from omnistage.server.images.schema import ImageRequest
+from omnistage.server.images.store import ImageStore
+from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
+from omnistage.server.media.fetch import MediaFetcher
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.stage_configs.graph import StageGraph
+
+TURN = [{"role": "user", "content": "words"}]
+Ask = Callable[[Orchestrator, HttpRequest], Awaitable[Response]]
+
+
+# The answer of the first begins after the second was refused
+
+
+def media() -> MediaLoader:
+    return MediaLoader(MediaFetcher(()), MediaFolder(None), DecodeRoom(NUM_BYTES, GivingBack()))
+
+
+def chat(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+    asked = ChatRequest.model_validate({"messages": TURN, "stream": True})
+    return ChatCompletions(orchestrator, media(), 5.0, 1 << 20).create(asked, http)
+
+
+def image_chat(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+    asked = ChatRequest.model_validate({"messages": TURN, "stream": True, "modalities": ["image"]})
+    return ChatCompletions(orchestrator, media(), 5.0, 1 << 20).create(asked, http)
+
+
+def completion(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+    asked = CompletionRequest.model_validate({"prompt": "words", "stream": True})
+    return TextCompletions(orchestrator, 5.0, 1 << 20).create(asked, http)
+
+
+def speech(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+    asked = SpeechRequest.model_validate({"input": "words", "stream_format": "sse"})
+    return Speech(orchestrator, 5.0, 1 << 20).create(asked, http)
+
+
+def image(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+    asked = ImageRequest.model_validate({"prompt": "words", "stream": True})
+    return Images(orchestrator, media(), ImageStore(), 5.0).generate(asked, http)
+
+
+@contextmanager
+def http_request() -> Iterator[HttpRequest]:
+    """One below the middleware that closes what requests hold."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    with ExitStack() as at_end:
+        scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
+        yield HttpRequest({**scope, "state": {"at_end": at_end}}, receive)
+
+
+async def body_of(response: Response, http: HttpRequest) -> str:
+    """What is sent of an answer with status 200."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def still_there() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    await response(http.scope, still_there, send)
+    assert sent[0]["status"] == 200
+    return b"".join(message.get("body", b"") for message in sent).decode()
+
+
+@pytest.mark.parametrize(
+    ("graph", "ask", "end"),
+    [
+        (OMNI, chat, "data: [DONE]"),
+        (OMNI, completion, "data: [DONE]"),
+        (OMNI, speech, "speech.audio.done"),
+        (IMAGES, image, "image_generation.completed"),
+        (IMAGES, image_chat, "data: [DONE]"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_who_was_admitted_is_answered_whole_whoever_comes_before_it_runs(
+    tmp_path: Path, graph: dict[str, Any], ask: Ask, end: str
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    parsed = StageGraph.model_validate(graph)
+    async with Orchestrator(parsed, tmp_path, stages.launch, shared, 1) as orchestrator:
+        await orchestrator.loaded()
+        with http_request() as first:
+            answer = await ask(orchestrator, first)
+            with http_request() as second, pytest.raises(ApiError) as refused:
+                await ask(orchestrator, second)
+            assert (refused.value.status, refused.value.code) == (503, "server_overloaded")
+            body = await body_of(answer, first)
+            assert end in body
+            assert '"error"' not in body
+            assert orchestrator.num_running == 1  # until its client has read all of it
+        assert orchestrator.num_running == orchestrator.num_waiting == 0
+        with http_request() as unread:
+            await ask(orchestrator, unread)  # whose client has gone: nobody asks for its events
+        with http_request() as last:
+            assert end in await body_of(await ask(orchestrator, last), last)
+
+
+# Over a socket
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("omni"), OMNI, max_requests=1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small_images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("images"), IMAGES, max_requests=1) as running:
+        yield running
+
+
+def assert_overloaded(answer: httpx.Response) -> None:
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "server_overloaded"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("chat/completions", {"messages": TURN, "stream": True}),
+        ("chat/completions", {"messages": TURN}),
+        ("completions", {"prompt": "words", "stream": True}),
+        ("completions", {"prompt": "words"}),
+        ("audio/speech", {"input": "words"}),
+        ("audio/transcriptions", None),
+        ("audio/translations", None),
+    ],
+)
+def test_a_second_is_refused_before_its_200_and_the_first_is_answered_whole(
+    small: RunningGateway, path: str, body: dict[str, Any] | None
+) -> None:
+    slow = [{"role": "user", "content": "breathe"}]
+    asked = {"model": MODEL, "messages": slow, "stream": True}
+    with (
+        httpx.Client(base_url=f"{small.url}/v1/", timeout=30) as client,
+        client.stream("POST", "chat/completions", json=asked) as first,
+    ):
+        assert first.status_code == 200
+        if body is None:
+            sound = {"file": ("a.wav", b"RIFF")}  # refused before anyone reads it
+            assert_overloaded(client.post(path, data={"model": MODEL}, files=sound))
+        else:
+            assert_overloaded(client.post(path, json={"model": MODEL, **body}))
+        lines = [line.removeprefix("data: ") for line in first.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    deltas = [choice["delta"] for line in lines[:-1] for choice in json.loads(line)["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) == "".join(WORDS)
+
+
+@pytest.mark.parametrize("path", ["images/generations", "images/edits", "chat/completions"])
+def test_a_second_picture_is_refused_before_its_200(
+    small_images: RunningGateway, path: str
+) -> None:
+    with (
+        httpx.Client(base_url=f"{small_images.url}/v1/", timeout=30) as client,
+        client.stream(
+            "POST",
+            "images/generations",
+            json={"prompt": "hang", "stream": True, "partial_images": 1},
+        ) as first,
+    ):
+        assert first.status_code == 200
+        if path == "images/edits":
+            files = {"image": ("a.png", png(48, 32))}
+            assert_overloaded(client.post(path, data={"prompt": "a hat"}, files=files))
+        elif path == "chat/completions":
+            assert_overloaded(client.post(path, json={"messages": TURN}))
+        else:
+            assert_overloaded(client.post(path, json={"prompt": "a hat"}))
