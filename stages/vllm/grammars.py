@@ -9,12 +9,13 @@ import hashlib
 import json
 import sys
 from collections import OrderedDict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from typing import Any
 
 from omnistage.stages.messages.log_bound import shortened
 from omnistage.stages.vllm.compat import AsyncLLM, GrammarRefused, SamplingParams
 from omnistage.stages.vllm.grammar_judge import SCHEMA, Kind
+from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_pattern
 
 JUDGE = "omnistage.stages.vllm.grammar_judge"
 NUM_AT_ONCE = 2
@@ -86,8 +87,13 @@ def _patterns(schema: Any) -> list[str]:
     return [own, *below] if isinstance(own, str) else below
 
 
-def constraint_of(params: SamplingParams) -> tuple[Kind, str] | None:
-    """The kind and the text of a request's grammar; schemas are made to allow `oneOf`."""
+def constraint_of(
+    params: SamplingParams, added_tokens: Collection[str] = ()
+) -> tuple[Kind, str] | None:
+    """The kind and the text of a request's grammar, made to be one that llguidance takes.
+
+    Schemas are made to allow `oneOf`; what a call of a tool looks like becomes a grammar.
+    """
     given = params.structured_outputs
     if given is None:
         return None
@@ -97,8 +103,19 @@ def constraint_of(params: SamplingParams) -> tuple[Kind, str] | None:
             schema = {**schema, "x-guidance": {"coerce_one_of": True, "whitespace_flexible": True}}
         given.json = json.dumps(schema)
         return SCHEMA, given.json
+    if given.structural_tag is not None:
+        judged = grammar_of(given.structural_tag, ())  # by a judge without the tokenizer
+        if judged is None:
+            return None
+        given.grammar = grammar_of(given.structural_tag, added_tokens)
+        given.structural_tag = None
+        return "grammar", judged
     if given.regex is not None:
-        return "regex", given.regex
+        judged_pattern = given.regex
+        grammar = lark_of_pattern(given.regex, added_tokens)
+        if grammar is not None:
+            given.grammar, given.regex = grammar, None
+        return "regex", judged_pattern
     if given.choice is not None:
         return "choice", json.dumps(given.choice)
     return None if given.grammar is None else ("grammar", given.grammar)
@@ -113,7 +130,10 @@ class JudgedLLM(AsyncLLM):
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
         """As AsyncLLM's."""
-        constraint = constraint_of(sampling_params)
+        constraint = None
+        if sampling_params.structured_outputs is not None:
+            tokenizer = self.renderer.tokenizer
+            constraint = constraint_of(sampling_params, tokenizer.get_added_vocab())
         if constraint is not None:
             await self.grammars.check(*constraint)
         async for output in super().generate(prompt, sampling_params, request_id, **options):
