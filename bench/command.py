@@ -26,75 +26,106 @@ MAX_SEED = 1 << 32
 
 
 def serve(
-    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Argument(help="The server's URL.")] = "http://127.0.0.1:8000",
     concurrency: Annotated[
-        str | None, typer.Option(help="Streams kept busy; levels by commas. Default: 1.")
+        str | None,
+        typer.Option(help="How many streams are kept busy; several levels by commas. Default: 1."),
     ] = None,
     rate: Annotated[
-        str | None, typer.Option(help="Instead: Poisson arrivals, requests/s; levels by commas.")
+        str | None,
+        typer.Option(
+            help="In place of --concurrency: requests a second, as a Poisson process; "
+            "several levels by commas."
+        ),
     ] = None,
     requests: Annotated[
         str | None,
         typer.Option(
-            help="Of a level; one number, or one a level. "
-            "Default: 4 a stream and at least 16; with --rate 64."
+            help="How many requests a level has: one number, or one a level by commas. "
+            "Default: 4 a stream and at least 16; with --rate, 64."
         ),
     ] = None,
     warmups: Annotated[
         str | None,
         typer.Option(
-            help="Requests before a level that do not count. Default: 2 a stream; with --rate 2."
+            help="How many requests are sent before each level and not counted. "
+            "Default: 2 a stream; with --rate, 2."
         ),
     ] = None,
     prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="Random words of a prompt, about a token each.")
+        int, typer.Option(min=1, help="How many random words a prompt has, of about a token each.")
     ] = 72,
     words: Annotated[
         Path | None,
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="File of words for the prompts. Default: common English ones.",
+            help="A file of words for the prompts. Default: common English words.",
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Of an answer's text.")] = 64,
-    modalities: Annotated[str, typer.Option(help=" | ".join(MODALITIES))] = "text",
+    max_tokens: Annotated[
+        int, typer.Option(min=1, help="How many tokens of text an answer may have.")
+    ] = 64,
+    modalities: Annotated[
+        str, typer.Option(help=f"What to ask for: {' | '.join(MODALITIES)}.")
+    ] = "text",
     frames: Annotated[
         int | None,
-        typer.Option(min=1, help="Codec frames of an answer, exactly; implies --ignore-eos."),
+        typer.Option(
+            min=1, help="How many codec frames an answer has, exactly; implies --ignore-eos."
+        ),
     ] = None,
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Exactly --max-tokens of text.")
+        bool,
+        typer.Option(
+            "--ignore-eos", help="Have every answer go on to exactly --max-tokens of text."
+        ),
     ] = False,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="Default: the server's.")
+        float | None, typer.Option(min=0, max=2, help="The temperature. Default: the server's.")
     ] = None,
     timeline: Annotated[
-        bool, typer.Option("--timeline", help="Ask this server where the time went, and say so.")
+        bool,
+        typer.Option(
+            "--timeline", help="Ask the server where the time went, and print it. Omnistage only."
+        ),
     ] = False,
-    voice: Annotated[str | None, typer.Option(help="Default: the server's.")] = None,
+    voice: Annotated[str | None, typer.Option(help="The voice. Default: the server's.")] = None,
     audio_format: Annotated[
-        str, typer.Option(help="What to ask for: pcm16, wav, or a peer's name of these.")
+        str, typer.Option(help="The audio format: pcm16, wav, or the server's own name of these.")
     ] = "pcm16",
     body: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="JSON file of body fields; {prompt} is filled in."
+            exists=True,
+            dir_okay=False,
+            help="A JSON file of body fields; {prompt} in its strings is the random prompt.",
         ),
     ] = None,
     extra_body: Annotated[
-        str, typer.Option(help="JSON of body fields that win over all others; null drops one.")
+        str,
+        typer.Option(
+            help="A JSON object of body fields that override all others; null drops a field."
+        ),
     ] = "{}",
-    model: Annotated[str | None, typer.Option(help="Default: the server's first.")] = None,
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The model's name. Default: the server's first.")
+    ] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="The API key, sent as a bearer token.")
+    ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of prompts and arrivals. Default: a new one each time.")
+        int | None,
+        typer.Option(help="The seed of prompts and arrivals. Default: a new one each time."),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for a whole answer.")] = 600,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="How many seconds an answer may take.")
+    ] = 600,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for every sample and figure.")
+        Path | None,
+        typer.Option("--json", help="The file to write every sample and figure to, .json."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="File for diagrams, .svg.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="The file to write diagrams to, .svg.")] = None,
 ) -> None:
     """Load a server with chat requests and measure its answers."""
     from omnistage.bench.client import ServerError

@@ -19,27 +19,45 @@ MS = 1000.0
 
 
 def images(
-    url: Annotated[str, typer.Argument(help="The server.")] = "http://127.0.0.1:8000",
-    concurrency: Annotated[str, typer.Option(help="Requests at once; levels by commas.")] = "1,4",
+    url: Annotated[str, typer.Argument(help="The server's URL.")] = "http://127.0.0.1:8000",
+    concurrency: Annotated[
+        str, typer.Option(help="How many requests run at once; several levels by commas.")
+    ] = "1,4",
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Of a level in a round. Default: 4 a stream.")
+        int | None,
+        typer.Option(min=1, help="How many requests a level has in a round. Default: 4 a stream."),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="How often the levels take turns.")] = 3,
-    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT. Default: the server's.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Default: the server's.")] = None,
-    extra_body: Annotated[str, typer.Option(help="JSON of further body fields.")] = "{}",
+    rounds: Annotated[
+        int, typer.Option(min=1, help="How many rounds there are; in each, every level runs once.")
+    ] = 3,
+    size: Annotated[
+        str | None, typer.Option(help="The images' WIDTHxHEIGHT. Default: the server's.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="How many denoising steps. Default: the server's.")
+    ] = None,
+    extra_body: Annotated[str, typer.Option(help="A JSON object of further body fields.")] = "{}",
     bare: Annotated[
         str | None,
-        typer.Option(help="A pipeline's folder: single requests in turns with its bare calls."),
+        typer.Option(
+            help="A pipeline's folder: also time single requests in turns with bare calls of it."
+        ),
     ] = None,
-    pairs: Annotated[int, typer.Option(min=2, help="How many of these turns.")] = 20,
-    api_key: Annotated[str | None, typer.Option(help="Sent as a bearer token.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.001, help="Seconds for an answer.")] = 600,
+    pairs: Annotated[
+        int, typer.Option(min=2, help="How many pairs of a request and a bare call --bare makes.")
+    ] = 20,
+    api_key: Annotated[
+        str | None, typer.Option(help="The API key, sent as a bearer token.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="How many seconds an answer may take.")
+    ] = 600,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="File for every sample and figure.")
+        Path | None,
+        typer.Option("--json", help="The file to write every sample and figure to, .json."),
     ] = None,
 ) -> None:
-    """Load a server with requests for pictures: images/s, latency, and over the bare pipeline."""
+    """Load a server with requests for images and measure images/s and latency."""
     from omnistage.bench.images import PicturePlan, measure
 
     body: dict[str, Any] = {}

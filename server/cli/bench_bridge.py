@@ -12,11 +12,18 @@ from omnistage.stage_configs.graph_file import GraphError
 
 
 def bridge(
-    target: Annotated[str, typer.Argument(help="A model folder or a graph in YAML.")],
-    model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
-    batch: Annotated[list[int] | None, typer.Option(help="Requests at once; repeatable.")] = None,
+    target: Annotated[str, typer.Argument(help="A model folder or a graph file in YAML.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
+    ] = None,
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="How many requests run at once; may be given several times. Default: 1 and 4."
+        ),
+    ] = None,
 ) -> None:
-    """A talker's decode step with our bridge to vLLM, over the same engine without it; on a GPU."""
+    """Time a talker's decode step with our bridge to vLLM and without it."""
     try:
         graph = resolve(target, model)
     except GraphError as error:

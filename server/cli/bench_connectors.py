@@ -5,7 +5,7 @@ from rich.table import Table
 
 
 def connectors() -> None:
-    """The shm connector against memcpy, and its latency between two processes."""
+    """Measure the shm connector: its latency between processes, its bandwidth over memcpy's."""
     from omnistage.connectors.bench import run_bench
 
     columns = ("tensor", "one way p50 µs", "p99 µs", "GB/s", "of two memcpys")

@@ -9,13 +9,22 @@ from rich.table import Table
 
 
 def stages(
-    target: Annotated[str, typer.Argument(help="A model folder; its weights are not read.")],
-    batch: Annotated[list[int] | None, typer.Option(help="Rows at once; repeatable.")] = None,
+    target: Annotated[str, typer.Argument(help="A model folder. Its weights are not read.")],
+    batch: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="How many rows run at once; may be given several times. Default: 1, 8 and 64."
+        ),
+    ] = None,
     length: Annotated[
-        list[int] | None, typer.Option(help="Codec frames a chunk; repeatable.")
+        list[int] | None,
+        typer.Option(
+            help="How many codec frames a chunk has; may be given several times. "
+            "Default: 1, 2, 8 and 25."
+        ),
     ] = None,
 ) -> None:
-    """The code predictor and code2wav alone, each over the time its bytes take."""
+    """Time the code predictor and code2wav alone, over the time that reading their bytes takes."""
     from omnistage.stages.qwen3_omni.stage_bench import StageBench
 
     measured = StageBench(target)

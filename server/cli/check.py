@@ -12,9 +12,9 @@ from omnistage.stage_configs.graph_file import GraphError, load_graph
 
 
 def check(
-    file: Annotated[Path, typer.Argument(help="A graph in YAML.")],
+    file: Annotated[Path, typer.Argument(help="A graph file in YAML.")],
 ) -> None:
-    """Validate a graph and print its plan, without loading anything."""
+    """Validate a graph file and print its plan, without loading anything."""
     try:
         graph = load_graph(file)
     except GraphError as error:

@@ -26,52 +26,90 @@ class Offload(StrEnum):
 
 
 def serve(
-    target: Annotated[str, typer.Argument(help="A graph in YAML, a model folder or a hub name.")],
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    model: Annotated[str | None, typer.Option(help="Model folder for the graph.")] = None,
+    target: Annotated[
+        str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
+    ],
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port to listen on; 0 means any free port.")] = 8000,
+    model: Annotated[
+        str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
+    ] = None,
     load_format: Annotated[
-        LoadFormat | None, typer.Option(help="Of every stage's weights; dummy: random, no file.")
+        LoadFormat | None,
+        typer.Option(help="How weights are loaded: auto, or dummy (random weights, no files)."),
     ] = None,
     offload: Annotated[
-        Offload | None, typer.Option(help="Of a diffusion stage's modules, one after the other.")
+        Offload | None,
+        typer.Option(
+            help="How a diffusion stage shares a device that is too small for all its modules: "
+            "sequential (modules take turns) or layerwise (blocks take turns)."
+        ),
     ] = None,
     client_buffer_mb: Annotated[
-        int, typer.Option(min=1, help="MiB a client may leave unread before it is cut off.")
+        int,
+        typer.Option(
+            min=1, help="How many MiB of its answer a client may leave unread before it is cut off."
+        ),
     ] = 16,
     api_key: Annotated[
         list[str] | None,
-        typer.Option(envvar="OMNISTAGE_API_KEY", help="Only who has it may ask; repeatable."),
+        typer.Option(
+            envvar="OMNISTAGE_API_KEY",
+            help="A key with which clients may ask; may be given several times. "
+            "Without one, everybody may.",
+        ),
     ] = None,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="The same, one key a line; # begins a comment.")
+        Path | None,
+        typer.Option(help="A file of further API keys: one a line, # begins a comment."),
     ] = None,
     admin_key: Annotated[
         list[str] | None,
-        typer.Option(envvar="OMNISTAGE_ADMIN_KEY", help="For /admin, closed without; repeatable."),
+        typer.Option(
+            envvar="OMNISTAGE_ADMIN_KEY",
+            help="A key with which clients may use /admin; may be given several times. "
+            "Without one, /admin is closed.",
+        ),
     ] = None,
     admin_key_file: Annotated[
-        Path | None, typer.Option(help="The same, one key a line; # begins a comment.")
+        Path | None,
+        typer.Option(help="A file of further admin keys: one a line, # begins a comment."),
     ] = None,
     max_queue: Annotated[
-        int, typer.Option(min=1, help="Requests that run or wait; more are a 503.")
+        int, typer.Option(min=1, help="How many requests may run or wait; more get 503.")
     ] = 1000,
     requests_per_minute: Annotated[
-        int | None, typer.Option(min=1, help="Of each key, or address; more are a 429.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="How many requests a minute each key (without keys: each address) may send; "
+            "more get 429.",
+        ),
     ] = None,
     request_timeout: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds a request may take; then it is a 504.")
+        float | None,
+        typer.Option(min=0.001, help="How many seconds a request may take before it gets 504."),
     ] = None,
     decode_memory_mb: Annotated[
-        int, typer.Option(min=64, help="MiB for decoding all requests' media; others wait.")
+        int,
+        typer.Option(
+            min=64,
+            help="How many MiB the media of all requests may take while they are decoded; "
+            "more wait.",
+        ),
     ] = 1024,
     allowed_media_path: Annotated[
         Path | None,
-        typer.Option(exists=True, file_okay=False, help="Folder that file URLs may name."),
+        typer.Option(
+            exists=True, file_okay=False, help="The folder below which file: URLs are allowed."
+        ),
     ] = None,
     allowed_media_domains: Annotated[
         list[str] | None,
-        typer.Option(help="Only these hosts' media are fetched; .example.org: all below it."),
+        typer.Option(
+            help="Fetch media from this host only; may be given several times. "
+            ".example.org means every host below example.org."
+        ),
     ] = None,
 ) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""

@@ -13,14 +13,18 @@ TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES)
 
 
 def tiny(
-    model: Annotated[str, typer.Argument(help=f"One of: {', '.join(TINY_MODELS)}.")],
-    folder: Annotated[Path, typer.Argument(help="Where to write it.")],
-    seed: Annotated[int, typer.Option(help="Of the random weights.")] = 0,
+    model: Annotated[str, typer.Argument(help=f"The model: one of {', '.join(TINY_MODELS)}.")],
+    folder: Annotated[Path, typer.Argument(help="The folder to write.")],
+    seed: Annotated[int, typer.Option(help="The seed of the random weights.")] = 0,
     real_size: Annotated[
-        bool, typer.Option("--real-size", help="The real sizes, no weights: for dummy ones.")
+        bool,
+        typer.Option(
+            "--real-size",
+            help="Write the real sizes without weights, to be served with --load-format dummy.",
+        ),
     ] = False,
 ) -> None:
-    """Write a tiny checkpoint with random weights."""
+    """Write a tiny checkpoint with random weights, to try and test with."""
     if model not in TINY_MODELS:
         raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
     if real_size and model not in REAL_SIZES:
