@@ -2,7 +2,10 @@
 
 from typing import Any, Literal, NotRequired
 
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
+
+CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
 class Model(TypedDict):
@@ -27,6 +30,7 @@ class Readiness(TypedDict):
     ready: Literal[True]
 
 
+@with_config(CLOSED)
 class StageHealth(TypedDict):
     """What a stage does, and what it holds for requests."""
 
@@ -44,8 +48,9 @@ class StageHealth(TypedDict):
     held: dict[str, int]
 
 
+@with_config(CLOSED)
 class Health(TypedDict):
-    """The server lives."""
+    """Every stage by its name."""
 
     stages: dict[str, StageHealth]
 

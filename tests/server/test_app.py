@@ -19,12 +19,7 @@ def test_models(openai: OpenAI, client: httpx.Client) -> None:
 def test_health_lists_the_stages(client: httpx.Client) -> None:
     stages = client.get("/health").json()["stages"]
     assert set(stages) == {"thinker", "talker", "code2wav"}
-    keys = {"state", "generation", "running", "waiting"}
-    keys |= {"requests_total", "chunks_in", "chunks_out", "nan_steps", "restarts", "ended_by"}
-    keys |= {"asleep", "held"}
-    for stage in stages.values():
-        assert set(stage) == keys
-        assert stage["state"] == "ready"
+    assert {stage["state"] for stage in stages.values()} == {"ready"}
 
 
 def test_unknown_paths_and_methods_get_the_envelope(client: httpx.Client) -> None:
