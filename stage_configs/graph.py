@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from omnistage.connectors import CONNECTORS, check_connector
+from omnistage.connectors import BETWEEN_PROCESSES, CONNECTORS, check_connector
 from omnistage.stage_configs.kinds import KINDS
 from omnistage.stage_configs.mps import SHARE, share_problem
 
@@ -86,7 +86,11 @@ class ConnectorSpec(Model):
     @model_validator(mode="after")
     def _is_known(self) -> "ConnectorSpec":
         if self.name not in CONNECTORS:
-            message = f"unknown connector {self.name!r}; {nearest(self.name, CONNECTORS)}"
+            message = f"unknown connector {self.name!r}; {nearest(self.name, BETWEEN_PROCESSES)}"
+            raise problem(message, "name")
+        if self.name not in BETWEEN_PROCESSES:
+            allowed = ", ".join(sorted(BETWEEN_PROCESSES))
+            message = f"connector {self.name!r} works inside one process only; allowed: {allowed}"
             raise problem(message, "name")
         check_connector(self.name, self.options)
         for option, value in self.options.items():
