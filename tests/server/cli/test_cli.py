@@ -60,9 +60,8 @@ def test_a_gpu_that_is_not_there_is_said_and_never_served(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     path = tmp_path / "graph.yaml"
-    path.write_text(
-        "model: m\nstages:\n  text: {kind: vllm.text, gpus: [0, 3]}\noutputs: {text: text}\n"
-    )
+    stage = "{kind: vllm.text, gpus: [0, 3], engine: {tensor_parallel_size: 2}}"
+    path.write_text(f"model: m\nstages:\n  text: {stage}\noutputs: {{text: text}}\n")
     sentence = "stage text wants GPU 3; this machine has 1"
     assert sentence in plain(runner.invoke(cli.app, ["check", str(path)]).output)
     result = runner.invoke(cli.app, ["serve", str(path)])
