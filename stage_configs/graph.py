@@ -204,9 +204,13 @@ class Deadlines(Model):
 
 
 class StageGraph(Model):
-    """Stages, edges and which stage makes which output; acyclic, with one entry."""
+    """Stages, edges and which stage makes which output; acyclic, with one entry.
+
+    `note`: what of the model the graph leaves out, for the log and /v1/models.
+    """
 
     model: str = ""
+    note: str = ""
     stages: dict[str, StageSpec]
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]

@@ -9,12 +9,14 @@ CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
 class Model(TypedDict):
-    """A model that is served."""
+    """A model that is served: what its graph makes, and in `note` what the graph leaves out."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    output_modalities: list[Literal["text", "audio", "image", "video"]]
+    note: NotRequired[str]
 
 
 class ModelList(TypedDict):
