@@ -12,6 +12,8 @@ CONNECTORS: dict[str, Callable[..., Connector]] = {
     "shm": ShmConnector,
     "inprocess": InProcessConnector,
 }
+# Those whose ends may be in two processes, as the ends of a graph's edges are.
+BETWEEN_PROCESSES = frozenset(CONNECTORS) - {"inprocess"}
 
 
 def check_connector(name: str, options: Iterable[str]) -> None:

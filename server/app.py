@@ -62,7 +62,7 @@ def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) ->
     install_error_handlers(app)
     install_threads(app)
     app.include_router(health_routes(orchestrator))
-    app.include_router(model_routes(orchestrator.graph.model))
+    app.include_router(model_routes(orchestrator.graph))
     app.include_router(voice_routes(orchestrator))
     folder = MediaFolder(options.media_path)
     media = MediaLoader(MediaFetcher(options.media_domains), folder, room)

@@ -35,6 +35,8 @@ def serve(
     """Serve until SIGINT or SIGTERM; the exit code."""
     console = Console(stderr=True)
     configure_logging(console)
+    if graph.note:
+        logger.warning("%s is served as %s", graph.model, graph.note)
     set_large_blocks_apart()
     listening = listen(host, port)
     try:

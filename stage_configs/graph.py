@@ -16,9 +16,10 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from omnistage.connectors import CONNECTORS, check_connector
+from omnistage.connectors import BETWEEN_PROCESSES, CONNECTORS, check_connector
 from omnistage.stage_configs.kinds import KINDS
 from omnistage.stage_configs.mps import SHARE, share_problem
+from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
 
 Option = int | float | str | bool
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
@@ -33,8 +34,7 @@ ENGINE_SIZES = frozenset(
         "max_num_batched_tokens",
         "max_num_seqs",
         "num_slots",
-        "pipeline_parallel_size",
-        "tensor_parallel_size",
+        *PARALLEL_SIZES,
     }
 )
 
@@ -86,7 +86,11 @@ class ConnectorSpec(Model):
     @model_validator(mode="after")
     def _is_known(self) -> "ConnectorSpec":
         if self.name not in CONNECTORS:
-            message = f"unknown connector {self.name!r}; {nearest(self.name, CONNECTORS)}"
+            message = f"unknown connector {self.name!r}; {nearest(self.name, BETWEEN_PROCESSES)}"
+            raise problem(message, "name")
+        if self.name not in BETWEEN_PROCESSES:
+            allowed = ", ".join(sorted(BETWEEN_PROCESSES))
+            message = f"connector {self.name!r} works inside one process only; allowed: {allowed}"
             raise problem(message, "name")
         check_connector(self.name, self.options)
         for option, value in self.options.items():
@@ -200,9 +204,13 @@ class Deadlines(Model):
 
 
 class StageGraph(Model):
-    """Stages, edges and which stage makes which output; acyclic, with one entry."""
+    """Stages, edges and which stage makes which output; acyclic, with one entry.
+
+    `note`: what of the model the graph leaves out, for the log and /v1/models.
+    """
 
     model: str = ""
+    note: str = ""
     stages: dict[str, StageSpec]
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]
@@ -253,6 +261,7 @@ class StageGraph(Model):
         if not self.outputs:
             raise problem("a graph has at least one output", "outputs")
         self._check_memory()
+        self._check_gpus()
         order = self.order
         if len(order) != len(self.stages):
             stuck = sorted(set(self.stages) - set(order))
@@ -275,6 +284,14 @@ class StageGraph(Model):
                 if shares[gpu] > 1.001:
                     message = f"the stages on GPU {gpu} want {shares[gpu]:.2f} of its memory"
                     raise problem(message, "stages", stage.name)
+
+    def _check_gpus(self) -> None:
+        for name, stage in self.stages.items():
+            has_edge = bool(self.incoming(name) or self.outgoing(name))
+            found = parallel_problem(KINDS[stage.kind], has_edge, stage.gpus, stage.engine)
+            if found is not None:
+                message, place = found
+                raise problem(message, "stages", name, *place)
 
     @property
     def order(self) -> list[str]:

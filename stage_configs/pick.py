@@ -1,6 +1,8 @@
 """Which graph serves a model: by the model_type of its configuration, its size and the machine."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +11,36 @@ from omnistage.stage_configs.graph_file import GraphError
 GRAPHS = Path(__file__).resolve().parent
 PIPELINE_INDEX = "model_index.json"
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
+# Parts of a configuration that make a model speak, in the families that have a text model too.
+SPEAKING = ("talker_config", "token2wav_config", "code2wav_config", "tts_config", "vocoder_config")
+TEXT_ONLY = "text only: its speech stages are not supported"
 
 
-def pick_graph(model: str, num_gpus: int) -> Path:
-    """The graph file of a folder or a Hugging Face name; raises GraphError."""
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """A graph file, and what of the model it leaves out: a sentence, or nothing."""
+
+    file: Path
+    note: str = ""
+
+
+def pick_graph(model: str, num_gpus: int) -> Picked:
+    """The graph of a folder or a Hugging Face name; raises GraphError."""
     if _is_pipeline(model):
-        return GRAPHS / "diffusers.yaml"
+        return Picked(GRAPHS / "diffusers.yaml")
     config = _config(model)
     if config.get("model_type") != "qwen3_omni_moe":
-        return GRAPHS / "vllm_text.yaml"
+        speaks = any(config.get(part) for part in (*SPEAKING, "enable_audio_output"))
+        return Picked(GRAPHS / "vllm_text.yaml", TEXT_ONLY if speaks else "")
+    return Picked(GRAPHS / _omni_graph(config, num_gpus))
+
+
+def _omni_graph(config: Mapping[str, Any], num_gpus: int) -> str:
     text = config.get("thinker_config", {}).get("text_config", {})
     is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
     if is_tiny or not num_gpus:
-        return GRAPHS / "qwen3_omni_tiny.yaml"
-    return GRAPHS / ("qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml")
+        return "qwen3_omni_tiny.yaml"
+    return "qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml"
 
 
 def _is_pipeline(model: str) -> bool:

@@ -2,11 +2,14 @@
 
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
 PARTS = ("server", "stages", "connectors", "stage_configs", "bench")
@@ -33,6 +36,17 @@ def test_every_package_folder_is_typed() -> None:
     for part in PARTS:
         for init in (ROOT / part).rglob("__init__.py"):
             assert (init.parent / "py.typed").is_file(), init.parent
+
+
+def test_docker_installs_what_sound_needs_and_keeps_the_image_s_vllm() -> None:
+    dockerfile = (ROOT / "docker" / "Dockerfile").read_text()
+    (extra,) = re.findall(r'pip install .*"/omnistage\[(\w+)\]"', dockerfile)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    written = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    wanted = {one.name: one.specifier for one in map(Requirement, written)}
+    assert {"av", "soundfile"} <= wanted.keys()
+    (version,) = re.findall(r"BASE=\S+:v(\S+)", dockerfile)
+    assert version in wanted["vllm"]
 
 
 def test_vllm_is_told_about_the_plugin() -> None:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.pick import TEXT_ONLY
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()
@@ -42,6 +43,17 @@ def test_every_target_exists() -> None:
     assert {"demo", "test", "serve", "check", "chaos", "soak"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+
+
+def test_equality_is_claimed_for_what_was_shown() -> None:
+    (claim,) = [part for part in TEXT.split("\n\n") if "`generate`" in part]
+    for condition in ("random", "float32", "on a CPU", "one GPU", "bfloat16", "performance.md"):
+        assert condition in claim
+
+
+def test_the_table_of_models_says_which_are_text_only() -> None:
+    (row,) = [line for line in TEXT.splitlines() if line.startswith("| Qwen2.5-Omni")]
+    assert TEXT_ONLY in row
 
 
 def test_the_compose_file_uses_the_dockerfile_that_is_there() -> None:

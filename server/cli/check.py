@@ -24,7 +24,7 @@ def check(
     for name in graph.order:
         stage = graph.stages[name]
         made = [output for output, maker in graph.outputs.items() if maker == name]
-        gpus = ", ".join(map(str, stage.gpus)) or "CPU"
+        gpus = ", ".join(map(str, stage.gpus)) or "not set"
         stages.add_row(name, stage.kind, "its own", gpus, ", ".join(made))
     edges = Table("from", "to", "connector", "chunk", title="edges")
     for edge in graph.edges:

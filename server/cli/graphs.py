@@ -18,7 +18,8 @@ def resolve(target: str, model: str | None) -> StageGraph:
     if target.endswith(YAML_ENDINGS):
         graph = load_graph(Path(target), model)
     else:
-        graph = load_graph(pick_graph(target, len(visible_gpus())), model or target)
+        picked = pick_graph(target, len(visible_gpus()))
+        graph = load_graph(picked.file, model or target).model_copy(update={"note": picked.note})
     if not graph.model:
         raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
     return graph

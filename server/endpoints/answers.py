@@ -2,16 +2,21 @@
 
 from typing import Any, Literal, NotRequired
 
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
+
+CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
 class Model(TypedDict):
-    """A model that is served."""
+    """A model that is served: what its graph makes, and in `note` what the graph leaves out."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
+    output_modalities: list[Literal["text", "audio", "image", "video"]]
+    note: NotRequired[str]
 
 
 class ModelList(TypedDict):
@@ -27,6 +32,7 @@ class Readiness(TypedDict):
     ready: Literal[True]
 
 
+@with_config(CLOSED)
 class StageHealth(TypedDict):
     """What a stage does, and what it holds for requests."""
 
@@ -44,8 +50,9 @@ class StageHealth(TypedDict):
     held: dict[str, int]
 
 
+@with_config(CLOSED)
 class Health(TypedDict):
-    """The server lives."""
+    """Every stage by its name."""
 
     stages: dict[str, StageHealth]
 

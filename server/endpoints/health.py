@@ -4,19 +4,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
+from fastapi.responses import Response
 
 from omnistage.server.endpoints.answers import Health, Readiness
 from omnistage.server.http.openapi import described
 from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.readiness import unavailable
 
+STAGE_LOST = "A stage has ended and is not started again: restart the server."
+
 
 def health_routes(orchestrator: Orchestrator) -> APIRouter:
     """GET /health and /ready."""
     router = APIRouter()
 
-    @router.get("/health", **described("Tell what each stage does", Health))
-    async def health() -> Mapping[str, Any]:
+    @router.get(
+        "/health", **described("Tell what each stage does", Health, also_at={503: STAGE_LOST})
+    )
+    async def health(response: Response) -> Mapping[str, Any]:
+        if orchestrator.is_broken:
+            response.status_code = 503
         return {"stages": orchestrator.health}
 
     @router.get(

@@ -9,12 +9,22 @@ from fastapi import APIRouter
 from omnistage.server.endpoints.answers import Model, ModelList
 from omnistage.server.http.openapi import described
 from omnistage.server.http.served import model_not_found
+from omnistage.stage_configs.graph import StageGraph
 
 
-def model_routes(served: str) -> APIRouter:
+def model_routes(graph: StageGraph) -> APIRouter:
     """GET /v1/models and /v1/models/{id}; ids may contain slashes."""
     router = APIRouter()
-    card = {"id": served, "object": "model", "created": int(time.time()), "owned_by": "omnistage"}
+    served = graph.model
+    card = {
+        "id": served,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "omnistage",
+        "output_modalities": list(graph.outputs),
+    }
+    if graph.note:
+        card["note"] = graph.note
 
     @router.get("/v1/models", **described("List the models", ModelList))
     async def models() -> Mapping[str, Any]:

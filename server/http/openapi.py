@@ -38,20 +38,20 @@ def described(
     also: Sequence[str] = (),
     examples: Mapping[str, Any] | None = None,
     errors: Sequence[int] = (),
+    also_at: Mapping[int, str] | None = None,
 ) -> Json:
     """Arguments of a route: its JSON `answer`, the other media types it answers in, and bodies.
 
     `examples` are bodies that the server answers with 200; `errors` what this route has beside
-    the errors of its kind.
+    the errors of its kind; `also_at` other statuses of the same answer, with what they mean.
     """
     success: Json = {"description": "The answer.", "content": {one: _form_of(one) for one in also}}
     if answer is not None:
         success["model"] = answer
-    route: Json = {
-        "summary": summary,
-        "response_model": None,
-        "responses": {200: success, **{status: _error(status) for status in errors}},
-    }
+    responses: dict[int, Json] = {200: success, **{status: _error(status) for status in errors}}
+    for status, meaning in (also_at or {}).items():
+        responses[status] = {**success, "description": meaning}
+    route: Json = {"summary": summary, "response_model": None, "responses": responses}
     if answer is None:
         route["response_class"] = Response
     if examples:

@@ -157,6 +157,11 @@ class Orchestrator:
         }
 
     @property
+    def is_broken(self) -> bool:
+        """Whether a stage has ended and is not started again."""
+        return any(link.is_lost for link in self._links.values())
+
+    @property
     def health(self) -> Mapping[str, Mapping[str, Any]]:
         """What each stage last said of itself."""
         return {name: link.health for name, link in self._links.items()}

@@ -52,6 +52,7 @@ class StageLink:
     state: StageState = StageState.LOADING
     generation: int = 1
     ended_by: str = ""
+    is_lost: bool = False  # dead, and not started again
     alive_at: float = 0.0
     ready_at: float | None = None
     was_ready: bool = False

@@ -36,8 +36,8 @@ class Supervisor:
     """One stage through all its generations.
 
     `on_death` is called at once when it has ended; `renew` empties its channels before the next
-    generation starts. A stage that ends before it was ever ready is not started again: its
-    configuration is wrong.
+    generation starts. A stage is lost if it ends before it was ever ready: its configuration is
+    wrong. It is lost too if the machine refuses to start it again.
     """
 
     def __init__(
@@ -63,16 +63,28 @@ class Supervisor:
         await self._starting
 
     async def keep(self) -> None:
-        """Watch and restart until cancelled, or until the stage ends before it was ever ready."""
+        """Watch and restart until cancelled, or until the stage is lost."""
+        link = self._link
+        try:
+            await self._keep()
+        except Exception as error:
+            logger.exception("stage %s cannot be started again", link.name)
+            link.ended_by = f"could not be started again: {error}"
+            link.state = StageState.DEAD
+            link.is_lost = True
+            self._on_death(link)
+
+    async def _keep(self) -> None:
         link = self._link
         while True:
             link.ended_by = await self._end()
             served_s = link.served_s
             link.state = StageState.DEAD
+            link.is_lost = not link.was_ready
             logger.error("stage %s ended: %s", link.name, link.ended_by)
             self._on_death(link)
             await self._handle.stop(0)
-            if not link.was_ready:
+            if link.is_lost:
                 return
             delay_s = self._backoff.delay_s(served_s)
             if delay_s:
@@ -85,7 +97,9 @@ class Supervisor:
 
     async def stop(self) -> None:
         """End the stage; it has been told to."""
-        await self._starting
+        await asyncio.wait({self._starting})
+        if self._starting.exception() is not None:
+            return  # `keep` has said why
         is_loading = self._link.state is StageState.LOADING
         await self._handle.stop(LOADING_GRACE_S if is_loading else READY_GRACE_S)
 

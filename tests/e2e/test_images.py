@@ -296,4 +296,4 @@ async def test_the_documented_request_and_graph_work(images: TinyServer) -> None
 
 
 def test_a_folder_of_a_pipeline_picks_its_graph(tiny_qwen_image: Path) -> None:
-    assert pick_graph(str(tiny_qwen_image), 0).name == "diffusers.yaml"
+    assert pick_graph(str(tiny_qwen_image), 0).file.name == "diffusers.yaml"

@@ -129,6 +129,19 @@ MISTAKES = [
         "15: edges.1.connector.name: unknown connector 'shn'; did you mean 'shm'?",
     ),
     Mistake(
+        "connector inside one process",
+        b"{name: shm, arena_mb: 8}",
+        b"{name: inprocess, arena_mb: 8}",
+        "15: edges.1.connector.name: connector 'inprocess' works inside one process only; "
+        "allowed: shm",
+    ),
+    Mistake(
+        "connector inside one process by its name alone",
+        b"{from: thinker, to: talker}",
+        b"{from: thinker, to: talker, connector: inprocess}",
+        "12: edges.0.connector: connector 'inprocess' works inside one process only; allowed: shm",
+    ),
+    Mistake(
         "unknown option of a connector",
         b"arena_mb",
         b"arena",

@@ -2,18 +2,29 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.pick import GRAPHS, pick_graph
+from omnistage.stage_configs.pick import GRAPHS, TEXT_ONLY, pick_graph
 
-FILES: dict[str, dict[str, dict[str, str]]] = {
+FILES: dict[str, dict[str, dict[str, Any]]] = {
     "a/pipeline": {"model_index.json": {}},
     "a/text": {"config.json": {"model_type": "qwen3"}},
     "a/omni": {"config.json": {"model_type": "qwen3_omni_moe"}},
     "a/nothing": {},
+    "a/speaker": {
+        "config.json": {
+            "model_type": "qwen2_5_omni",
+            "enable_audio_output": True,
+            "thinker_config": {"model_type": "qwen2_5_omni_thinker"},
+            "talker_config": {"model_type": "qwen2_5_omni_talker"},
+            "token2wav_config": {"model_type": "qwen2_5_omni_token2wav"},
+        }
+    },
+    "a/listener": {"config.json": {"model_type": "qwen2_audio", "audio_config": {"d_model": 8}}},
 }
 
 
@@ -35,10 +46,17 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a/pipeline", "diffusers.yaml"),
         ("a/text", "vllm_text.yaml"),
         ("a/omni", "qwen3_omni_1gpu.yaml"),
+        ("a/speaker", "vllm_text.yaml"),
     ],
 )
 def test_the_graph_of_a_hub_name(model: str, graph: str) -> None:
-    assert pick_graph(model, 1).name == graph
+    assert pick_graph(model, 1).file.name == graph
+
+
+def test_speech_stages_that_no_graph_has_are_told() -> None:
+    assert pick_graph("a/speaker", 1).note == TEXT_ONLY
+    for served_whole in ("a/text", "a/omni", "a/pipeline", "a/listener"):
+        assert pick_graph(served_whole, 1).note == ""
 
 
 def test_a_name_without_a_model_is_told() -> None:

@@ -50,12 +50,15 @@ class FakeGraph:
         self._connector = connector
         self.stages: dict[str, FakeStage] = {}
         self.is_loading: set[str] = set()
+        self.unlaunchable: set[str] = set()
         self.launched: list[str] = []
         self.commands = dict.fromkeys(("sleep", "wake", "add_lora", "list_loras"), "")
         self.obey: Obey = obey
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
+        if name in self.unlaunchable:
+            raise BlockingIOError("no more processes")
         kinds = {
             "thinker": FakeThinker,
             "code2wav": FakeCode2Wav,

@@ -1,5 +1,6 @@
 """How fast a pipeline is here, from its warm-up, and what it can so make within its deadlines."""
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -92,6 +93,7 @@ class Stopwatch:
     def _timing(
         self, function: Callable[..., Any], method: str, note: Callable[[str, float, Any], None]
     ) -> Callable[..., Any]:
+        @functools.wraps(function)  # the signature says which argument is which
         def call(*args: Any, **kwargs: Any) -> Any:
             started = self._now()
             result = function(*args, **kwargs)

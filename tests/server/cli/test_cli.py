@@ -2,6 +2,7 @@
 
 import json
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ from omnistage.server import cli
 from omnistage.server.options import GatewayOptions
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS, TEXT_ONLY
 
 runner = CliRunner()
 
@@ -60,9 +61,8 @@ def test_a_gpu_that_is_not_there_is_said_and_never_served(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
     path = tmp_path / "graph.yaml"
-    path.write_text(
-        "model: m\nstages:\n  text: {kind: vllm.text, gpus: [0, 3]}\noutputs: {text: text}\n"
-    )
+    stage = "{kind: vllm.text, gpus: [0, 3], engine: {tensor_parallel_size: 2}}"
+    path.write_text(f"model: m\nstages:\n  text: {stage}\noutputs: {{text: text}}\n")
     sentence = "stage text wants GPU 3; this machine has 1"
     assert sentence in plain(runner.invoke(cli.app, ["check", str(path)]).output)
     result = runner.invoke(cli.app, ["serve", str(path)])
@@ -112,6 +112,21 @@ def test_a_text_model_is_a_graph_of_one_stage(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     resolved = cli.resolve(str(tmp_path), None)
     assert [stage.kind for stage in resolved.stages.values()] == ["vllm.text"]
+
+
+def test_a_model_whose_speech_no_graph_has_is_served_as_text_with_a_warning(tmp_path: Path) -> None:
+    config = {"model_type": "qwen2_5_omni", "talker_config": {"hidden_size": 8}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    resolved = cli.resolve(str(tmp_path), None)
+    assert list(resolved.outputs) == ["text"]
+    assert resolved.note == TEXT_ONLY
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that nothing loads
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "omnistage.server.cli", "serve", str(tmp_path)]
+        done = subprocess.run([*command, "--port", port], capture_output=True, text=True)
+    assert done.returncode == 1
+    said = f"WARNING {tmp_path} is served as {TEXT_ONLY}"
+    assert said.replace(" ", "") in plain(done.stderr).replace(" ", "")  # its lines are folded
 
 
 def test_tiny_refuses_a_model_it_cannot_write(tmp_path: Path) -> None:

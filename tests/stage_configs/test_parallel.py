@@ -1,0 +1,157 @@
+"""GPUs and parallel sizes of a stage: what it cannot use is refused where it is written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from omnistage.server import cli
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.kinds import KINDS
+
+TEXT = """\
+model: some/model
+stages:
+  text:
+    kind: vllm.text
+    gpus: {gpus}
+    engine:
+      {engine}
+outputs: {{text: text}}
+"""
+OMNI = """\
+model: some/model
+stages:
+  thinker:
+    kind: qwen3_omni.thinker
+    engine: {max_num_seqs: 4}
+  talker: {kind: qwen3_omni.talker}
+  code2wav:
+    kind: qwen3_omni.code2wav
+    gpus: [0]
+edges:
+  - {from: thinker, to: talker}
+  - {from: talker, to: code2wav}
+outputs: {text: thinker, audio: code2wav}
+"""
+PICTURES = """\
+model: some/model
+stages:
+  dit:
+    kind: diffusers
+    gpus: [0]
+outputs: {image: dit}
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "graph.yaml"
+    path.write_text(text)
+    return path
+
+
+def refusal(folder: Path, text: str) -> str:
+    """What is said of a graph, behind its file's name."""
+    path = written(folder, text)
+    with pytest.raises(GraphError) as caught:
+        load_graph(path)
+    return str(caught.value).removeprefix(f"{path}:")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine", "says"),
+    [
+        ("[0, 1]", "max_num_seqs: 4", "2 GPUs, but its engine uses 1 (no tensor_parallel_size)"),
+        ("[0]", "tensor_parallel_size: 4", "1 GPU, but its engine uses 4 (tensor_parallel_size 4)"),
+        ("[0, 1]", "{tensor_parallel_size: 2, pipeline_parallel_size: 2}", "uses 4"),
+        ("[0, 1, 2]", "{tensor_parallel_size: 3, data_parallel_size: 2}", "uses 6"),
+    ],
+)
+def test_gpus_and_parallel_sizes_must_be_equal(
+    tmp_path: Path, gpus: str, engine: str, says: str
+) -> None:
+    said = refusal(tmp_path, TEXT.format(gpus=gpus, engine=engine))
+    assert said.startswith("5: stages.text.gpus: ")
+    assert says in said
+    assert said.endswith("the two must be equal")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine"),
+    [
+        ("[3]", "max_num_seqs: 4"),
+        ("[0, 1]", "tensor_parallel_size: 2"),
+        ("[0, 1, 2, 3]", "{tensor_parallel_size: 2, pipeline_parallel_size: 2}"),
+        ("[0, 1, 2, 3]", "{tensor_parallel_size: 2, data_parallel_size: 2}"),
+        ("[0, 1]", "{tensor_parallel_size: 2, pipeline_parallel_size: null}"),
+        ("[]", "tensor_parallel_size: 2"),  # on a CPU, or on all GPUs that the server may use
+    ],
+)
+def test_sizes_that_use_all_gpus_are_taken(tmp_path: Path, gpus: str, engine: str) -> None:
+    load_graph(written(tmp_path, TEXT.format(gpus=gpus, engine=engine)))
+
+
+@pytest.mark.parametrize(
+    ("text", "stage", "line"), [(OMNI, "code2wav", 9), (PICTURES, "dit", 5)], ids=["omni", "dit"]
+)
+def test_a_stage_of_one_gpu_refuses_more(tmp_path: Path, text: str, stage: str, line: int) -> None:
+    load_graph(written(tmp_path, text))
+    said = refusal(tmp_path, text.replace("gpus: [0]", "gpus: [0, 1]"))
+    assert said == f"{line}: stages.{stage}.gpus: 2 GPUs; a stage of this kind uses one"
+    more = "gpus: [0]\n    engine: {tensor_parallel_size: 1}"
+    said = refusal(tmp_path, text.replace("gpus: [0]", more))
+    assert said.startswith(f"{line + 1}: stages.{stage}.engine.tensor_parallel_size: a stage of ")
+
+
+def test_a_stage_with_an_edge_refuses_a_second_gpu(tmp_path: Path) -> None:
+    said = refusal(tmp_path, OMNI.replace("max_num_seqs: 4", "tensor_parallel_size: 2"))
+    place = "5: stages.thinker.engine.tensor_parallel_size"
+    assert said == f"{place}: 2 is too many: a stage with an edge uses one GPU"
+    more = OMNI.replace("qwen3_omni.talker}", "qwen3_omni.talker, gpus: [0, 1]}")
+    said = refusal(tmp_path, more)
+    assert said == "6: stages.talker.gpus: 2 GPUs; a stage with an edge uses one"
+    load_graph(written(tmp_path, OMNI.replace("max_num_seqs: 4", "tensor_parallel_size: 1")))
+
+
+def test_a_thinker_without_an_edge_may_use_several(tmp_path: Path) -> None:
+    graph: dict[str, Any] = {
+        "model": "some/model",
+        "stages": {
+            "thinker": {
+                "kind": "qwen3_omni.thinker",
+                "gpus": [0, 1],
+                "engine": {"tensor_parallel_size": 2},
+            }
+        },
+        "outputs": {"text": "thinker"},
+    }
+    load_graph(written(tmp_path, yaml.safe_dump(graph)))
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "data_parallel_size"])
+def test_a_parallel_size_is_at_least_1(tmp_path: Path, name: str) -> None:
+    said = refusal(tmp_path, TEXT.format(gpus="[0]", engine=f"{name}: 0"))
+    assert said.startswith(f"7: stages.text.engine.{name}: 0 is no size")
+
+
+def test_check_and_serve_refuse_and_start_nothing(tmp_path: Path) -> None:
+    path = str(written(tmp_path, PICTURES.replace("[0]", "[0, 1]")))
+    for command in ("check", "serve"):
+        result = CliRunner().invoke(cli.app, [command, path])
+        assert result.exit_code == 1
+        said = f"error: {path}:5: stages.dit.gpus: 2 GPUs; a stage of this kind uses one"
+        assert result.output.strip() == said
+
+
+def test_every_kind_says_whether_several_gpus_may_share_it() -> None:
+    alone = {name for name, kind in KINDS.items() if not kind.is_parallel}
+    assert alone == {"qwen3_omni.code2wav", "diffusers"}
+
+
+def test_a_graph_that_is_not_from_a_file_is_checked_too() -> None:
+    stages = {"dit": {"kind": "diffusers", "gpus": [0, 1]}}
+    with pytest.raises(ValueError, match="uses one"):
+        StageGraph.model_validate({"model": "m", "stages": stages, "outputs": {"image": "dit"}})
