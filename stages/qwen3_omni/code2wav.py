@@ -1,5 +1,6 @@
 """Batches the vocoder's work over requests: codec frames in, int16 samples out, nothing async."""
 
+import logging
 import threading
 import time
 from collections import defaultdict, deque
@@ -14,6 +15,8 @@ import torch
 from omnistage.stages.dtypes import dtype_of
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 
+logger = logging.getLogger(__name__)
+
 FRAME_S = 0.08
 MAX_PIECE_FRAMES = 100  # longer chunks are decoded in pieces: memory stays bounded
 MAX_BATCH_FRAMES = 400  # rows times frames of one batch: beyond it a GPU only waits longer
@@ -26,14 +29,6 @@ Codes = npt.NDArray[np.int32]
 Samples = npt.NDArray[np.int16]
 
 
-class BatchFailed(Exception):
-    """Decoding failed; `request_ids` were in the batch and have lost their state."""
-
-    def __init__(self, request_ids: list[str]) -> None:
-        super().__init__(f"decoding failed for {len(request_ids)} requests")
-        self.request_ids = request_ids
-
-
 class Audio(NamedTuple):
     """The answer to one push."""
 
@@ -41,6 +36,12 @@ class Audio(NamedTuple):
     pcm: Samples
     codes: Codes
     last: bool
+
+
+class Failed(NamedTuple):
+    """A request that could not be decoded even alone; it is forgotten."""
+
+    request_id: str
 
 
 @dataclass(slots=True)
@@ -79,7 +80,7 @@ class Code2Wav:
 
     `step` belongs to one thread; everything else may be called from another one meanwhile. A
     request gets a vocoder slot with its first batch and keeps it to its end; requests beyond the
-    slots wait in the order of `open`.
+    slots wait in the order of `open`. A batch that raises is tried again one request at a time.
     """
 
     def __init__(self, vocoder: StreamingVocoder) -> None:
@@ -177,12 +178,12 @@ class Code2Wav:
 
     # Decoding
 
-    def step(self) -> list[Audio]:
+    def step(self) -> list[Audio | Failed]:
         """Decode the most urgent batch; answers of finished chunks, none only without work."""
         while True:
             with self._lock:
                 self._close_released()
-                answers = self._answer_empty()
+                answers: list[Audio | Failed] = [*self._answer_empty()]
                 batch = [] if answers else self._next_batch()
             if batch:
                 answers = self._decode(batch)
@@ -229,7 +230,18 @@ class Code2Wav:
         num_rows = max(1, MAX_BATCH_FRAMES // streams[0].waiting[0].num_next)
         return sorted(streams, key=deadline_s)[:num_rows]
 
-    def _decode(self, batch: list[Stream]) -> list[Audio]:
+    def _decode(self, batch: list[Stream]) -> list[Audio | Failed]:
+        """Of a batch that raises each request alone: only one that raises then has failed."""
+        answers = self._try(batch)
+        if answers is not None:
+            return answers
+        # The exception is gone, and with it what its frames held of the memory.
+        if len(batch) > 1:
+            return [answer for stream in batch for answer in self._decode([stream])]
+        return self._drop(batch[0])
+
+    def _try(self, batch: list[Stream]) -> list[Audio | Failed] | None:
+        """One decode; None if it raised, and then every stream is where it was."""
         with self._lock:
             # A cancel since the batch was chosen has taken its stream's state.
             batch = [stream for stream in batch if stream.state is not None]
@@ -245,18 +257,32 @@ class Code2Wav:
         try:
             pcm, starts = self._vocoder.decode(states, inputs)
             samples = to_int16(pcm).cpu().numpy()
-        except Exception as error:
-            raise BatchFailed([stream.request_id for stream in batch]) from error
-        answers = []
+        except Exception:
+            names = ", ".join(stream.request_id for stream in batch)
+            logger.exception("decoding %d frames failed for %s", num_frames, names)
+            return None
+        answers: list[Audio | Failed] = []
         with self._lock:
-            for stream, piece, row, start in zip(batch, pieces, samples, starts, strict=True):
+            rows = zip(batch, states, pieces, samples, starts, strict=True)
+            for stream, state, piece, row, start in rows:
+                state.advance(num_frames)
                 piece.pcm.append(row[start:])
                 piece.num_decoded += num_frames
-                if self._streams.get(stream.request_id) is not stream:
-                    continue
-                if piece.num_decoded == len(piece.codes):
+                if self._is_open(stream) and piece.num_decoded == len(piece.codes):
                     answers.append(self._finish_chunk(stream))
         return answers
+
+    def _drop(self, stream: Stream) -> list[Audio | Failed]:
+        with self._lock:
+            if not self._is_open(stream):
+                return []  # cancelled meanwhile
+            del self._streams[stream.request_id]
+            self._release(stream)
+        return [Failed(stream.request_id)]
+
+    def _is_open(self, stream: Stream) -> bool:
+        """Its name may be another stream's by now."""
+        return self._streams.get(stream.request_id) is stream
 
     def _finish_chunk(self, stream: Stream) -> Audio:
         piece = stream.waiting.popleft()

@@ -7,7 +7,7 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.qwen3_omni.code2wav import Audio, BatchFailed, Code2Wav
+from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, Failed
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
@@ -46,7 +46,7 @@ class Code2WavStage:
         try:
             await self._wait(request_id, done)
             if request_id in self._failed:
-                raise RequestError(500, "The vocoder failed; its log says why.")
+                raise RequestError(500, f"Stage {self._ports.name} failed; its log says why.")
         finally:
             self._failed.discard(request_id)
             self._engine.cancel(request_id)
@@ -101,15 +101,20 @@ class Code2WavStage:
         while True:
             await self._work.wait()
             self._work.clear()
-            try:
-                while answers := await self._step():
-                    for answer in answers:
-                        self._send(answer)
-            except BatchFailed as error:  # the next batch may be fine
-                logger.exception("a batch of the vocoder failed")
-                for request_id in error.request_ids:
-                    self._fail(request_id)
-                self._work.set()
+            while answers := await self._step():
+                for answer in answers:
+                    self._answer(answer)
+
+    def _answer(self, answer: Audio | Failed) -> None:
+        """Whatever is wrong with one answer fails its request only."""
+        if isinstance(answer, Failed):
+            self._fail(answer.request_id)
+            return
+        try:
+            self._send(answer)
+        except Exception:
+            logger.exception("sound of request %s could not be sent", answer.request_id)
+            self._fail(answer.request_id)
 
     def _fail(self, request_id: str) -> None:
         self._engine.cancel(request_id)
@@ -118,7 +123,7 @@ class Code2WavStage:
             self._failed.add(request_id)
             done.set()
 
-    async def _step(self) -> list[Audio]:
+    async def _step(self) -> list[Audio | Failed]:
         async with self._stepping:
             return await asyncio.get_running_loop().run_in_executor(None, self._engine.step)
 
@@ -142,7 +147,9 @@ class Code2WavStage:
             done.set()
 
     async def alive(self) -> None:
-        """Waits for the step that runs."""
+        """Waits for the step that runs; raises what has ended the loop, if anything has."""
+        if self._loop_task.done():
+            self._loop_task.result()
         async with self._stepping:
             return
 

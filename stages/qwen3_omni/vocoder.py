@@ -28,10 +28,20 @@ from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 @dataclass(slots=True)
 class VocoderState:
-    """One stream: its place in the state tensors and how far it is."""
+    """One stream: its places in the state tensors and how far it is.
+
+    A decode reads `slot` and writes `next_slot`, and leaves all else to `advance`: one that fails,
+    wherever it does, has changed nothing.
+    """
 
     slot: int
+    next_slot: int
     num_frames: int = 0
+
+    def advance(self, num_frames: int) -> None:
+        """Go on from what the last decode has written."""
+        self.slot, self.next_slot = self.next_slot, self.slot
+        self.num_frames += num_frames
 
 
 class StreamingVocoder:
@@ -68,9 +78,10 @@ class StreamingVocoder:
         if self.num_held_back >= self.samples_per_frame:
             raise ValueError("the vocoder must look less than one frame ahead")
         weights = self._embedding.weight
-        self._rows = weights.new_zeros(num_slots + 1, layout.num_elements)
-        self._positions = torch.zeros(num_slots + 1, dtype=torch.int64, device=self.device)
-        self._graphs = DecodeGraphs(self._decode, spare_slot=num_slots)
+        spare_slot = 2 * num_slots
+        self._rows = weights.new_zeros(spare_slot + 1, layout.num_elements)
+        self._positions = torch.zeros(spare_slot + 1, dtype=torch.int64, device=self.device)
+        self._graphs = DecodeGraphs(self._decode, spare_slot)
         self._free = list(reversed(range(num_slots)))
 
     @classmethod
@@ -96,18 +107,18 @@ class StreamingVocoder:
     @property
     def state_bytes(self) -> int:
         """Memory that one stream's state takes."""
-        return self._rows.shape[1] * self._rows.element_size()
+        return 2 * self._rows.shape[1] * self._rows.element_size()
 
     def open(self) -> VocoderState:
         """A new stream; the caller checks `num_free`."""
         slot = self._free.pop()
         self._rows[slot].zero_()
         self._positions[slot].zero_()
-        return VocoderState(slot)
+        return VocoderState(slot, slot + self.num_slots)
 
     def close(self, state: VocoderState) -> None:
-        """Free the slot of a stream."""
-        self._free.append(state.slot)
+        """Free the slots of a stream."""
+        self._free.append(min(state.slot, state.next_slot))
 
     # Decoding
 
@@ -115,19 +126,18 @@ class StreamingVocoder:
     def decode(
         self, states: Sequence[VocoderState], codes: torch.Tensor
     ) -> tuple[torch.Tensor, list[int]]:
-        """Continue each stream by n frames: codes int64 [B, codebooks, n].
+        """Compute the next n frames of each stream: codes int64 [B, codebooks, n].
 
-        Returns float32 [B, n * samples_per_frame] on the device, and where each row's sound
-        starts: a stream's first chunk has `num_held_back` samples less, the others come late by
-        as much, and a whole utterance ends that much early.
+        The streams stay where they are until `advance`, so that this can be done again. Returns
+        float32 [B, n * samples_per_frame] on the device, and where each row's sound starts: a
+        stream's first chunk has `num_held_back` samples less, the others come late by as much, and
+        a whole utterance ends that much early.
         """
         starts = [0 if state.num_frames else self.num_held_back for state in states]
-        slots = torch.tensor([state.slot for state in states])
+        slots = torch.tensor([(state.slot, state.next_slot) for state in states])
         pcm = self._graphs.decode(slots, codes)
         if pcm is None:
             pcm = self._decode(slots.to(self.device), codes.to(self.device))
-        for state in states:
-            state.num_frames += codes.shape[-1]
         return pcm, starts
 
     @torch.inference_mode()
@@ -138,12 +148,13 @@ class StreamingVocoder:
 
     def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         """Shapes depend on those of the arguments only, and nothing waits for the device."""
-        rows = self._rows[slots]
-        positions = self._positions[slots]
+        source, target = slots.unbind(1)
+        rows = self._rows[source]
+        positions = self._positions[source]
         started = (positions > 0).to(rows.dtype)[:, None, None]
         pcm = self._forward(codes, StreamBatch(rows, positions, started))
-        self._rows[slots] = rows
-        self._positions[slots] = positions + codes.shape[-1]
+        self._rows[target] = rows
+        self._positions[target] = positions + codes.shape[-1]
         return pcm
 
     def _forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:

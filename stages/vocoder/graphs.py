@@ -20,7 +20,10 @@ class DecodeGraph:
 
 
 class DecodeGraphs:
-    """Records `decode(slots, codes)` for some shapes; a spare slot fills missing rows."""
+    """Records `decode(slots, codes)` for some shapes; a spare slot fills missing rows.
+
+    Slots are int64 [B, 2]: where a stream's state is read, and where its next one is written.
+    """
 
     def __init__(self, decode: Decode, spare_slot: int) -> None:
         self._decode = decode
@@ -30,7 +33,7 @@ class DecodeGraphs:
 
     def record(self, codes: torch.Tensor) -> None:
         """Record the shape of these codes [B, codebooks, n], which are on the device."""
-        slots = torch.full((len(codes),), self._spare_slot, device=codes.device)
+        slots = torch.full((len(codes), 2), self._spare_slot, device=codes.device)
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded

@@ -1,6 +1,7 @@
 import threading
+import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.qwen3_omni import code2wav
-from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, to_int16
+from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, Failed, to_int16
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
+from omnistage.stages.vocoder.state import StreamBatch
 
 Codes = npt.NDArray[np.int32]
 
@@ -47,10 +49,18 @@ def assert_same_sound(pcm: npt.NDArray[np.int16], expected: npt.NDArray[np.int16
 
 def run(engine: Code2Wav) -> dict[str, list[Audio]]:
     answers = defaultdict(list)
-    while audios := engine.step():
+    while audios := step(engine):
         for audio in audios:
             answers[audio.request_id].append(audio)
     return answers
+
+
+def step(engine: Code2Wav) -> list[Audio]:
+    """A step in which nothing fails."""
+    answers = engine.step()
+    audios = [answer for answer in answers if isinstance(answer, Audio)]
+    assert len(audios) == len(answers)
+    return audios
 
 
 def join(audios: list[Audio]) -> npt.NDArray[np.int16]:
@@ -64,9 +74,9 @@ def test_chunks_of_one_request(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     answers = []
     for start, end in ((0, 1), (1, 3), (3, 9)):
         engine.push("a", codes[start:end], last=end == 9)
-        (answer,) = engine.step()
+        (answer,) = step(engine)
         answers.append(answer)
-        assert engine.step() == []
+        assert step(engine) == []
     assert [answer.last for answer in answers] == [False, False, True]
     assert np.array_equal(np.concatenate([answer.codes for answer in answers]), codes)
     assert_same_sound(join(answers), whole_decode(vocoder_model, codes))
@@ -94,19 +104,19 @@ def test_first_chunks_overtake_long_ones(vocoder_model: Qwen3OmniMoeCode2Wav) ->
     engine.push("long", random_codes(25), last=False)
     engine.open("first")
     engine.push("first", random_codes(1), last=False)
-    assert [audio.request_id for audio in engine.step()] == ["first"]
-    assert [audio.request_id for audio in engine.step()] == ["long"]
+    assert [audio.request_id for audio in step(engine)] == ["first"]
+    assert [audio.request_id for audio in step(engine)] == ["long"]
 
 
 def test_an_empty_answer(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     engine.push("a", None, last=True)
-    (audio,) = engine.step()
+    (audio,) = step(engine)
     assert audio.last
     assert audio.pcm.shape == (0,)
     assert audio.codes.shape == (0, 4)
-    assert engine.step() == []
+    assert step(engine) == []
     assert engine.num_streams == 0
 
 
@@ -130,7 +140,7 @@ def test_more_requests_than_slots_wait_their_turn(vocoder_model: Qwen3OmniMoeCod
         engine.push(name, codes[name][:1], last=False)
     answers: dict[str, list[Audio]] = {name: [] for name in codes}
     num_steps = 0
-    while audios := engine.step():
+    while audios := step(engine):
         num_steps += 1
         for audio in audios:
             answers[audio.request_id].append(audio)
@@ -150,13 +160,13 @@ def test_cancel_frees_slots_and_leaves_others_alone(vocoder_model: Qwen3OmniMoeC
     for name in codes:
         engine.open(name)
         engine.push(name, codes[name][:3], last=False)
-    first = {audio.request_id: audio for audio in engine.step()}
+    first = {audio.request_id: audio for audio in step(engine)}
     assert set(first) == {"a", "b"}
-    assert engine.step() == []
+    assert step(engine) == []
     engine.cancel("a")
     engine.cancel("a")
     engine.cancel("never opened")
-    (third,) = engine.step()
+    (third,) = step(engine)
     assert third.request_id == "c"
     for name in "bc":
         engine.push(name, codes[name][3:], last=True)
@@ -171,7 +181,7 @@ def test_a_request_id_may_come_again_after_a_cancel(vocoder_model: Qwen3OmniMoeC
     engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     engine.push("a", random_codes(3, seed=1), last=False)
-    engine.step()
+    step(engine)
     engine.cancel("a")
     codes = random_codes(4, seed=2)
     engine.open("a")
@@ -196,7 +206,7 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
     engine.open("a")
     engine.push("a", random_codes(2, seed=1), last=False)
     answers: list[Audio] = []
-    thread = threading.Thread(target=lambda: answers.extend(engine.step()))
+    thread = threading.Thread(target=lambda: answers.extend(step(engine)))
     thread.start()
     assert decoding.wait(10)
     engine.cancel("a")
@@ -207,6 +217,190 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
     thread.join()
     assert [len(audio.codes) for audio in answers] == [3]
     assert_same_sound(join(answers), whole_decode(vocoder_model, codes))
+
+
+# Failures
+
+ERRORS = (torch.OutOfMemoryError("CUDA out of memory (injected)"), RuntimeError("injected"))
+
+
+class FailingVocoder(StreamingVocoder):
+    """Raises for batches that `fails` picks: before a decode, amid it, or when all is written."""
+
+    def __init__(
+        self,
+        model: Qwen3OmniMoeCode2Wav,
+        where: str,
+        error: Exception,
+        fails: Callable[[torch.Tensor], bool],
+    ) -> None:
+        super().__init__(model, num_slots=4)
+        self._where, self._error, self._fails = where, error, fails
+        self._is_failing = False
+        self.num_rows: list[int] = []
+
+    def decode(
+        self, states: Sequence[VocoderState], codes: torch.Tensor
+    ) -> tuple[torch.Tensor, list[int]]:
+        self.num_rows.append(len(codes))
+        self._is_failing = self._fails(codes)
+        self._fail("before")
+        decoded = super().decode(states, codes)
+        self._fail("after")
+        return decoded
+
+    def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        last = self._last
+
+        def failing(hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+            pcm = last(hidden, batch)
+            self._fail("amid")
+            return pcm
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self, "_last", failing)
+            return super()._decode(slots, codes)
+
+    def _fail(self, where: str) -> None:
+        if self._is_failing and where == self._where:
+            raise self._error
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["memory", "runtime"])
+@pytest.mark.parametrize("where", ["before", "amid", "after"])
+def test_only_the_request_that_fails_alone_fails(
+    vocoder_model: Qwen3OmniMoeCode2Wav, where: str, error: Exception
+) -> None:
+    guilty = 31  # a code that only the guilty one has, in its second chunk
+    vocoder = FailingVocoder(
+        vocoder_model, where, error, lambda codes: bool((codes == guilty).any())
+    )
+    engine = Code2Wav(vocoder)
+    codes = {name: random_codes(9, ord(name)) % guilty for name in "abcd"}
+    codes["c"][4] = guilty
+    for name in codes:
+        engine.open(name)
+        for start, end in ((0, 3), (3, 6), (6, 9)):
+            engine.push(name, codes[name][start:end], last=end == 9)
+    answers: dict[str, list[Audio]] = defaultdict(list)
+    failed = []
+    while found := engine.step():
+        for answer in found:
+            if isinstance(answer, Failed):
+                failed.append(answer.request_id)
+            else:
+                answers[answer.request_id].append(answer)
+    assert failed == ["c"]
+    assert vocoder.num_rows == [4, 4, 1, 1, 1, 1, 3]
+    assert len(answers.pop("c")) == 1
+    for name, audios in answers.items():
+        assert [audio.last for audio in audios] == [False, False, True]
+        assert_same_sound(join(audios), whole_decode(vocoder_model, codes[name]))
+    assert engine.num_streams == 0
+    assert engine.step() == []
+    assert vocoder.num_free == 4
+
+
+@pytest.mark.parametrize("where", ["before", "amid", "after"])
+def test_a_batch_too_large_for_the_memory_fails_nobody(
+    vocoder_model: Qwen3OmniMoeCode2Wav, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit as if each had been decoded alone in that step."""
+    codes = {name: random_codes(6, ord(name)) for name in "abc"}
+
+    def decoded(vocoder: StreamingVocoder, num_frames: int) -> dict[str, list[Audio]]:
+        engine = Code2Wav(vocoder)
+        answers = []
+        for name in codes:
+            engine.open(name)
+        for start, end in ((0, 2), (2, 4), (4, 6)):
+            for name in codes:
+                engine.push(name, codes[name][start:end], last=end == 6)
+            monkeypatch.setattr(code2wav, "MAX_BATCH_FRAMES", num_frames if start == 2 else 400)
+            answers.append(run(engine))
+        assert engine.num_streams == 0
+        return {name: [audio for round in answers for audio in round[name]] for name in codes}
+
+    num_tries = iter(range(100))
+
+    def fails(batch: torch.Tensor) -> bool:
+        return next(num_tries) == 1  # the second round's
+
+    failing = FailingVocoder(vocoder_model, where, ERRORS[0], fails)
+    found = decoded(failing, 400)
+    assert failing.num_rows == [3, 3, 1, 1, 1, 3]
+    watched = WatchedVocoder(vocoder_model, num_slots=4)
+    expected = decoded(watched, 2)
+    assert [rows for rows, _ in watched.batches] == [3, 1, 1, 1, 3]
+    for name in codes:
+        assert np.array_equal(join(found[name]), join(expected[name]))
+
+
+def test_samples_that_do_not_reach_the_host_are_decoded_again(
+    vocoder_model: Qwen3OmniMoeCode2Wav, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_calls = iter(range(100))
+
+    def failing(pcm: torch.Tensor) -> torch.Tensor:
+        if next(num_calls) == 1:
+            raise ERRORS[0]
+        return to_int16(pcm)
+
+    monkeypatch.setattr(code2wav, "to_int16", failing)
+    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=2))
+    codes = {name: random_codes(6, ord(name)) for name in "ab"}
+    for name in codes:
+        engine.open(name)
+        engine.push(name, codes[name][:2], last=False)
+        engine.push(name, codes[name][2:], last=True)
+    for name, audios in run(engine).items():
+        assert_same_sound(join(audios), whole_decode(vocoder_model, codes[name]))
+
+
+def test_a_cancel_amid_a_failure_frees_the_slot(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
+    engine: Code2Wav
+
+    def fails(codes: torch.Tensor) -> bool:
+        engine.cancel("a")
+        return len(codes) > 1
+
+    vocoder = FailingVocoder(vocoder_model, "after", ERRORS[1], fails)
+    engine = Code2Wav(vocoder)
+    codes = random_codes(4)
+    for name in "ab":
+        engine.open(name)
+        engine.push(name, codes, last=True)
+    ((name, audios),) = run(engine).items()
+    assert name == "b"
+    assert_same_sound(join(audios), whole_decode(vocoder_model, codes))
+    assert vocoder.num_rows == [2, 1]
+    assert vocoder.num_free == 4
+
+
+def test_what_an_attempt_took_is_free_before_the_next(
+    vocoder_model: Qwen3OmniMoeCode2Wav, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception that lived on would keep every tensor of its frames."""
+    monkeypatch.setattr(code2wav.logger, "disabled", True)  # pytest keeps what is logged
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    class Greedy(StreamingVocoder):
+        def decode(
+            self, states: Sequence[VocoderState], codes: torch.Tensor
+        ) -> tuple[torch.Tensor, list[int]]:
+            assert all(tensor() is None for tensor in held)
+            large = torch.zeros(1000)
+            held.append(weakref.ref(large))
+            if len(codes) > 1:
+                raise torch.OutOfMemoryError("injected")
+            return super().decode(states, codes)
+
+    engine = Code2Wav(Greedy(vocoder_model, num_slots=2))
+    for name in "ab":
+        engine.open(name)
+        engine.push(name, random_codes(2), last=True)
+    assert run(engine).keys() == {"a", "b"}
+    assert len(held) == 3
 
 
 def test_long_chunks_are_decoded_in_pieces(

@@ -30,6 +30,8 @@ def continue_streams(
     vocoder: StreamingVocoder, states: list[VocoderState], codes: torch.Tensor
 ) -> list[torch.Tensor]:
     pcm, starts = vocoder.decode(states, codes)
+    for state in states:
+        state.advance(codes.shape[-1])
     return [row[start:] for row, start in zip(pcm, starts, strict=True)]
 
 
@@ -89,14 +91,31 @@ def test_a_row_does_not_depend_on_its_batch(vocoder_model: Qwen3OmniMoeCode2Wav)
 def test_a_reused_slot_starts_fresh(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     vocoder = StreamingVocoder(vocoder_model, num_slots=1)
     used = vocoder.open()
-    vocoder.decode([used], random_codes(1, 9, seed=1))
+    for part in torch.split(random_codes(1, 9, seed=1), [3, 3, 3], dim=-1):
+        continue_streams(vocoder, [used], part)
+    places = {used.slot, used.next_slot}
     assert vocoder.num_free == 0
     vocoder.close(used)
     codes = random_codes(1, 5, seed=2)
     reused = vocoder.open()
-    assert reused.slot == used.slot
+    assert {reused.slot, reused.next_slot} == places
     (pcm,) = continue_streams(vocoder, [reused], codes)
     assert (pcm - decode_whole(vocoder_model, codes)[0]).abs().max() <= TOLERANCE
+
+
+def test_a_decode_can_be_done_again(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
+    """Whatever a decode wrote, a stream that has not advanced is where it was."""
+    vocoder = StreamingVocoder(vocoder_model, num_slots=3)
+    codes = random_codes(3, 12)
+    states = [vocoder.open() for _ in codes]
+    for part in torch.split(codes, [1, 5, 6], dim=-1):
+        vocoder.decode(states, torch.zeros_like(part))
+        once, starts = vocoder.decode(states, part)
+        again, _ = vocoder.decode(states, part)
+        assert torch.equal(once, again)
+        decoded = continue_streams(vocoder, states, part)
+        for pcm, row, start in zip(decoded, once, starts, strict=True):
+            assert torch.equal(pcm, row[start:])
 
 
 def test_look_ahead_of_a_whole_frame_is_refused() -> None:
