@@ -22,7 +22,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.gpus import gpu_environment
-from omnistage.stage_configs.graph import Edge, StageGraph
+from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.messages.log_bound import bound_logs
 from omnistage.stages.worker.commands import Commands
@@ -296,10 +296,20 @@ def run_stage(name: str, directory: Path) -> None:
     bound_logs()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())
-    spec = graph.stages[name]
-    os.environ.update(gpu_environment(spec.gpus))
-    os.environ.update({key: str(value) for key, value in spec.environment.items()})
+    os.environ.update(stage_environment(graph.stages[name]))
     asyncio.run(_run(graph, name, directory))
+
+
+def stage_environment(spec: StageSpec) -> dict[str, str]:
+    """What a stage's process adds to its environment.
+
+    Triton's cache is named even where it is the default: torch.compile moves an unnamed one at the
+    moment of its first kernel, which a start that finds compiled code reaches at another time than
+    one that does not. Kernels of the first would be compiled again by the second, for 40 s.
+    """
+    triton = os.environ.get("TRITON_CACHE_DIR") or str(Path.home() / ".triton" / "cache")
+    own = {key: str(value) for key, value in spec.environment.items()}
+    return {"TRITON_CACHE_DIR": triton, **gpu_environment(spec.gpus), **own}
 
 
 async def _run(graph: StageGraph, name: str, directory: Path) -> None:

@@ -10,9 +10,9 @@ from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS, Kind
-from omnistage.stages.worker.stage_worker import StageWorker
+from omnistage.stages.worker.stage_worker import StageWorker, stage_environment
 
 
 class Gateway:
@@ -180,3 +180,24 @@ async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gatew
 async def test_a_stage_without_commands_says_so(gateway: Gateway) -> None:
     error = (await answer(gateway, "sleep"))["error"]
     assert (error["status"], error["message"]) == (400, "Stage one takes no commands.")
+
+
+def test_kernels_of_a_first_start_are_found_by_the_second(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Torch.compile moves Triton's cache if nothing names it."""
+    spec = StageSpec.model_validate(
+        {"name": "one", "kind": "vllm.text", "environment": {"A_SHARE": 1}}
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    assert stage_environment(spec) == {
+        "TRITON_CACHE_DIR": str(tmp_path / ".triton" / "cache"),
+        "A_SHARE": "1",
+    }
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
+    assert stage_environment(spec)["TRITON_CACHE_DIR"] == "/elsewhere"
+    own = StageSpec.model_validate(
+        {"name": "one", "kind": "vllm.text", "environment": {"TRITON_CACHE_DIR": "/mine"}}
+    )
+    assert stage_environment(own)["TRITON_CACHE_DIR"] == "/mine"
