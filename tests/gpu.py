@@ -278,6 +278,9 @@ def main() -> None:
     parser.add_argument("--compare-no-mps", action="store_true", help="measure both")
     parser.add_argument("--share", type=float, help="of the thinker: to see this check fail")
     parser.add_argument("--out", type=Path, help="a folder for logs and figures")
+    parser.add_argument(
+        "--model", type=Path, help="keep the model's folder here: the next start is a warm one"
+    )
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -287,13 +290,16 @@ def main() -> None:
 
 def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     """The exit code."""
-    model = folder / "model"
-    if asked.tiny:
+    model = asked.model or folder / "model"
+    if model.exists():
+        say(f"a warm start: {model} is there, and what was compiled for it")
+    elif asked.tiny:
         write_tiny_checkpoint(model, 0)
-        asked.graph = GRAPHS / "qwen3_omni_tiny.yaml"
         (model / "words.txt").write_text("one two three four\n")
     else:
         write_real_size_folder(model)
+    if asked.tiny:
+        asked.graph = GRAPHS / "qwen3_omni_tiny.yaml"
     words = model / "words.txt"
     graph = yaml.safe_load(asked.graph.read_text())
     path = shared_graph(graph, asked.share, folder) if asked.share else asked.graph
