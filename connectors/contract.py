@@ -46,7 +46,10 @@ class Sender(Protocol):
         """Send what can go from the backlogs, one chunk a request in turn; returns what is left."""
 
     def credit(self, request_id: str) -> int:
-        """Chunks that the request may still send before they queue up."""
+        """Chunks that the request may still send before they queue up; 0 while any does.
+
+        A change from 0 makes `fileno` readable, and is seen after `flush`.
+        """
 
     def forget(self, request_id: str) -> None:
         """Drop the request's backlog; it sends nothing more."""

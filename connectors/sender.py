@@ -113,7 +113,7 @@ class RingSender(RingEnd):
                 return 0 if request is not None and request.backlog else UNLIMITED
             if request is None:
                 return self._window
-            return max(0, self._credit(request) - len(request.backlog))
+            return 0 if request.backlog else max(0, self._credit(request))
 
     def forget(self, request_id: str) -> None:
         """Drop the backlog."""

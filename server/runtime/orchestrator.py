@@ -275,7 +275,11 @@ class Orchestrator:
                     del flight.due_at[chunk.kind]
                 if chunk.last or chunk.tensors:
                     flight.count(chunk)
+                given_at = self._now()
                 yield output_of(chunk)
+                held_s = self._now() - given_at  # while we were not asked for more, nor asked
+                for kind in flight.due_at:
+                    flight.due_at[kind] += held_s
 
     async def _next(self, flight: InFlight) -> tuple[StageLink, Chunk] | ApiError:
         """The next item; ApiError once an output is overdue."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
@@ -14,11 +14,12 @@ from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatche
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.request.arguments import STEPS, call_arguments, num_pictures
 from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
-from omnistage.stages.diffusion.request.outputs import Picture, pictures_of, to_uint8
+from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.request.text_tokens import TextTokens
+from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import StagePorts
@@ -50,7 +51,6 @@ class DiffusionStage:
         self._load_options = LoadOptions.of(ports.engine)
         self._control_options = ControlOptions.of(ports.engine)
         self._bound_options = BoundOptions.of(ports.engine)
-        self._running: set[str] = set()
         self._upstream = Upstream(ports) if ports.upstream else None
 
     async def start(self) -> dict[str, Any]:
@@ -92,6 +92,13 @@ class DiffusionStage:
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Make the pictures of one request; each step is told."""
+        told = Told(self._ports, request_id, self._kind)
+        try:
+            await self._serve(request_id, meta, told)
+        finally:
+            told.close()
+
+    async def _serve(self, request_id: str, meta: Mapping[str, Any], told: Told) -> None:
         loop = asyncio.get_running_loop()
         request = meta.get("request", meta)
         body = request["body"]
@@ -109,18 +116,18 @@ class DiffusionStage:
             previews = Previews(pipeline, self._loaded.parts.dit, arguments, body["partial_images"])
             pipeline = previews.pipeline
 
-        def told(running: Any, step: int, time: Any, tensors: Any) -> Any:
-            self._tell(loop, request_id, {"step": step + 1, "steps": num_steps(running)})
+        def on_step(running: Any, step: int, time: Any, tensors: Any) -> Any:
+            steps = {"step": step + 1, "steps": num_steps(running)}
+            loop.call_soon_threadsafe(told.put, steps)
             if previews is not None:
                 made = previews.after_step(running, step, tensors["latents"])
                 for picture in to_uint8(made.images)[:1] if made is not None else ():
-                    self._tell(loop, request_id, {"is_preview": True}, picture)
+                    loop.call_soon_threadsafe(told.put, {"is_preview": True}, picture)
             return tensors
 
         if ON_STEP in arguments_of(pipeline):
-            arguments = {**arguments, ON_STEP: told}
+            arguments = {**arguments, ON_STEP: on_step}
         job = self._control.submit(body, pipeline, **arguments)
-        self._running.add(request_id)
         try:
             result = await awaited(job.result)
         except asyncio.CancelledError:
@@ -128,15 +135,9 @@ class DiffusionStage:
             raise
         except ValueError as error:  # a pipeline's own check of its arguments
             raise RequestError(400, str(error), code="invalid_value") from error
-        finally:
-            self._running.discard(request_id)
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
-        for index, picture in enumerate(pictures):
-            tensors = {"pixels": Tensor.from_numpy(picture)}
-            last = index == len(pictures) - 1
-            told_last = {"index": index, "text_tokens": text_tokens}
-            self._ports.send_output(request_id, self._kind, told_last, tensors, last)
+        await told.finish({"text_tokens": text_tokens}, pictures)
 
     async def _prompt(self, request_id: str, meta: Mapping[str, Any]) -> Mapping[str, Any]:
         """The prompt as arguments: its text, or what the stage upstream made of it."""
@@ -149,22 +150,6 @@ class DiffusionStage:
         """Rows of a prompt's embeddings."""
         if self._upstream is not None:
             self._upstream.take(receiver, chunk)
-
-    def _tell(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        request_id: str,
-        meta: Mapping[str, Any],
-        picture: Picture | None = None,
-    ) -> None:
-        """From the engine's thread; the request may have been cancelled: nobody waits then."""
-        tensors = {} if picture is None else {"pixels": Tensor.from_numpy(picture)}
-
-        def send() -> None:
-            if request_id in self._running:
-                self._ports.send_output(request_id, self._kind, meta, tensors)
-
-        loop.call_soon_threadsafe(send)
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adapters, caches, weights, profiles."""

@@ -72,6 +72,7 @@ class Stream:
     request_id: str
     waiting: deque[Frames] = field(default_factory=deque)
     has_all: bool = False
+    is_held: bool = False
     state: VocoderState | None = None
 
 
@@ -164,6 +165,13 @@ class Code2Wav:
             stream = self._streams.get(request_id)
             return stream is None or not stream.waiting
 
+    def hold(self, request_id: str, is_held: bool) -> None:
+        """Decode nothing of a request until it is held no more. Unknown ones are fine."""
+        with self._lock:
+            stream = self._streams.get(request_id)
+            if stream is not None:
+                stream.is_held = is_held
+
     def cancel(self, request_id: str) -> None:
         """Forget a request; its slot is free at the next step. Unknown ones are fine."""
         with self._lock:
@@ -204,7 +212,7 @@ class Code2Wav:
     def _answer_empty(self) -> list[Audio]:
         """Chunks without frames need no vocoder."""
         answers = []
-        for stream in list(self._streams.values()):
+        for stream in [stream for stream in self._streams.values() if not stream.is_held]:
             while stream.waiting and not len(stream.waiting[0].codes):
                 answers.append(self._finish_chunk(stream))
         return answers
@@ -213,7 +221,7 @@ class Code2Wav:
         """Streams whose next pieces are equally long, the most urgent one among them."""
         by_length: dict[int, list[Stream]] = defaultdict(list)
         for stream in self._streams.values():
-            if not stream.waiting:
+            if not stream.waiting or stream.is_held:
                 continue
             if stream.state is None:
                 if not self._vocoder.num_free:

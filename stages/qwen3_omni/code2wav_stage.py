@@ -27,6 +27,7 @@ class Code2WavStage:
         self._work = asyncio.Event()
         self._watches: dict[str, Watch] = {}
         self._failed: set[str] = set()
+        self._held: dict[str, asyncio.Task[None]] = {}
         self._stepping = asyncio.Lock()
 
     async def start(self) -> dict[str, Any]:
@@ -50,6 +51,9 @@ class Code2WavStage:
         finally:
             self._failed.discard(request_id)
             self._engine.cancel(request_id)
+            held = self._held.pop(request_id, None)
+            if held is not None:
+                held.cancel()
             for known in (
                 self._done,
                 self._wants_codes,
@@ -97,6 +101,11 @@ class Code2WavStage:
             self._ports.send_output(request_id, "audio", {"frames": 0}, last=True)
             done.set()
 
+    def hear(self, request_id: str) -> None:
+        """Upstream waits for its client, and says so: it is not overdue."""
+        if request_id in self._watches:
+            self._watches[request_id].hear()
+
     async def _loop(self) -> None:
         while True:
             await self._work.wait()
@@ -135,6 +144,7 @@ class Code2WavStage:
         receiver = self._from.get(request_id)
         if receiver is not None:
             receiver.grant(request_id)
+            self._watches[request_id].hear()  # what may come has only now been asked for
         self._num_frames[request_id] += len(codes)
         tensors = {"pcm": Tensor.from_numpy(pcm)}
         if len(pcm):
@@ -145,6 +155,16 @@ class Code2WavStage:
         self._ports.send_output(request_id, "audio", meta, tensors, last)
         if last:
             done.set()
+        elif request_id not in self._held and not self._ports.room.is_there(request_id):
+            self._engine.hold(request_id, True)
+            self._held[request_id] = asyncio.create_task(self._hold(request_id))
+
+    async def _hold(self, request_id: str) -> None:
+        """Until the gateway takes more; our upstream has no credit for more meanwhile."""
+        await self._ports.room.of(request_id)
+        del self._held[request_id]
+        self._engine.hold(request_id, False)
+        self._work.set()
 
     async def alive(self) -> None:
         """Waits for the step that runs; raises what has ended the loop, if anything has."""

@@ -105,6 +105,12 @@ class SpokenTokens:
         self._num_sent += len(token_ids)
         self._num_chunks += 1
 
+    def show_life(self) -> None:
+        """Tell the talker's engine and its process that more will come: we wait for our client."""
+        if self._is_open:
+            self._to.feed.send(Chunk(self.request_id, "tokens", self._num_sent))
+            self._to.open.send(Chunk(self.request_id, "waits", last=True))
+
     def finish(self) -> None:
         """The answer is complete; one without text is announced as silent."""
         if not self._is_open:

@@ -194,6 +194,12 @@ class Talker(EngineStage):
         if event is not None:
             event.set()
 
+    def hear(self, request_id: str) -> None:
+        """The thinker waits for its client: so does who waits for us."""
+        if request_id in self._silent:
+            assert self._ports.downstream is not None
+            self._ports.downstream.open.send(Chunk(request_id, "waits", last=True))
+
     @property
     def _default_speaker(self) -> str:
         speakers = self._ids.speakers

@@ -1,8 +1,10 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
+import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -140,17 +142,40 @@ class Thinker(EngineStage):
         if has_turns and self._ports.downstream is not None:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
-            async for chunk in self._chat.stream(request_id, meta["body"]):
-                is_last = not chunk["choices"]  # the usage chunk, always asked for
-                if any(choice.get("token_ids") for choice in chunk["choices"]):
-                    self._ports.mark(request_id, "first_token")
-                if spoken is not None:
-                    spoken.add(chunk)
-                    if is_last:
-                        spoken.finish()
-                self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
+            async with aclosing(self._chat.stream(request_id, meta["body"])) as chunks:
+                async for chunk in chunks:
+                    is_last = not chunk["choices"]  # the usage chunk, always asked for
+                    self._send(request_id, chunk, spoken, is_last)
+                    if not is_last:
+                        await self._room(request_id, spoken)
         finally:
             self._engine.rendered.pop(request_id, None)
+
+    def _send(
+        self,
+        request_id: str,
+        chunk: Mapping[str, Any],
+        spoken: SpokenTokens | None,
+        is_last: bool,
+    ) -> None:
+        if any(choice.get("token_ids") for choice in chunk["choices"]):
+            self._ports.mark(request_id, "first_token")
+        if spoken is not None:
+            spoken.add(chunk)
+            if is_last:
+                spoken.finish()
+        self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
+
+    async def _room(self, request_id: str, spoken: SpokenTokens | None) -> None:
+        """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
+        room = self._ports.room
+        while not room.is_there(request_id):
+            try:
+                async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
+                    await room.of(request_id)
+            except TimeoutError:
+                if spoken is not None:
+                    spoken.show_life()
 
     def _read_out(self, request_id: str, meta: Mapping[str, Any]) -> None:
         assert self._given is not None  # without a talker the gateway refuses to speak

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -65,7 +65,7 @@ class Chat:
         known = getattr(engine.renderer.tokenizer, "chat_template", None)
         self._knows_developer = "developer" in str(template["chat_template"] or known)
 
-    async def stream(self, request_id: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
+    async def stream(self, request_id: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
         """Chunks of one answer, to messages each with its token ids; raises RequestError."""
         self._check_stops(body)
         try:

@@ -1,6 +1,7 @@
 """A stage that is one text model in vLLM, without a bridge."""
 
 from collections.abc import Mapping
+from contextlib import aclosing
 from typing import Any
 
 from omnistage.stages.vllm.chat import Chat
@@ -31,6 +32,9 @@ class TextStage(EngineStage):
 
     async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
-        async for chunk in self._chat.stream(request_id, meta["body"]):
-            last = not chunk["choices"]
-            self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
+        async with aclosing(self._chat.stream(request_id, meta["body"])) as chunks:
+            async for chunk in chunks:
+                last = not chunk["choices"]
+                self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
+                if not last:
+                    await self._ports.room.of(request_id)  # the engine joins what comes meanwhile

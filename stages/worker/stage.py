@@ -9,6 +9,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.room import Room
 
 
 class Stage(Protocol):
@@ -87,6 +88,10 @@ class StagePorts:
     ledger: str = ""  # the file where its engine counts what it holds
     num_chunks_out: int = 0
     marked: dict[str, set[str]] = field(default_factory=dict)  # of requests with a timeline
+    room: Room = field(init=False)  # to be waited for before more is made for a request
+
+    def __post_init__(self) -> None:
+        self.room = Room(self.outputs)
 
     @property
     def hidden_chunk_sizes(self) -> list[int]:

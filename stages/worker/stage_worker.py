@@ -37,6 +37,8 @@ STATUS_INTERVAL_S = 1.0
 ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
 ENGINE_DIED = 70  # our exit code
+# What is said of a request beside its data, and the stage's method that takes it, if it has one.
+FROM_UPSTREAM = {"silent": "silence", "waits": "hear"}
 
 
 class StageWorker:
@@ -112,7 +114,8 @@ class StageWorker:
         for receiver in (self._requests, *self._opens, *self._feeds):
             loop.add_reader(receiver.fileno(), self._drain)
         for sender in self._senders:
-            loop.add_reader(sender.fileno(), sender.flush)
+            flush = self._ports.room.flush if sender is self._outputs else sender.flush
+            loop.add_reader(sender.fileno(), flush)
         self._drain()
         ready = {"seconds": time.monotonic() - started, **meta}
         self._outputs.send(Chunk("", "ready", 0, {}, ready))
@@ -233,11 +236,11 @@ class StageWorker:
             self._cancel(chunk.request_id)
         elif chunk.kind == "command":
             self._commands.take(chunk)
-        elif chunk.kind == "silent":
+        elif chunk.kind in FROM_UPSTREAM:
             self._num_chunks_in += 1
-            silence = getattr(self._stage, "silence", None)
-            if silence is not None and chunk.request_id in self._tasks:
-                asyncio.get_running_loop().call_soon(silence, chunk.request_id)
+            take = getattr(self._stage, FROM_UPSTREAM[chunk.kind], None)
+            if take is not None and chunk.request_id in self._tasks:
+                asyncio.get_running_loop().call_soon(take, chunk.request_id)
         elif chunk.request_id not in self._cancelled:
             self._num_chunks_in += 1
             arrays = {name: tensor.numpy() for name, tensor in chunk.tensors.items()}

@@ -49,6 +49,24 @@ def test_a_chunk_queued_behind_a_last_one_is_not_lost(ends: tuple[Sender, Receiv
     assert sender.flush() == 0
 
 
+def test_there_is_no_credit_while_a_chunk_waits_for_room(tmp_path: Path) -> None:
+    connector = InProcessConnector(tmp_path, arena_mb=1, credit=8)
+    connector.create("windowed")
+    sender, receiver = connector.sender("windowed"), connector.receiver("windowed")
+    for _ in range(2):
+        sender.send(chunk("big", "filler", HALF))
+    assert sender.credit("a") == 8
+    sender.send(chunk("a", "waits", HALF))
+    assert sender.credit("a") == 0
+    assert receiver.receive() is not None
+    assert receiver.receive() is not None
+    assert sender.flush() == 0
+    assert sender.credit("a") == 7
+    sender.close()
+    receiver.close()
+    connector.destroy("windowed")
+
+
 def test_the_bytes_of_meta_count_too(ends: tuple[Sender, Receiver]) -> None:
     sender, _ = ends
     text = Chunk("a", "k", 0, {}, {"text": "x" * 500_000})

@@ -100,8 +100,8 @@ def test_a_receiver_killed_at_any_instruction_stops_no_sender(
         victims.start("receive", generation, 1 + generation * STEP)
         end = victims.end()
         assert end in ("killed", "done")
-        credits.add(sender.credit("a"))
         sender.flush()
+        credits.add(sender.credit("a"))
         sender.send(pattern(generation, 3))
         if end == "done":
             break

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Sender
 from omnistage.stages.diffusion.stage import DiffusionStage
 from omnistage.stages.worker.stage import StagePorts
 
@@ -22,6 +23,10 @@ class Outputs:
         """Keep it."""
         self.chunks[chunk.request_id].append(chunk)
 
+    def credit(self, _: str) -> int:
+        """There is always room."""
+        return 1
+
     def pixels(self, request_id: str) -> npt.NDArray[np.uint8]:
         """All pictures or frames of a request: [n, height, width, 3]."""
         sent = [chunk for chunk in self.chunks[request_id] if "pixels" in chunk.tensors]
@@ -33,5 +38,9 @@ def stage_over(folder: Path, **warm_up: Any) -> tuple[DiffusionStage, Outputs]:
     """A diffusion stage that serves a pipeline's folder, not yet started."""
     outputs = Outputs()
     sender: Any = outputs
-    ports = StagePorts("dit", str(folder), {"warm_up": warm_up, "dtype": "float32"}, {}, sender)
-    return DiffusionStage(ports), outputs
+    return DiffusionStage(ports_over(folder, sender, **warm_up)), outputs
+
+
+def ports_over(folder: Path, sender: Sender, **warm_up: Any) -> StagePorts:
+    """The ports of a diffusion stage that serves a pipeline's folder."""
+    return StagePorts("dit", str(folder), {"warm_up": warm_up, "dtype": "float32"}, {}, sender)

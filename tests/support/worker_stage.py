@@ -23,11 +23,19 @@ class ScriptedStage:
         script = meta["script"]
         if script == "hang":
             await asyncio.Event().wait()
+        if script == "endless":
+            await self._flood(request_id)
         if script == "refuse":
             raise RequestError(400, "no", param="x")
         if script == "fail":
             raise RuntimeError("broken")
         self._ports.send_output(request_id, "text", {"said": script}, last=True)
+
+    async def _flood(self, request_id: str) -> None:
+        while True:
+            await asyncio.sleep(0)  # as an engine's outputs take a while
+            await self._ports.room.of(request_id)
+            self._ports.send_output(request_id, "text", {"said": "x"})
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if command == "hang":

@@ -308,6 +308,21 @@ async def test_a_slow_client_holds_its_own_request_only(
     assert len(thinker.cancelled) == 1
 
 
+async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path: Path) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    graph = StageGraph.model_validate({**OMNI, "deadlines": {"next_chunk_s": 0.2}})
+    async with Orchestrator(graph, tmp_path, stages.launch, shared) as orchestrator:
+        await orchestrator.loaded()
+        request = request_of("endless", "text", "audio")
+        async with aclosing(outputs_of(orchestrator, request)) as slow:
+            for _ in range(2):
+                await anext(slow)
+                await asyncio.sleep(0.5)
+            for _ in range(100):
+                await anext(slow)
+
+
 async def test_many_cancels_leak_no_credit(running: tuple[Orchestrator, FakeGraph]) -> None:
     orchestrator, stages = running
     for _ in range(200):

@@ -14,6 +14,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.qwen3_omni.code2wav import Code2Wav
 from omnistage.stages.qwen3_omni.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
@@ -55,7 +56,7 @@ class Harness:
         await self.stage.start()
         loop = asyncio.get_running_loop()
         loop.add_reader(self.rows.fileno(), self._drain)
-        loop.add_reader(self.outputs.fileno(), self.outputs.flush)
+        loop.add_reader(self.outputs.fileno(), self.ports.room.flush)
         loop.add_reader(self.codes.fileno(), self.codes.flush)
         loop.add_reader(self.gateway.fileno(), self._read)
 
@@ -139,3 +140,91 @@ async def test_the_stage_serves_on_after_a_failure(harness: Harness) -> None:
     await harness.open("next")
     harness.send("next", codes(2), last=True)
     await harness.serving["next"]
+
+
+# A client that does not read
+
+WINDOW = 8
+
+
+async def hold(harness: Harness, name: str, num_chunks: int) -> None:
+    """A request none of whose outputs is read, held with all that it may have made."""
+    harness.unread.add(name)
+    await harness.open(name)
+    for number in range(num_chunks):
+        harness.send(name, codes(1, number), last=number == num_chunks - 1)
+    await until(lambda: len(harness.got[name]) == WINDOW and not harness.codes.credit(name))
+
+
+async def test_a_client_that_reads_nothing_holds_its_own_request_only(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More chunks than may wait in a backlog: none is decoded, none fails."""
+    monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
+    num_chunks = 60
+    harness.unread.add("slow")
+    await harness.open("slow")
+    sent = 0
+
+    async def feed() -> None:
+        """As the talker, which is held while it has no credit."""
+        nonlocal sent
+        while sent < num_chunks:
+            await until(lambda: harness.codes.credit("slow"))
+            harness.send("slow", codes(1, sent), last=sent == num_chunks - 1)
+            sent += 1
+
+    feeding = asyncio.create_task(feed())
+    await until(lambda: len(harness.got["slow"]) == WINDOW and not harness.codes.credit("slow"))
+    for name in ("one", "two"):
+        await harness.open(name)
+        harness.send(name, codes(3), last=True)
+        await harness.serving[name]
+    await asyncio.sleep(0.1)
+    assert len(harness.got["slow"]) == WINDOW
+    assert sent == 2 * WINDOW
+    assert not harness.serving["slow"].done()
+    await harness.stage.alive()
+    harness.unread.clear()
+    harness.gateway.forget("slow")
+    await asyncio.wait_for(asyncio.gather(feeding, harness.serving["slow"]), 30)
+    await until(lambda: harness.got["slow"][-1].last)
+    assert harness.num_samples("slow") == num_chunks * SAMPLES - 555
+    assert harness.ports.room.num_waiting == 0
+
+
+async def test_a_cancel_of_a_held_request_frees_all(harness: Harness) -> None:
+    await hold(harness, "slow", 30)
+    assert harness.ports.room.num_waiting == 1
+    harness.serving["slow"].cancel()
+    await asyncio.gather(harness.serving["slow"], return_exceptions=True)
+    await asyncio.sleep(0)
+    assert harness.ports.room.num_waiting == 0
+    for end in (harness.outputs, harness.codes):
+        end.forget("slow")
+    for receiver in (harness.gateway, harness.rows):
+        receiver.forget("slow")
+    await until(lambda: harness.outputs.num_requests == harness.codes.num_requests == 0)
+
+
+async def test_a_held_request_goes_on_chunk_by_chunk(harness: Harness) -> None:
+    await hold(harness, "slow", 20)
+    for num_read in range(1, 13):
+        harness.gateway.grant("slow")
+        await until(lambda at=WINDOW + num_read: len(harness.got["slow"]) == at)  # type: ignore[misc]
+    await harness.serving["slow"]
+    assert harness.got["slow"][-1].last
+    assert harness.num_samples("slow") == 20 * SAMPLES - 555
+
+
+async def test_a_request_whose_upstream_waits_for_its_client_is_not_overdue(
+    harness: Harness,
+) -> None:
+    harness.ports.deadlines = Deadlines(first_chunk_s=0.3, next_chunk_s=0.3)
+    await harness.open("told", "untold")
+    for _ in range(6):
+        await asyncio.sleep(0.1)
+        harness.stage.hear("told")
+    assert not harness.serving["told"].done()
+    with pytest.raises(RequestError, match="did not come in time"):
+        await harness.serving["untold"]

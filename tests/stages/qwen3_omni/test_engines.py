@@ -1,6 +1,7 @@
 """The bridge on real engines: late inputs, the gate, and the thinker's tap."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest_asyncio
 import torch
 from support.prompts import QUESTIONS, Question, plain
 from support.reference import Reference
+from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -236,6 +238,59 @@ async def test_only_media_positions_leave_and_none_of_a_text_prompt(
     assert positions == sorted(set(positions))
 
 
+NUM_TOKENS = 400
+WINDOW = 8
+
+
+def long_answer() -> dict[str, Any]:
+    """A request for many tokens, the same each time."""
+    sampling = {"temperature": 0, "max_completion_tokens": NUM_TOKENS, "ignore_eos": True}
+    body = {"messages": QUESTIONS[0].messages, **sampling}
+    return {"body": body, "outputs": ["text"], "stage_params": {}}
+
+
+async def test_a_client_that_reads_nothing_holds_its_own_request_only(
+    thinker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine goes on; what it makes is one output that grows, at most to the longest answer."""
+    monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
+    monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
+    thinker.unread = {"unread"}
+    held = asyncio.create_task(thinker.stage.serve("unread", long_answer()))
+    await thinker.stage.serve("read", long_answer())
+    await until(lambda: thinker.got["read"][-1].last)
+    assert len(thinker.token_ids("read")) == NUM_TOKENS
+    assert len(thinker.got["unread"]) == WINDOW
+    assert len(thinker.token_ids("unread")) < NUM_TOKENS / 2
+    assert thinker.ports.room.num_waiting == 1
+    assert not held.done()
+    await thinker.stage.alive()
+    thinker.unread.clear()
+    thinker.outputs.forget("unread")
+    await asyncio.wait_for(held, 60)
+    await until(lambda: thinker.got["unread"][-1].last)
+    assert thinker.token_ids("unread") == thinker.token_ids("read")
+    assert len(thinker.got["unread"]) < 2 * WINDOW
+    assert thinker.num_unfinished == 0
+
+
+async def test_a_cancel_of_a_held_answer_frees_it(
+    thinker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
+    thinker.unread = {"cancelled"}
+    held = asyncio.create_task(thinker.stage.serve("cancelled", long_answer()))
+    await until(lambda: thinker.ports.room.num_waiting == 1, 60)
+    assert thinker.num_unfinished == 1
+    held.cancel()
+    await asyncio.gather(held, return_exceptions=True)
+    await until(lambda: thinker.num_unfinished == 0)
+    assert thinker.ports.room.num_waiting == 0
+    thinker.ports.outputs.forget("cancelled")
+    thinker.outputs.forget("cancelled")
+    await until(lambda: thinker.ports.outputs.num_requests == 0)
+
+
 @torch.no_grad()
 def hidden_states(reference: Reference, question: Question, num_tokens: int) -> torch.Tensor:
     """Of the tapped layer, prompt and every token that was fed back."""
@@ -252,12 +307,43 @@ def hidden_states(reference: Reference, question: Question, num_tokens: int) -> 
 
 
 class ThinkerHarness:
-    """A thinker stage that exports every hidden state."""
+    """A thinker stage that exports every hidden state, and the gateway's end of its channel."""
 
-    def __init__(self, stage: Any, ports: Any, rows: Receiver) -> None:
+    def __init__(self, stage: Any, ports: Any, rows: Receiver, outputs: Receiver) -> None:
         self.stage = stage
         self.ports = ports
         self.rows = rows
+        self.outputs = outputs
+        self.got: dict[str, list[Chunk]] = defaultdict(list)
+        self.unread: set[str] = set()  # requests whose client reads nothing
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ports.outputs.fileno(), ports.room.flush)
+        loop.add_reader(outputs.fileno(), self._read)
+
+    def _read(self) -> None:
+        while (chunk := self.outputs.receive()) is not None:
+            self.got[chunk.request_id].append(chunk)
+            if chunk.request_id not in self.unread:
+                self.outputs.grant(chunk.request_id)
+
+    def token_ids(self, name: str) -> list[int]:
+        """Of the text that has come."""
+        chunks = [chunk.meta["chunk"] for chunk in self.got[name]]
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+        return [token for choice in choices for token in choice.get("token_ids") or ()]
+
+    @property
+    def num_unfinished(self) -> int:
+        """Requests that the engine's front still has."""
+        num: int = self.stage._engine.output_processor.get_num_unfinished_requests()
+        return num
+
+    def close(self) -> None:
+        """Read no more."""
+        loop = asyncio.get_running_loop()
+        for end in (self.ports.outputs, self.outputs):
+            loop.remove_reader(end.fileno())
+        self.outputs.close()
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
@@ -286,8 +372,10 @@ async def thinker(
     )
     stage = Thinker(ports)
     await stage.start()
-    yield ThinkerHarness(stage, ports, rows)
+    harness = ThinkerHarness(stage, ports, rows, connector.receiver("tap.out"))
+    yield harness
     await stage.close()
+    harness.close()
     rows.close()
     for sender in senders:
         sender.close()

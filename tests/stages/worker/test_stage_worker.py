@@ -25,13 +25,15 @@ class Gateway:
         self.requests = connector.sender("gateway.one")
         self.outputs = connector.receiver("one.gateway")
         self.got: list[Chunk] = []
+        self.unread: set[str] = set()  # requests whose client reads nothing
 
     def send(self, request_id: str, kind: str, **meta: Any) -> None:
         self.requests.send(Chunk(request_id, kind, 0, {}, meta, last=kind == "cancel"))
 
     def look(self) -> None:
         while (chunk := self.outputs.receive()) is not None:
-            self.outputs.grant(chunk.request_id)
+            if chunk.request_id not in self.unread:
+                self.outputs.grant(chunk.request_id)
             self.got.append(chunk)
 
     def of(self, request_id: str) -> list[Chunk]:
@@ -127,6 +129,33 @@ async def test_a_failure_is_told_once_and_names_the_stage(
     assert (told.kind, told.last) == ("error", True)
     assert (told.meta["status"], told.meta["stage"]) == (status, "one")
     await until(lambda: is_idle(gateway, 1))
+
+
+WINDOW = 8
+
+
+async def test_a_client_that_reads_nothing_holds_its_own_request_only(gateway: Gateway) -> None:
+    gateway.unread = {"a", "b"}
+    for name in "ab":
+        gateway.send(name, "request", script="endless")
+    await until(lambda: len(gateway.of("a")) == len(gateway.of("b")) == WINDOW)
+    gateway.send("c", "request", script="words")
+    await until(lambda: bool(gateway.of("c")))
+    await asyncio.sleep(0.05)
+    assert len(gateway.of("a")) == len(gateway.of("b")) == WINDOW
+    for num_read in (1, 5, WINDOW):
+        before = len(gateway.of("a"))
+        gateway.outputs.grant("a", num_read)
+        await until(lambda at=before + num_read: len(gateway.of("a")) == at)  # type: ignore[misc]
+    await asyncio.sleep(0.05)
+    assert (len(gateway.of("a")), len(gateway.of("b"))) == (2 * WINDOW + 6, WINDOW)
+    gateway.unread.clear()
+    gateway.outputs.forget("a")
+    await until(lambda: len(gateway.of("a")) > 2000)  # more than a backlog may hold
+    for name in "ab":
+        gateway.send(name, "cancel")
+        gateway.outputs.forget(name)
+    await until(lambda: is_idle(gateway, 3))
 
 
 # Commands

@@ -1,0 +1,130 @@
+"""Steps, previews and pictures for a client that does not read."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.stage_outputs import ports_over
+from support.waiting import until
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.diffusion.checkpoint import write_tiny
+from omnistage.stages.diffusion.request.told import Told
+from omnistage.stages.diffusion.stage import DiffusionStage
+from omnistage.stages.worker.stage import StagePorts
+
+WINDOW = 8
+PICTURE = np.zeros((4, 4, 3), np.uint8)
+SMALL = {"height": 32, "width": 32, "num_frames": 5}
+
+
+class Gateway:
+    """A stage's ports, and the end that reads them only when it is told to."""
+
+    def __init__(self, directory: Path, model: Path) -> None:
+        connector = make_connector("shm", directory, {})
+        connector.create("dit.gateway")
+        self.sender = connector.sender("dit.gateway")
+        self.receiver = connector.receiver("dit.gateway")
+        self.ports: StagePorts = ports_over(model, self.sender, **SMALL)
+        asyncio.get_running_loop().add_reader(self.sender.fileno(), self.ports.room.flush)
+
+    def take(self) -> list[Chunk]:
+        """What has come; nothing is granted."""
+        return list(iter(self.receiver.receive, None))
+
+    async def read(self, request_id: str) -> list[Chunk]:
+        """All of a request to its end, granted as it comes."""
+        found: list[Chunk] = []
+        while not (found and found[-1].last):
+            new = [chunk for chunk in self.take() if chunk.request_id == request_id]
+            self.receiver.grant(request_id, len(new))
+            found += new
+            await asyncio.sleep(0.001)
+        return found
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self.sender.fileno())
+        self.sender.close()
+        self.receiver.close()
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
+    monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
+    gateway = Gateway(tmp_path, tmp_path / "model")
+    yield gateway
+    gateway.close()
+
+
+async def test_steps_that_nobody_reads_replace_each_other_and_previews_stay(
+    gateway: Gateway,
+) -> None:
+    told = Told(gateway.ports, "a", "image")
+    for step in range(1, 3001):
+        told.put({"step": step})
+        if step in (1000, 2000):
+            told.put({"is_preview": True}, PICTURE)
+    assert told.num_waiting == 5
+    other = Told(gateway.ports, "b", "image")
+    other.put({"step": 1})
+    finishing = asyncio.create_task(told.finish({"text_tokens": 2}, [PICTURE] * 40))
+    first = gateway.take()
+    assert [chunk.meta["step"] for chunk in first if chunk.request_id == "a"] == list(range(1, 9))
+    assert [chunk.meta["step"] for chunk in first if chunk.request_id == "b"] == [1]
+    await asyncio.sleep(0.05)
+    assert gateway.take() == []
+    assert not finishing.done()
+    gateway.receiver.grant("a", WINDOW)
+    rest = await gateway.read("a")
+    steps = [chunk.meta.get("step", "preview") for chunk in rest[:5]]
+    assert steps == [1000, "preview", 2000, "preview", 3000]
+    assert [chunk.meta["index"] for chunk in rest[5:]] == list(range(40))
+    await finishing
+    told.close()
+    other.close()
+
+
+async def test_a_cancelled_request_tells_nothing_more(gateway: Gateway) -> None:
+    told = Told(gateway.ports, "a", "image")
+    for step in range(20):
+        told.put({"step": step})
+    await asyncio.sleep(0)
+    assert gateway.ports.room.num_waiting == 1
+    told.close()
+    await until(lambda: gateway.ports.room.num_waiting == 0)
+    told.put({"step": 20})
+    assert len(gateway.take()) == WINDOW
+
+
+async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    """Its frames are more than may wait in a backlog."""
+    torch.set_num_threads(1)
+    write_tiny("wan", tmp_path / "model")
+    stage = DiffusionStage(gateway.ports)
+    await stage.start()
+
+    def ask(name: str, num_frames: int) -> "asyncio.Task[None]":
+        sizes: dict[str, Any] = {**SMALL, "num_frames": num_frames}
+        body = {"prompt": "a cat", **sizes, "num_inference_steps": 2, "guidance_scale": 1.0}
+        return asyncio.create_task(stage.serve(name, {"body": body, "outputs": ["video"]}))
+
+    slow, cancelled = ask("slow", 29), ask("cancelled", 29)
+    await until(lambda: gateway.ports.room.num_waiting == 2, 60)
+    await ask("quick", 1)
+    assert not slow.done()
+    cancelled.cancel()
+    await asyncio.gather(cancelled, return_exceptions=True)
+    assert gateway.ports.room.num_waiting == 1
+    gateway.sender.forget("cancelled")
+    frames = await asyncio.wait_for(gateway.read("slow"), 10)
+    await slow
+    assert [chunk.meta["index"] for chunk in frames if "index" in chunk.meta] == list(range(29))
+    await stage.close()
