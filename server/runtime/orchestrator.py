@@ -18,14 +18,9 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.channels import (
-    Channels,
-    MakeConnector,
-    outputs_address,
-    requests_address,
-)
+from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
-from omnistage.server.runtime.flight import InFlight
+from omnistage.server.runtime.flight import InFlight, Item
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead
 from omnistage.server.runtime.request import Output, Request, output_of
@@ -35,6 +30,23 @@ from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY
 from omnistage.server.runtime.work_check import check_work
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.addresses import outputs_address, requests_address
+from omnistage.stages.messages.to_gateway import (
+    TO_GATEWAY,
+    Alive,
+    Answer,
+    Failed,
+    Mark,
+    OfItself,
+    Ready,
+    Status,
+    ToGateway,
+    output_name,
+)
+from omnistage.stages.messages.to_gateway import (
+    Output as OutputMessage,
+)
+from omnistage.stages.messages.to_stage import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +106,7 @@ class Orchestrator:
     async def _start_stage(self, name: str) -> None:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
-        outputs = gateway.receiver(outputs_address(name))
+        outputs = gateway.receiver(outputs_address(name), TO_GATEWAY)
         link = self._links[name] = StageLink(name, requests, outputs)
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
@@ -125,8 +137,8 @@ class Orchestrator:
             task.cancel()
         await asyncio.gather(*self._keeping, return_exceptions=True)
         self.end_requests()
-        for link in self._links.values():
-            link.tell("", "stop")
+        for name, link in self._links.items():
+            link.tell(name, Stop())
         await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         loop = asyncio.get_running_loop()
         for link in self._links.values():
@@ -268,20 +280,22 @@ class Orchestrator:
                 raise item
             link, chunk = item
             link.grant(request_id)
-            if chunk.kind == "error":
-                raise ApiError.from_stage(chunk.meta)
-            if chunk.kind in flight.due_at:
+            message = chunk.message
+            if isinstance(message, Failed):
+                raise ApiError.from_stage(message)
+            name = output_name(message)
+            if name in flight.due_at:
                 if chunk.last:
-                    del flight.due_at[chunk.kind]
+                    del flight.due_at[name]
                 if chunk.last or chunk.tensors:
                     flight.count(chunk)
                 given_at = self._now()
-                yield output_of(chunk)
+                yield output_of(message, chunk.tensors, chunk.last)
                 held_s = self._now() - given_at  # while we were not asked for more, nor asked
                 for kind in flight.due_at:
                     flight.due_at[kind] += held_s
 
-    async def _next(self, flight: InFlight) -> tuple[StageLink, Chunk] | ApiError:
+    async def _next(self, flight: InFlight) -> Item | ApiError:
         """The next item; ApiError once an output is overdue."""
         while flight.queue.empty():
             kind = min(flight.due_at, key=flight.due_at.__getitem__)
@@ -308,31 +322,41 @@ class Orchestrator:
 
     def _receive(self, link: StageLink) -> None:
         while (chunk := link.outputs.receive()) is not None:
-            if not chunk.request_id:
-                link.grant(chunk.request_id)
-                self._hear(link, chunk)
-                continue
-            if chunk.kind == "answer":
-                self.commander.hear(chunk)
-            flight = self._in_flight.get(chunk.request_id)
-            if flight is None:  # it crossed our cancel
-                link.forget(chunk.request_id)
-                continue
-            if chunk.kind == "timeline":
-                link.grant(chunk.request_id)
-                if flight.request.timeline is not None:
-                    flight.request.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
-                continue
-            if chunk.kind in flight.due_at:
-                now = self._now()
-                flight.due_at[chunk.kind] = now + self.graph.deadlines.next_chunk_s
-                if chunk.tensors or not chunk.last:  # else it is no more than an end
-                    flight.first_at.setdefault(chunk.kind, now)
-            flight.queue.put_nowait((link, chunk))
+            self._receive_chunk(link, chunk)
 
-    def _hear(self, link: StageLink, chunk: Chunk) -> None:
-        link.hear(chunk)
-        if chunk.kind == "ready":
-            logger.info("stage %s ready in %.1f s", link.name, chunk.meta["seconds"])
+    def _receive_chunk(self, link: StageLink, chunk: Chunk[ToGateway]) -> None:
+        message = chunk.message
+        if isinstance(message, Ready | Status | Alive):
+            link.grant(chunk.request_id)
+            self._hear(link, message)
+            return
+        if isinstance(message, Answer):
+            self.commander.hear(chunk.request_id, message)
+        flight = self._in_flight.get(chunk.request_id)
+        if flight is None or isinstance(message, Answer):  # it crossed our cancel
+            link.forget(chunk.request_id)
+        elif isinstance(message, Mark):
+            link.grant(chunk.request_id)
+            if flight.request.timeline is not None:
+                flight.request.timeline.mark(link.name, message.event, message.at_ns)
+        else:
+            if not isinstance(message, Failed):
+                self._postpone(flight, message, chunk)
+            told = Chunk(chunk.request_id, message, chunk.index, chunk.tensors, chunk.last)
+            flight.queue.put_nowait((link, told))
+
+    def _postpone(self, flight: InFlight, message: OutputMessage, chunk: Chunk[ToGateway]) -> None:
+        """An output has come: when the next must be here."""
+        name = output_name(message)
+        if name in flight.due_at:
+            now = self._now()
+            flight.due_at[name] = now + self.graph.deadlines.next_chunk_s
+            if chunk.tensors or not chunk.last:  # else it is no more than an end
+                flight.first_at.setdefault(name, now)
+
+    def _hear(self, link: StageLink, message: OfItself) -> None:
+        link.hear(message)
+        if isinstance(message, Ready):
+            logger.info("stage %s ready in %.1f s", link.name, message.seconds)
             if not self.unready:
                 self._settled.set()

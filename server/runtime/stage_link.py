@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.to_gateway import OfItself, Ready, Status, ToGateway
+from omnistage.stages.messages.to_stage import Cancel, Command, Stop
 
 
 class StageHandle(Protocol):
@@ -48,7 +50,7 @@ class StageLink:
 
     name: str
     requests: Sender
-    outputs: Receiver
+    outputs: Receiver[ToGateway]
     state: StageState = StageState.LOADING
     generation: int = 1
     ended_by: str = ""
@@ -69,22 +71,21 @@ class StageLink:
 
     # Life
 
-    def hear(self, chunk: Chunk) -> None:
-        """Take what the stage says of itself: `ready`, `status`, or that it is `alive`."""
-        if chunk.kind == "ready":
-            self.hear_life()
+    def hear(self, message: OfItself) -> None:
+        """Take what the stage says of itself."""
+        if isinstance(message, Status):
+            self.counters = {name: getattr(message, name) for name in COUNTERS}
+            self.held = message.held
+            self._hear_progress(message.progress)
+            return
+        self.hear_life()
+        if isinstance(message, Ready):
             self.state = StageState.READY
             self.was_ready = True
             self.ready_at = self.alive_at
-            self.speakers = tuple(chunk.meta.get("speakers", ()))
-            self.commands = dict(chunk.meta.get("commands", {}))
-            self.work = WorkBound.of(chunk.meta.get("work", {}))
-        elif chunk.kind == "alive":
-            self.hear_life()
-        else:
-            self.counters = {name: int(chunk.meta[name]) for name in COUNTERS}
-            self.held = dict(chunk.meta["held"])
-            self._hear_progress(chunk.meta.get("progress"))
+            self.speakers = tuple(message.speakers)
+            self.commands = message.commands
+            self.work = message.work
 
     def hear_life(self) -> None:
         """It was alive just now."""
@@ -132,15 +133,10 @@ class StageLink:
 
     # Requests
 
-    def tell(self, request_id: str, kind: str) -> None:
-        """Send a request's last chunk: it only says `kind`."""
+    def tell(self, request_id: str, message: Cancel | Stop | Command) -> None:
+        """Send the last chunk of a request, or the only one."""
         if self.state is not StageState.DEAD:
-            self.requests.send(Chunk(request_id, kind, last=True))
-
-    def order(self, command_id: str, meta: Mapping[str, Any]) -> None:
-        """Send a command."""
-        if self.state is not StageState.DEAD:
-            self.requests.send(Chunk(command_id, "command", meta=meta, last=True))
+            self.requests.send(Chunk(request_id, message, last=True))
 
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""
@@ -155,7 +151,7 @@ class StageLink:
     def finish(self, request_id: str, is_cancelled: bool) -> None:
         """Nothing more is sent for a request: its credit and slots come back."""
         if is_cancelled:
-            self.tell(request_id, "cancel")
+            self.tell(request_id, Cancel())
         elif self.state is not StageState.DEAD:
             self.requests.forget(request_id)
         self.forget(request_id)
