@@ -47,9 +47,10 @@ class Victims:
 
 @pytest.fixture
 def victims(run_directory: Path) -> Iterator[Victims]:
-    command = [sys.executable, victim.__file__, str(run_directory)]
+    command = [sys.executable, "-m", "support.victim", str(run_directory)]
     with subprocess.Popen(
         command,
+        cwd=Path(victim.__file__).parent.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
