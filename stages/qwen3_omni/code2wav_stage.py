@@ -72,7 +72,7 @@ class Code2WavStage:
                     await done.wait()
             except TimeoutError:
                 if not self._engine.is_idle(request_id):
-                    watch.hear()  # it waits for us
+                    watch.restart()  # it waits for us
                 elif watch.is_overdue:
                     raise overdue(self._ports.source, self._ports.name) from None
 
@@ -90,7 +90,7 @@ class Code2WavStage:
         codes = chunk.tensors["codes"].numpy() if "codes" in chunk.tensors else None
         self._ports.mark(chunk.request_id, "first_frames")
         self._from[chunk.request_id] = receiver
-        self._watches[chunk.request_id].hear()
+        self._watches[chunk.request_id].restart()
         self._engine.push(chunk.request_id, codes, chunk.last)
         self._work.set()
 
@@ -104,7 +104,7 @@ class Code2WavStage:
     def upstream_waits(self, request_id: str) -> None:
         """Upstream waits for its client: it is not overdue."""
         if request_id in self._watches:
-            self._watches[request_id].hear()
+            self._watches[request_id].restart()
 
     async def _loop(self) -> None:
         while True:
@@ -144,7 +144,7 @@ class Code2WavStage:
         receiver = self._from.get(request_id)
         if receiver is not None:
             receiver.grant(request_id)
-            self._watches[request_id].hear()  # what may come has only now been asked for
+            self._watches[request_id].restart()  # what may come has only now been asked for
         self._num_frames[request_id] += len(codes)
         tensors = {"pcm": Tensor.from_numpy(pcm)}
         if len(pcm):
@@ -155,13 +155,13 @@ class Code2WavStage:
         self._ports.send_output(request_id, sound, tensors, last)
         if last:
             done.set()
-        elif request_id not in self._held and not self._ports.room.is_there(request_id):
+        elif request_id not in self._held and not self._ports.room.is_free(request_id):
             self._engine.hold(request_id, True)
             self._held[request_id] = asyncio.create_task(self._hold(request_id))
 
     async def _hold(self, request_id: str) -> None:
         """Until the gateway takes more; our upstream has no credit for more meanwhile."""
-        await self._ports.room.of(request_id)
+        await self._ports.room.wait(request_id)
         del self._held[request_id]
         self._engine.hold(request_id, False)
         self._work.set()

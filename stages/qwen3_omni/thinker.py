@@ -172,10 +172,10 @@ class Thinker(EngineStage):
     async def _room(self, request_id: str, spoken: SpokenTokens | None) -> None:
         """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
         room = self._ports.room
-        while not room.is_there(request_id):
+        while not room.is_free(request_id):
             try:
                 async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
-                    await room.of(request_id)
+                    await room.wait(request_id)
             except TimeoutError:
                 if spoken is not None:
                     spoken.show_life()

@@ -143,7 +143,7 @@ class Exporter(BlockedQuery):
 
     def _send(self, row: int, last: bool) -> None:
         stream = self._streams[row]
-        positions, values = self._waiting.take(row)
+        positions, values = self._waiting.drain(row)
         index = 0
         tensors = {}
         if len(positions):

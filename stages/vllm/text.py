@@ -37,4 +37,4 @@ class TextStage(EngineStage):
                 last = not chunk["choices"]
                 self._ports.send_output(request_id, TextDelta(chunk), last=last)
                 if not last:
-                    await self._ports.room.of(request_id)  # the engine joins what comes meanwhile
+                    await self._ports.room.wait(request_id)  # the engine joins what comes meanwhile

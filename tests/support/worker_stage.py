@@ -35,7 +35,7 @@ class ScriptedStage:
     async def _flood(self, request_id: str) -> None:
         while True:
             await asyncio.sleep(0)  # as an engine's outputs take a while
-            await self._ports.room.of(request_id)
+            await self._ports.room.wait(request_id)
             self._ports.send_output(request_id, TextDelta({"said": "x"}))
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -90,7 +90,7 @@ class Upstream:
         if waiting is not None:
             embeds, watch, has_come = waiting
             embeds.add(chunk)
-            watch.hear()
+            watch.restart()
             has_come.set()
 
     def _count(self) -> None:

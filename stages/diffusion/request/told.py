@@ -37,7 +37,7 @@ class Told:
     def _put(self, message: Step | Picture, pixels: outputs.Picture | None = None) -> None:
         if self._is_over:
             return  # the request was cancelled: nobody waits
-        if not self._waiting and self._ports.room.is_there(self._request_id):
+        if not self._waiting and self._ports.room.is_free(self._request_id):
             self._send(message, pixels)
             return
         if pixels is None and self._waiting and self._waiting[-1][1] is None:
@@ -48,7 +48,7 @@ class Told:
 
     async def _send_waiting(self) -> None:
         while self._waiting:
-            await self._ports.room.of(self._request_id)
+            await self._ports.room.wait(self._request_id)
             self._send(*self._waiting.popleft())
 
     async def finish(self, pictures: list[outputs.Picture], text_tokens: int) -> None:
@@ -56,7 +56,7 @@ class Told:
         if self._sending is not None:
             await self._sending
         for index, pixels in enumerate(pictures):
-            await self._ports.room.of(self._request_id)
+            await self._ports.room.wait(self._request_id)
             message = Picture(self._kind, index, text_tokens=text_tokens)
             self._send(message, pixels, last=index == len(pictures) - 1)
 

@@ -36,7 +36,7 @@ class Gateway:
         self.ports: StagePorts = ports_over(model, self.sender, **SMALL)
         asyncio.get_running_loop().add_reader(self.sender.fileno(), self.ports.room.flush)
 
-    def take(self) -> list[Chunk[ToGateway]]:
+    def receive(self) -> list[Chunk[ToGateway]]:
         """What has come; nothing is granted."""
         return list(iter(self.receiver.receive, None))
 
@@ -44,7 +44,7 @@ class Gateway:
         """All of a request to its end, granted as it comes."""
         found: list[Chunk[ToGateway]] = []
         while not (found and found[-1].last):
-            new = [chunk for chunk in self.take() if chunk.request_id == request_id]
+            new = [chunk for chunk in self.receive() if chunk.request_id == request_id]
             self.receiver.grant(request_id, len(new))
             found += new
             await asyncio.sleep(0.001)
@@ -89,11 +89,11 @@ async def test_steps_that_nobody_reads_replace_each_other_and_previews_stay(
     other = Told(gateway.ports, "b", "image")
     other.step(1, 3000)
     finishing = asyncio.create_task(told.finish([PICTURE] * 40, 2))
-    first = gateway.take()
+    first = gateway.receive()
     assert steps_of(chunk for chunk in first if chunk.request_id == "a") == list(range(1, 9))
     assert steps_of(chunk for chunk in first if chunk.request_id == "b") == [1]
     await asyncio.sleep(0.05)
-    assert gateway.take() == []
+    assert gateway.receive() == []
     assert not finishing.done()
     gateway.receiver.grant("a", WINDOW)
     rest = await gateway.read("a")
@@ -113,7 +113,7 @@ async def test_a_cancelled_request_tells_nothing_more(gateway: Gateway) -> None:
     told.close()
     await until(lambda: gateway.ports.room.num_waiting == 0)
     told.step(20, 20)
-    assert len(gateway.take()) == WINDOW
+    assert len(gateway.receive()) == WINDOW
 
 
 async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
