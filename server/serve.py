@@ -13,8 +13,9 @@ from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.http.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
+from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import configure_logging, show_loading
-from omnistage.server.runtime.orchestrator import Orchestrator, StageDied
+from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
@@ -108,7 +109,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     async with orchestrator:
-        loading = asyncio.create_task(show_loading(orchestrator, console))
+        loading = asyncio.create_task(show_loading(orchestrator.fleet, console))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             await asyncio.wait({loading, serving}, return_when=asyncio.FIRST_COMPLETED)

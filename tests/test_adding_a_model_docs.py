@@ -59,7 +59,7 @@ async def test_the_example_serves(run_directory: Path, monkeypatch: pytest.Monke
         return WorkerTask(graph, name, directory)
 
     async with Orchestrator(graph, directory, launch, make_connector) as orchestrator:
-        await orchestrator.loaded()
+        await orchestrator.fleet.loaded()
         body = {"messages": [{"role": "user", "content": "Once more please"}]}
         chunks, completion = TextChunks(AnswerHead("a", "echo")), Completion()
         async for output in outputs_of(orchestrator, Request("a", ("text",), body)):

@@ -122,7 +122,7 @@ def admin_routes(orchestrator: Orchestrator) -> APIRouter:
 
     @reading.get("/sleeping", response_model=None)
     async def sleeping() -> Answer:
-        return asleep(list(orchestrator.stages.values()))
+        return asleep(list(orchestrator.fleet.stages.values()))
 
     @reading.get("/lora", response_model=None)
     async def loras() -> Answer:
@@ -146,7 +146,7 @@ class Admin:
     async def tell(self, command: str, asked: OfStages) -> Answer:
         """Tell the stages that are meant, and those that take it if none is."""
         links = self._named(asked) or self._takers(command)
-        send = self._orchestrator.commander.send
+        send = self._orchestrator.fleet.commander.send
         told = (send(link, command, asked.arguments) for link in links)
         answers = await asyncio.gather(*told, return_exceptions=True)
         for answer in answers:
@@ -156,12 +156,12 @@ class Admin:
 
     async def quietly(self, command: str, asked: OfStages) -> Answer:
         """Tell the stages that are meant, all of the graph if none is, without requests in them."""
-        links = self._named(asked) or list(self._orchestrator.stages.values())
+        links = self._named(asked) or list(self._orchestrator.fleet.stages.values())
         await self._quiet.run(links, command, asked.arguments)
         return asleep(links)
 
     def _named(self, asked: OfStages) -> list[StageLink]:
-        known = self._orchestrator.stages
+        known = self._orchestrator.fleet.stages
         for index, name in enumerate(asked.stages or ()):
             if name not in known:
                 allowed = ", ".join(known)
@@ -170,7 +170,7 @@ class Admin:
 
     def _takers(self, command: str) -> list[StageLink]:
         """The stages that take a command; ApiError, with a reason of one of them, if none does."""
-        links = self._orchestrator.stages.values()
+        links = self._orchestrator.fleet.stages.values()
         takers = [link for link in links if not link.commands.get(command, "no")]
         if not takers:
             refusing = [link for link in links if command in link.commands]

@@ -80,7 +80,7 @@ class ChatCompletions:
 
     def _answer(self, chat: ChatRequest) -> Answer:
         graph = self._orchestrator.graph
-        request = Admission(graph, self._orchestrator.speakers, self._history).request(chat)
+        request = Admission(graph, self._orchestrator.fleet.voices, self._history).request(chat)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format

@@ -22,18 +22,20 @@ def health_routes(orchestrator: Orchestrator) -> APIRouter:
         "/health", **described("Tell what each stage does", Health, also_at={503: STAGE_LOST})
     )
     async def health(response: Response) -> Mapping[str, Any]:
-        if orchestrator.is_broken:
+        if orchestrator.fleet.is_broken:
             response.status_code = 503
-        return {"stages": orchestrator.health}
+        return {"stages": orchestrator.fleet.health}
 
     @router.get(
         "/ready", **described("Ask whether every stage can serve", Readiness, errors=(503,))
     )
     async def ready() -> Mapping[str, Any]:
-        if orchestrator.unready:
-            stages = ", ".join(f"{name} ({state})" for name, state in orchestrator.unready.items())
+        if orchestrator.fleet.unready:
+            stages = ", ".join(
+                f"{name} ({state})" for name, state in orchestrator.fleet.unready.items()
+            )
             raise unavailable(f"Not ready: {stages}.", code="not_ready")
-        asleep = [link.name for link in orchestrator.stages.values() if link.is_closed]
+        asleep = [link.name for link in orchestrator.fleet.stages.values() if link.is_closed]
         if asleep:
             raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", code="not_ready")
         return {"ready": True}

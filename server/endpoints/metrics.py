@@ -107,7 +107,7 @@ class Present(Collector):
         nans = CounterMetricFamily(name, "Steps with a NaN among the logits.", labels=labels)
         name = "omnistage_stage_restarts"
         restarts = CounterMetricFamily(name, "How often it was started again.", labels=labels)
-        for stage, link in self._orchestrator.stages.items():
+        for stage, link in self._orchestrator.fleet.stages.items():
             up.add_metric([stage], link.state is StageState.READY)
             tasks.add_metric([stage], link.counters["running"])
             seats.add_metric([stage], link.counters["waiting"])

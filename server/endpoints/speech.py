@@ -99,7 +99,7 @@ class Speech:
             id=f"speech-{uuid4().hex}",
             outputs=OUTPUTS,
             body={"input": asked.input, "instructions": asked.instructions or ""},
-            speaker=known_speaker(asked.voice, self.orchestrator.speakers, "voice"),
+            speaker=known_speaker(asked.voice, self.orchestrator.fleet.voices, "voice"),
             stage_params=checked_stage_params(asked.stage_params or {}, graph, path),
             seed=asked.seed,
         )

@@ -18,8 +18,8 @@ def voice_routes(orchestrator: Orchestrator) -> APIRouter:
 
     @router.get("/v1/audio/voices", **described("List the voices", Lists, errors=(503,)))
     async def voices(format: Literal["vllm"] | None = None) -> Mapping[str, Sequence[Any]]:
-        names = orchestrator.speakers
-        if not names and "audio" in orchestrator.graph.outputs and orchestrator.unready:
+        names = orchestrator.fleet.voices
+        if not names and "audio" in orchestrator.graph.outputs and orchestrator.fleet.unready:
             message = "The voices are not known yet: stages are still loading."
             raise unavailable(message, code="loading")
         cards = [{"id": name, "name": name} for name in names]

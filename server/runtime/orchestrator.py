@@ -2,35 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.channels import (
-    Channels,
-    MakeConnector,
-    outputs_address,
-    requests_address,
-)
-from omnistage.server.runtime.command import Commander
+from omnistage.server.runtime.channels import MakeConnector
+from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flight import InFlight
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.runtime.readiness import check_open, dead
+from omnistage.server.runtime.readiness import dead
 from omnistage.server.runtime.request import Output, Request, output_of
-from omnistage.server.runtime.stage_link import StageLauncher, StageLink, StageState
-from omnistage.server.runtime.supervisor import Supervisor
+from omnistage.server.runtime.stage_link import StageLauncher, StageLink
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY
 from omnistage.server.runtime.work_check import check_work
@@ -40,10 +27,6 @@ logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 1000
 RETRY_OVERLOAD_S = 1
-
-
-class StageDied(Exception):
-    """A stage ended before the graph was ready."""
 
 
 class Orchestrator:
@@ -58,24 +41,18 @@ class Orchestrator:
         max_requests: int = MAX_REQUESTS,
     ) -> None:
         self.graph = graph
-        self._directory = directory
-        self._launch = launch
-        self._channels = Channels(graph, directory, make_connector)
+        self.fleet = Fleet(graph, directory, launch, make_connector)
+        self.fleet.listen(self._receive, self._on_death)
         self._max_requests = max_requests
         self._tickets: set[Ticket] = set()
-        self._links: dict[str, StageLink] = {}
         self._in_flight: dict[str, InFlight] = {}
         self._watchers: list[Callable[[InFlight], None]] = []
-        self._supervisors: list[Supervisor] = []
-        self._keeping: list[asyncio.Task[None]] = []
-        self._settled = asyncio.Event()
-        self.commander = Commander(graph.deadlines.command_s)
 
     # Life
 
     async def __aenter__(self) -> Self:
         try:
-            await self._start()
+            await self.fleet.start()
         except BaseException:
             await self._close()
             raise
@@ -84,97 +61,17 @@ class Orchestrator:
     async def __aexit__(self, *_: object) -> None:
         await self._close()
 
-    async def _start(self) -> None:
-        """Start every stage at once; they load while we already listen."""
-        self._channels.create()
-        (self._directory / "graph.json").write_text(self.graph.model_dump_json())
-        for name in self.graph.stages:
-            await self._start_stage(name)
-
-    async def _start_stage(self, name: str) -> None:
-        gateway = self._channels.gateway
-        requests = gateway.sender(requests_address(name))
-        outputs = gateway.receiver(outputs_address(name))
-        link = self._links[name] = StageLink(name, requests, outputs)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(outputs.fileno(), self._receive, link)
-        loop.add_reader(requests.fileno(), requests.flush)
-        supervisor = Supervisor(
-            link,
-            self._launch,
-            self._directory,
-            self.graph.deadlines,
-            self._on_death,
-            self._channels.renew,
-        )
-        await supervisor.start()
-        self._supervisors.append(supervisor)
-        self._keeping.append(asyncio.create_task(supervisor.keep()))
+    async def _close(self) -> None:
+        await self.fleet.stop_restarts()
+        self.end_requests()
+        await self.fleet.close()
 
     def _on_death(self, link: StageLink) -> None:
-        self._receive(link)  # what it completed before it died
-        if not link.was_ready:
-            self._settled.set()
         for flight in self._in_flight.values():
             if link in flight.path:
                 flight.fail(dead(link))
-        self.commander.fail(link, dead(link))
-
-    async def _close(self) -> None:
-        for task in self._keeping:
-            task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
-        self.end_requests()
-        for link in self._links.values():
-            link.tell("", "stop")
-        await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
-        loop = asyncio.get_running_loop()
-        for link in self._links.values():
-            loop.remove_reader(link.outputs.fileno())
-            loop.remove_reader(link.requests.fileno())
-            link.state = StageState.DEAD
-            link.requests.close()
-            link.outputs.close()
-        self._channels.destroy()
-        logger.info("all stages have ended")
 
     # State
-
-    async def loaded(self) -> None:
-        """Every stage is ready; StageDied if one ended first."""
-        await self._settled.wait()
-        for link in self._links.values():
-            if link.state is StageState.DEAD:
-                raise StageDied(f"stage {link.name} ended while it loaded: {link.ended_by}")
-
-    @property
-    def unready(self) -> Mapping[str, StageState]:
-        """The stages that cannot serve, and why."""
-        return {
-            link.name: link.state
-            for link in self._links.values()
-            if link.state is not StageState.READY
-        }
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a stage has ended and is not started again."""
-        return any(link.is_lost for link in self._links.values())
-
-    @property
-    def health(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each stage last said of itself."""
-        return {name: link.health for name, link in self._links.items()}
-
-    @property
-    def speakers(self) -> Sequence[str]:
-        """The voices that the graph's stages know."""
-        return sorted({name for link in self._links.values() for name in link.speakers})
-
-    @property
-    def stages(self) -> Mapping[str, StageLink]:
-        """Every stage as it is now."""
-        return self._links
 
     @property
     def num_running(self) -> int:
@@ -198,9 +95,9 @@ class Orchestrator:
             if any(link in links for link in flight.path):
                 await flight.ended.wait()
 
-    def admit(self, outputs: Iterable[str]) -> Ticket:
+    def admit(self, outputs: Collection[str]) -> Ticket:
         """A place for a request for these outputs; ApiError if it cannot be taken now."""
-        self._open_path(outputs)
+        self.fleet.open_path(outputs)
         if len(self._tickets) >= self._max_requests:
             raise ApiError(
                 503,
@@ -212,23 +109,15 @@ class Orchestrator:
         self._tickets.add(ticket)
         return ticket
 
-    def _open_path(self, outputs: Iterable[str]) -> Sequence[StageLink]:
-        """The stages on the way to these outputs; ApiError if one takes no requests now."""
-        path = [self._links[name] for name in self.graph.path(set(outputs))]
-        for link in path:
-            check_open(link)
-        return path
-
     def end_requests(self) -> None:
         """Fail every request and command in flight: the server is about to end."""
         stopping = ApiError(503, "The server is shutting down.", code="stopping")
         for flight in self._in_flight.values():
             flight.queue.put_nowait(stopping)
-        for link in self._links.values():
-            self.commander.fail(link, stopping)
+        self.fleet.fail_commands(stopping)
 
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
-        path = self._open_path(request.outputs)
+        path = self.fleet.open_path(request.outputs)
         check_work(request, path)
         now = self._now()
         due_at = dict.fromkeys(request.outputs, now + self.graph.deadlines.first_chunk_s)
@@ -254,7 +143,7 @@ class Orchestrator:
         if request.timeline is not None:
             request.timeline.mark(GATEWAY, "sent")
         try:
-            self._links[self.graph.entry].requests.send(request.to_chunk())
+            self.fleet.entry.requests.send(request.to_chunk())
         except ChunkTooLarge as error:
             message = f"The request is too large: {error}"
             raise ApiError(413, message, code="request_too_large") from error
@@ -306,33 +195,19 @@ class Orchestrator:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _receive(self, link: StageLink) -> None:
-        while (chunk := link.outputs.receive()) is not None:
-            if not chunk.request_id:
-                link.grant(chunk.request_id)
-                self._hear(link, chunk)
-                continue
-            if chunk.kind == "answer":
-                self.commander.hear(chunk)
-            flight = self._in_flight.get(chunk.request_id)
-            if flight is None:  # it crossed our cancel
-                link.forget(chunk.request_id)
-                continue
-            if chunk.kind == "timeline":
-                link.grant(chunk.request_id)
-                if flight.request.timeline is not None:
-                    flight.request.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
-                continue
-            if chunk.kind in flight.due_at:
-                now = self._now()
-                flight.due_at[chunk.kind] = now + self.graph.deadlines.next_chunk_s
-                if chunk.tensors or not chunk.last:  # else it is no more than an end
-                    flight.first_at.setdefault(chunk.kind, now)
-            flight.queue.put_nowait((link, chunk))
-
-    def _hear(self, link: StageLink, chunk: Chunk) -> None:
-        link.hear(chunk)
-        if chunk.kind == "ready":
-            logger.info("stage %s ready in %.1f s", link.name, chunk.meta["seconds"])
-            if not self.unready:
-                self._settled.set()
+    def _receive(self, link: StageLink, chunk: Chunk) -> None:
+        flight = self._in_flight.get(chunk.request_id)
+        if flight is None:  # it crossed our cancel
+            link.forget(chunk.request_id)
+            return
+        if chunk.kind == "timeline":
+            link.grant(chunk.request_id)
+            if flight.request.timeline is not None:
+                flight.request.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
+            return
+        if chunk.kind in flight.due_at:
+            now = self._now()
+            flight.due_at[chunk.kind] = now + self.graph.deadlines.next_chunk_s
+            if chunk.tensors or not chunk.last:  # else it is no more than an end
+                flight.first_at.setdefault(chunk.kind, now)
+        flight.queue.put_nowait((link, chunk))

@@ -53,5 +53,5 @@ class Quiet:
             raise ApiError(503, message, code="busy") from None
 
     async def _tell(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
-        result = await self._orchestrator.commander.send(link, command, arguments)
+        result = await self._orchestrator.fleet.commander.send(link, command, arguments)
         link.asleep = tuple(result["asleep"])

@@ -113,7 +113,7 @@ async def test_who_was_admitted_is_answered_whole_whoever_comes_before_it_runs(
     stages = FakeGraph(shared.connector)
     parsed = StageGraph.model_validate(graph)
     async with Orchestrator(parsed, tmp_path, stages.launch, shared, 1) as orchestrator:
-        await orchestrator.loaded()
+        await orchestrator.fleet.loaded()
         with http_request() as first:
             answer = await ask(orchestrator, first)
             with http_request() as second, pytest.raises(ApiError) as refused:

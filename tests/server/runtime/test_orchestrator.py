@@ -25,7 +25,8 @@ from support.gateway import (
 from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.orchestrator import Orchestrator, StageDied
+from omnistage.server.runtime.fleet import StageDied
+from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.stage_configs.graph import StageGraph
 
@@ -265,7 +266,7 @@ async def running(tmp_path: Path) -> AsyncIterator[tuple[Orchestrator, FakeGraph
     stages = FakeGraph(shared.connector)
     graph = StageGraph.model_validate(OMNI)
     async with Orchestrator(graph, tmp_path, stages.launch, shared) as orchestrator:
-        await orchestrator.loaded()
+        await orchestrator.fleet.loaded()
         yield orchestrator, stages
 
 
@@ -313,7 +314,7 @@ async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path
     stages = FakeGraph(shared.connector)
     graph = StageGraph.model_validate({**OMNI, "deadlines": {"next_chunk_s": 0.2}})
     async with Orchestrator(graph, tmp_path, stages.launch, shared) as orchestrator:
-        await orchestrator.loaded()
+        await orchestrator.fleet.loaded()
         request = request_of("endless", "text", "audio")
         async with aclosing(outputs_of(orchestrator, request)) as slow:
             for _ in range(2):
@@ -342,6 +343,6 @@ async def test_a_stage_that_dies_while_loading_is_told(tmp_path: Path) -> None:
     async with Orchestrator(graph, tmp_path, stages.launch, shared) as orchestrator:
         stages.stages["talker"].die("exit code 3")
         with pytest.raises(StageDied, match=r"talker.*exit code 3"):
-            await orchestrator.loaded()
+            await orchestrator.fleet.loaded()
         with pytest.raises(ApiError):
             await anext(outputs_of(orchestrator, request_of("words", "text", "audio")))

@@ -48,7 +48,7 @@ async def test_a_request_that_is_prepared_has_its_place(tmp_path: Path) -> None:
     stages = FakeGraph(shared.connector)
     graph = StageGraph.model_validate(OMNI)
     async with Orchestrator(graph, tmp_path, stages.launch, shared, 1) as orchestrator:
-        await orchestrator.loaded()
+        await orchestrator.fleet.loaded()
         with orchestrator.admit(["text"]), pytest.raises(ApiError) as caught:
             orchestrator.admit(["text"])
         assert caught.value.code == "server_overloaded"
