@@ -13,7 +13,7 @@ from support.gateway import outputs_of
 from omnistage.connectors import make_connector
 from omnistage.server.chat.chunks import AnswerHead, TextChunks
 from omnistage.server.chat.completion import Completion
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.gateway import Gateway
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import KINDS, Kind
@@ -58,11 +58,11 @@ async def test_the_example_serves(run_directory: Path, monkeypatch: pytest.Monke
     def launch(name: str, directory: Path) -> WorkerTask:
         return WorkerTask(graph, name, directory)
 
-    async with Orchestrator(graph, directory, launch, make_connector) as orchestrator:
-        await orchestrator.fleet.loaded()
+    async with Gateway(graph, directory, launch, make_connector) as gateway:
+        await gateway.fleet.loaded()
         body = {"messages": [{"role": "user", "content": "Once more please"}]}
         chunks, completion = TextChunks(AnswerHead("a", "echo")), Completion()
-        async for output in outputs_of(orchestrator, Request("a", ("text",), body)):
+        async for output in outputs_of(gateway, Request("a", ("text",), body)):
             for chunk in chunks.take(output):
                 completion.add(chunk)
         for chunk in chunks.finish():

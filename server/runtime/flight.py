@@ -13,7 +13,7 @@ from omnistage.server.runtime.stage_link import StageLink
 
 
 @dataclass(slots=True)
-class InFlight:
+class Flight:
     """One request between its first chunk and its last.
 
     The queue needs no bound of its own: every stage stops at its credit, which returns as the

@@ -44,7 +44,7 @@ COUNTERS = ("running", "waiting", "requests_total", "chunks_in", "chunks_out", "
 
 @dataclass(slots=True)
 class StageLink:
-    """One stage as the orchestrator sees it; a dead one is neither told nor granted anything."""
+    """One stage as the gateway sees it; a dead one is neither told nor granted anything."""
 
     name: str
     requests: Sender

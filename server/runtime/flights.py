@@ -1,27 +1,21 @@
-"""Runs a graph: starts its stages, hands them requests, merges what comes back by request id."""
+"""The requests in a graph: their places, their ways through the stages, their deadlines."""
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
-from pathlib import Path
-from typing import Self
 
-from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.fleet import Fleet
-from omnistage.server.runtime.flight import InFlight
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.readiness import dead
 from omnistage.server.runtime.request import Output, Request, output_of
-from omnistage.server.runtime.stage_link import StageLauncher, StageLink
+from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY
 from omnistage.server.runtime.work_check import check_work
-from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 
@@ -29,49 +23,17 @@ MAX_REQUESTS = 1000
 RETRY_OVERLOAD_S = 1
 
 
-class Orchestrator:
-    """Owns the stages of one graph and the requests in them; an async context."""
+class Flights:
+    """Admits requests, runs them through the stages of a fleet, and cancels and fails them."""
 
-    def __init__(
-        self,
-        graph: StageGraph,
-        directory: Path,
-        launch: StageLauncher = StageProcess,
-        make_connector: MakeConnector = make_connector,
-        max_requests: int = MAX_REQUESTS,
-    ) -> None:
-        self.graph = graph
-        self.fleet = Fleet(graph, directory, launch, make_connector)
-        self.fleet.listen(self._receive, self._on_death)
+    def __init__(self, fleet: Fleet, max_requests: int = MAX_REQUESTS) -> None:
+        self._fleet = fleet
+        self._graph = fleet.graph
         self._max_requests = max_requests
         self._tickets: set[Ticket] = set()
-        self._in_flight: dict[str, InFlight] = {}
-        self._watchers: list[Callable[[InFlight], None]] = []
-
-    # Life
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.fleet.start()
-        except BaseException:
-            await self._close()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._close()
-
-    async def _close(self) -> None:
-        await self.fleet.stop_restarts()
-        self.end_requests()
-        await self.fleet.close()
-
-    def _on_death(self, link: StageLink) -> None:
-        for flight in self._in_flight.values():
-            if link in flight.path:
-                flight.fail(dead(link))
-
-    # State
+        self._flights: dict[str, Flight] = {}
+        self._watchers: list[Callable[[Flight], None]] = []
+        fleet.listen(self._receive, self._on_death)
 
     @property
     def num_running(self) -> int:
@@ -83,21 +45,19 @@ class Orchestrator:
         """Requests that are prepared, or in the graph without an output yet."""
         return len(self._tickets) - self.num_running
 
-    # Requests
-
-    def watch(self, on_end: Callable[[InFlight], None]) -> None:
+    def watch(self, on_end: Callable[[Flight], None]) -> None:
         """Have it called with every request that leaves the graph, however it ended."""
         self._watchers.append(on_end)
 
     async def drained(self, links: Collection[StageLink]) -> None:
         """Every request that has one of these stages in its path has ended."""
-        for flight in list(self._in_flight.values()):
+        for flight in list(self._flights.values()):
             if any(link in links for link in flight.path):
                 await flight.ended.wait()
 
     def admit(self, outputs: Collection[str]) -> Ticket:
         """A place for a request for these outputs; ApiError if it cannot be taken now."""
-        self.fleet.open_path(outputs)
+        self._fleet.open_path(outputs)
         if len(self._tickets) >= self._max_requests:
             raise ApiError(
                 503,
@@ -109,20 +69,23 @@ class Orchestrator:
         self._tickets.add(ticket)
         return ticket
 
-    def end_requests(self) -> None:
-        """Fail every request and command in flight: the server is about to end."""
-        stopping = ApiError(503, "The server is shutting down.", code="stopping")
-        for flight in self._in_flight.values():
-            flight.queue.put_nowait(stopping)
-        self.fleet.fail_commands(stopping)
+    def end(self, error: ApiError) -> None:
+        """Fail every request in the graph once what has come of it has been taken."""
+        for flight in self._flights.values():
+            flight.queue.put_nowait(error)
+
+    def _on_death(self, link: StageLink) -> None:
+        for flight in self._flights.values():
+            if link in flight.path:
+                flight.fail(dead(link))
 
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
-        path = self.fleet.open_path(request.outputs)
+        path = self._fleet.open_path(request.outputs)
         check_work(request, path)
         now = self._now()
-        due_at = dict.fromkeys(request.outputs, now + self.graph.deadlines.first_chunk_s)
-        flight = InFlight(request, path, now, due_at)
-        ticket.flight = self._in_flight[request.id] = flight
+        due_at = dict.fromkeys(request.outputs, now + self._graph.deadlines.first_chunk_s)
+        flight = Flight(request, path, now, due_at)
+        ticket.flight = self._flights[request.id] = flight
         try:
             self._open(request)
             async with aclosing(self._outputs(request.id, flight)) as outputs:
@@ -132,7 +95,7 @@ class Orchestrator:
             flight.failure = error
             raise
         finally:
-            del self._in_flight[request.id]
+            del self._flights[request.id]
             flight.ended.set()
             for link in flight.path:
                 link.finish(request.id, is_cancelled=bool(flight.due_at))
@@ -143,14 +106,14 @@ class Orchestrator:
         if request.timeline is not None:
             request.timeline.mark(GATEWAY, "sent")
         try:
-            self.fleet.entry.requests.send(request.to_chunk())
+            self._fleet.entry.requests.send(request.to_chunk())
         except ChunkTooLarge as error:
             message = f"The request is too large: {error}"
             raise ApiError(413, message, code="request_too_large") from error
         except (OverflowError, UnicodeError) as error:  # JSON allows what the wire does not
             raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
 
-    async def _outputs(self, request_id: str, flight: InFlight) -> AsyncGenerator[Output, None]:
+    async def _outputs(self, request_id: str, flight: Flight) -> AsyncGenerator[Output, None]:
         while flight.due_at:
             item = await self._next(flight)
             if isinstance(item, ApiError):
@@ -170,7 +133,7 @@ class Orchestrator:
                 for kind in flight.due_at:
                     flight.due_at[kind] += held_s
 
-    async def _next(self, flight: InFlight) -> tuple[StageLink, Chunk] | ApiError:
+    async def _next(self, flight: Flight) -> tuple[StageLink, Chunk] | ApiError:
         """The next item; ApiError once an output is overdue."""
         while flight.queue.empty():
             kind = min(flight.due_at, key=flight.due_at.__getitem__)
@@ -182,9 +145,9 @@ class Orchestrator:
                     raise self._overdue(flight, kind) from None
         return flight.queue.get_nowait()
 
-    def _overdue(self, flight: InFlight, kind: str) -> ApiError:
-        stage = self.graph.outputs[kind]
-        deadlines = self.graph.deadlines
+    def _overdue(self, flight: Flight, kind: str) -> ApiError:
+        stage = self._graph.outputs[kind]
+        deadlines = self._graph.deadlines
         for link in flight.path:  # whichever of them does not get on
             link.miss(
                 deadlines.next_chunk_s if kind in flight.first_at else deadlines.first_chunk_s
@@ -196,7 +159,7 @@ class Orchestrator:
         return asyncio.get_running_loop().time()
 
     def _receive(self, link: StageLink, chunk: Chunk) -> None:
-        flight = self._in_flight.get(chunk.request_id)
+        flight = self._flights.get(chunk.request_id)
         if flight is None:  # it crossed our cancel
             link.forget(chunk.request_id)
             return
@@ -207,7 +170,7 @@ class Orchestrator:
             return
         if chunk.kind in flight.due_at:
             now = self._now()
-            flight.due_at[chunk.kind] = now + self.graph.deadlines.next_chunk_s
+            flight.due_at[chunk.kind] = now + self._graph.deadlines.next_chunk_s
             if chunk.tensors or not chunk.last:  # else it is no more than an end
                 flight.first_at.setdefault(chunk.kind, now)
         flight.queue.put_nowait((link, chunk))
