@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
@@ -23,15 +24,40 @@ class Flight:
     request: Request
     path: Sequence[StageLink]
     started_at: float
-    due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
+    unfinished: list[str]  # outputs whose last chunk has not been taken from the queue
+    deadlines: dict[str, float]  # of each output: when its next chunk must be here
     queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     first_at: dict[str, float] = field(default_factory=dict)  # of each output that has come
+    is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
     num_pictures: int = 0
+
+    @classmethod
+    def begin(
+        cls, request: Request, path: Sequence[StageLink], now: float, first_chunk_s: float
+    ) -> Self:
+        """A request that is about to be sent; each output is due `first_chunk_s` from now."""
+        deadlines = dict.fromkeys(request.outputs, now + first_chunk_s)
+        return cls(request, path, now, list(deadlines), deadlines)
+
+    def extend(self, seconds: float) -> None:
+        """Put the deadline of each unfinished output off."""
+        for kind in self.unfinished:
+            self.deadlines[kind] += seconds
+
+    @property
+    def next_due(self) -> str:
+        """The unfinished output with the earliest deadline."""
+        return min(self.unfinished, key=self.deadlines.__getitem__)
+
+    def end(self) -> None:
+        """Nothing more is given out for it."""
+        self.is_cancelled = bool(self.unfinished)
+        self.ended.set()
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error, ahead of what has not been taken yet."""
@@ -55,6 +81,6 @@ class Flight:
     def outcome(self) -> Outcome:
         """How it ended, once it has."""
         if self.failure is None:
-            return Outcome.CANCELLED if self.due_at else Outcome.FINISHED
+            return Outcome.CANCELLED if self.is_cancelled else Outcome.FINISHED
         is_refusal = isinstance(self.failure, ApiError) and self.failure.status < 500
         return Outcome.REFUSED if is_refusal else Outcome.FAILED

@@ -82,9 +82,8 @@ class Flights:
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
         path = self._fleet.open_path(request.outputs)
         check_work(request, path)
-        now = self._now()
-        due_at = dict.fromkeys(request.outputs, now + self._graph.deadlines.first_chunk_s)
-        flight = Flight(request, path, now, due_at)
+        first_chunk_s = self._graph.deadlines.first_chunk_s
+        flight = Flight.begin(request, path, self._now(), first_chunk_s)
         ticket.flight = self._flights[request.id] = flight
         try:
             self._open(request)
@@ -96,9 +95,9 @@ class Flights:
             raise
         finally:
             del self._flights[request.id]
-            flight.ended.set()
+            flight.end()
             for link in flight.path:
-                link.finish(request.id, is_cancelled=bool(flight.due_at))
+                link.finish(request.id, flight.is_cancelled)
             for on_end in self._watchers:
                 on_end(flight)
 
@@ -114,7 +113,7 @@ class Flights:
             raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
 
     async def _outputs(self, request_id: str, flight: Flight) -> AsyncGenerator[Output, None]:
-        while flight.due_at:
+        while flight.unfinished:
             item = await self._next(flight)
             if isinstance(item, ApiError):
                 raise item
@@ -122,26 +121,24 @@ class Flights:
             link.grant(request_id)
             if chunk.kind == "error":
                 raise ApiError.from_stage(chunk.meta)
-            if chunk.kind in flight.due_at:
+            if chunk.kind in flight.unfinished:
                 if chunk.last:
-                    del flight.due_at[chunk.kind]
+                    flight.unfinished.remove(chunk.kind)
                 if chunk.last or chunk.tensors:
                     flight.count(chunk)
                 given_at = self._now()
                 yield output_of(chunk)
-                held_s = self._now() - given_at  # while we were not asked for more, nor asked
-                for kind in flight.due_at:
-                    flight.due_at[kind] += held_s
+                flight.extend(self._now() - given_at)  # meanwhile we were not asked for more
 
     async def _next(self, flight: Flight) -> tuple[StageLink, Chunk] | ApiError:
         """The next item; ApiError once an output is overdue."""
         while flight.queue.empty():
-            kind = min(flight.due_at, key=flight.due_at.__getitem__)
+            kind = flight.next_due
             try:
-                async with asyncio.timeout_at(flight.due_at[kind]):
+                async with asyncio.timeout_at(flight.deadlines[kind]):
                     return await flight.queue.get()
             except TimeoutError:
-                if flight.due_at[kind] <= self._now():
+                if flight.deadlines[kind] <= self._now():
                     raise self._overdue(flight, kind) from None
         return flight.queue.get_nowait()
 
@@ -168,9 +165,9 @@ class Flights:
             if flight.request.timeline is not None:
                 flight.request.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
             return
-        if chunk.kind in flight.due_at:
+        if chunk.kind in flight.unfinished:
             now = self._now()
-            flight.due_at[chunk.kind] = now + self._graph.deadlines.next_chunk_s
+            flight.deadlines[chunk.kind] = now + self._graph.deadlines.next_chunk_s
             if chunk.tensors or not chunk.last:  # else it is no more than an end
                 flight.first_at.setdefault(chunk.kind, now)
         flight.queue.put_nowait((link, chunk))
