@@ -171,16 +171,16 @@ class Admin:
     def _takers(self, command: str) -> list[StageLink]:
         """The stages that take a command; ApiError, with a reason of one of them, if none does."""
         links = self._fleet.stages.values()
-        takers = [link for link in links if not link.commands.get(command, "no")]
+        takers = [link for link in links if not link.record.commands.get(command, "no")]
         if not takers:
-            refusing = [link for link in links if command in link.commands]
+            refusing = [link for link in links if command in link.record.commands]
             check_command((refusing or list(links))[0], command)
         return takers
 
 
 def asleep(links: Sequence[StageLink]) -> Answer:
     """What of each stage sleeps."""
-    return {"stages": {link.name: {"asleep": list(link.asleep)} for link in links}}
+    return {"stages": {link.name: {"asleep": list(link.record.asleep)} for link in links}}
 
 
 def closed_routes() -> APIRouter:

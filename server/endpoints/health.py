@@ -33,7 +33,7 @@ def health_routes(gateway: Gateway) -> APIRouter:
         if gateway.fleet.unready:
             stages = ", ".join(f"{name} ({state})" for name, state in gateway.fleet.unready.items())
             raise unavailable(f"Not ready: {stages}.", code="not_ready")
-        asleep = [link.name for link in gateway.fleet.stages.values() if link.is_closed]
+        asleep = [link.name for link in gateway.fleet.stages.values() if link.record.is_closed]
         if asleep:
             raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", code="not_ready")
         return {"ready": True}

@@ -108,11 +108,11 @@ class Present(Collector):
         name = "omnistage_stage_restarts"
         restarts = CounterMetricFamily(name, "How often it was started again.", labels=labels)
         for stage, link in self._gateway.fleet.stages.items():
-            up.add_metric([stage], link.state is StageState.READY)
-            tasks.add_metric([stage], link.counters["running"])
-            seats.add_metric([stage], link.counters["waiting"])
-            nans.add_metric([stage], link.counters["nan_steps"])
-            restarts.add_metric([stage], link.generation - 1)
+            up.add_metric([stage], link.record.state is StageState.READY)
+            tasks.add_metric([stage], link.record.counters["running"])
+            seats.add_metric([stage], link.record.counters["waiting"])
+            nans.add_metric([stage], link.record.counters["nan_steps"])
+            restarts.add_metric([stage], link.record.generation - 1)
         yield from (up, tasks, seats, nans, restarts)
 
 

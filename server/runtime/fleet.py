@@ -18,7 +18,7 @@ from omnistage.server.runtime.channels import (
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead
-from omnistage.server.runtime.stage_link import StageLauncher, StageLink, StageState
+from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
 
@@ -30,7 +30,10 @@ class StageDied(Exception):
 
 
 class Fleet:
-    """Owns the stages of one graph with their channels, supervisors and commands."""
+    """Owns the stages of one graph with their channels, supervisors and commands.
+
+    It and its supervisors are the only writers of a stage's record.
+    """
 
     def __init__(
         self,
@@ -44,7 +47,7 @@ class Fleet:
         self._directory = directory
         self._launch = launch
         self._channels = Channels(graph, directory, make_connector)
-        self._links: dict[str, StageLink] = {}
+        self._links: dict[str, OwnedStage] = {}
         self._supervisors: list[Supervisor] = []
         self._keeping: list[asyncio.Task[None]] = []
         self._settled = asyncio.Event()
@@ -71,7 +74,7 @@ class Fleet:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
         outputs = gateway.receiver(outputs_address(name))
-        link = self._links[name] = StageLink(name, requests, outputs)
+        link = self._links[name] = OwnedStage(name, requests, outputs)
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
         loop.add_reader(requests.fileno(), requests.flush)
@@ -87,9 +90,9 @@ class Fleet:
         self._supervisors.append(supervisor)
         self._keeping.append(asyncio.create_task(supervisor.keep()))
 
-    def _on_death(self, link: StageLink) -> None:
+    def _on_death(self, link: OwnedStage) -> None:
         self._receive(link)  # what it completed before it died
-        if not link.was_ready:
+        if not link.record.was_ready:
             self._settled.set()
         self._tell_death(link)
         self.commander.fail(link, dead(link))
@@ -109,9 +112,7 @@ class Fleet:
         for link in self._links.values():
             loop.remove_reader(link.outputs.fileno())
             loop.remove_reader(link.requests.fileno())
-            link.state = StageState.DEAD
-            link.requests.close()
-            link.outputs.close()
+            link.close()
         self._channels.destroy()
         logger.info("all stages have ended")
 
@@ -121,32 +122,32 @@ class Fleet:
         """Every stage is ready; StageDied if one ended first."""
         await self._settled.wait()
         for link in self._links.values():
-            if link.state is StageState.DEAD:
-                raise StageDied(f"stage {link.name} ended while it loaded: {link.ended_by}")
+            if link.record.state is StageState.DEAD:
+                raise StageDied(f"stage {link.name} ended while it loaded: {link.record.ended_by}")
 
     @property
     def unready(self) -> Mapping[str, StageState]:
         """The stages that cannot serve, and why."""
         return {
-            link.name: link.state
+            link.name: link.record.state
             for link in self._links.values()
-            if link.state is not StageState.READY
+            if link.record.state is not StageState.READY
         }
 
     @property
     def is_broken(self) -> bool:
         """Whether a stage has ended and is not started again."""
-        return any(link.is_lost for link in self._links.values())
+        return any(link.record.is_lost for link in self._links.values())
 
     @property
     def health(self) -> Mapping[str, Mapping[str, Any]]:
         """What each stage last said of itself."""
-        return {name: link.health for name, link in self._links.items()}
+        return {name: link.record.health for name, link in self._links.items()}
 
     @property
     def voices(self) -> Sequence[str]:
         """The voices that the graph's stages know."""
-        return sorted({name for link in self._links.values() for name in link.speakers})
+        return sorted({name for link in self._links.values() for name in link.record.speakers})
 
     @property
     def stages(self) -> Mapping[str, StageLink]:
@@ -167,6 +168,27 @@ class Fleet:
             check_open(link)
         return path
 
+    def refuse_requests(self, links: Collection[StageLink]) -> None:
+        """No request comes to these stages from now on."""
+        for link in links:
+            self._links[link.name].refuse_requests()
+
+    def take_requests(self, links: Collection[StageLink]) -> None:
+        """Requests come to these stages again, but for those of which something sleeps."""
+        for link in links:
+            self._links[link.name].take_requests()
+
+    def note_overdue(self, path: Collection[StageLink], limit_s: float) -> None:
+        """A request waited for longer than `limit_s` for whichever of these does not get on."""
+        for link in path:
+            self._links[link.name].note_overdue(limit_s)
+
+    # Commands
+
+    def note_asleep(self, link: StageLink, parts: tuple[str, ...]) -> None:
+        """A stage has answered that these parts of it sleep now."""
+        self._links[link.name].note_asleep(parts)
+
     def fail_commands(self, error: ApiError) -> None:
         """No stage answers any command that it was sent."""
         for link in self._links.values():
@@ -174,7 +196,7 @@ class Fleet:
 
     # What stages send
 
-    def _receive(self, link: StageLink) -> None:
+    def _receive(self, link: OwnedStage) -> None:
         while (chunk := link.outputs.receive()) is not None:
             if not chunk.request_id:
                 link.grant(chunk.request_id)
@@ -184,7 +206,7 @@ class Fleet:
                 self.commander.hear(chunk)
             self._on_output(link, chunk)
 
-    def _hear(self, link: StageLink, chunk: Chunk) -> None:
+    def _hear(self, link: OwnedStage, chunk: Chunk) -> None:
         link.hear(chunk)
         if chunk.kind == "ready":
             logger.info("stage %s ready in %.1f s", link.name, chunk.meta["seconds"])

@@ -145,10 +145,9 @@ class Flights:
     def _overdue(self, flight: Flight, kind: str) -> ApiError:
         stage = self._graph.outputs[kind]
         deadlines = self._graph.deadlines
-        for link in flight.path:  # whichever of them does not get on
-            link.miss(
-                deadlines.next_chunk_s if kind in flight.first_at else deadlines.first_chunk_s
-            )
+        is_first = kind not in flight.first_at
+        limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
+        self._fleet.note_overdue(flight.path, limit_s)
         logger.error("stage %s: no %s in time", stage, kind)
         return ApiError(504, f"Stage {stage} sent no {kind} in time.", code="stage_timeout")
 

@@ -32,15 +32,13 @@ class Quiet:
         async with self._lock:
             for link in links:
                 check_command(link, command)
-            for link in links:
-                link.is_closed = True
+            self._fleet.refuse_requests(links)
             try:
                 await self._drain(links)
                 telling = (self._tell(link, command, arguments) for link in links)
                 answers = await asyncio.gather(*telling, return_exceptions=True)
             finally:
-                for link in links:
-                    link.is_closed = bool(link.asleep)
+                self._fleet.take_requests(links)
         for answer in answers:
             if answer is not None:
                 raise answer
@@ -56,4 +54,4 @@ class Quiet:
 
     async def _tell(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
         result = await self._fleet.commander.send(link, command, arguments)
-        link.asleep = tuple(result["asleep"])
+        self._fleet.note_asleep(link, tuple(result["asleep"]))
