@@ -13,10 +13,11 @@ import pytest
 from support.chats import TEXT, URL, request_of, settled_after_s, spoken
 from support.fake_stages import FakeGraph
 from support.gateway import OMNI, SharedConnector, outputs_of, running_gateway
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
+from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.fleet import StageDied
+from omnistage.server.runtime.fleet import Fleet, StageDied
 from omnistage.server.runtime.gateway import Gateway
 from omnistage.stage_configs.graph import StageGraph
 
@@ -159,3 +160,24 @@ async def test_a_stage_that_dies_while_loading_is_told(tmp_path: Path) -> None:
             await gateway.fleet.loaded()
         with pytest.raises(ApiError):
             await anext(outputs_of(gateway, request_of("words", "text", "audio")))
+
+
+async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
+    tmp_path: Path,
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    fleet = Fleet(StageGraph.model_validate(OMNI), tmp_path, stages.launch, shared)
+    told: list[tuple[str, str]] = []
+    fleet.listen(
+        lambda link, chunk: told.append((link.name, chunk.request_id)),
+        lambda link: told.append((link.name, "died")),
+    )
+    await fleet.start()
+    await fleet.loaded()
+    stages.stages["code2wav"].outputs.send(Chunk("a", "audio"))
+    stages.stages["code2wav"].die("exit code 1")
+    await until(lambda: len(told) == 2)
+    assert told == [("code2wav", "a"), ("code2wav", "died")]
+    await fleet.stop_restarts()
+    await fleet.close()
