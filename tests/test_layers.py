@@ -176,11 +176,11 @@ def test_the_runtime_knows_nothing_of_http() -> None:
 
 @pytest.mark.parametrize(
     ("name", "users"),
-    [("stage_link.OwnedStage", {"fleet", "supervisor"}), ("gateway", set())],
+    [("stage_link.OwnedStage", {"fleet", "supervisor"}), ("runtime", set())],
     ids=["a stage to write", "fleet and flights together"],
 )
 def test_of_the_runtime_only_these_import(name: str, users: set[str]) -> None:
-    """A stage's record has one writer, and the gateway's two halves are used one by one."""
+    """A stage's record has one writer, and nothing below holds both fleet and flights."""
     wanted = f"{OURS}.server.runtime.{name}"
     assert {path.stem for path in files("server/runtime") if wanted in imports(path)} == users
 

@@ -11,8 +11,8 @@ from omnistage.server.chat.schema import MAX_NAMES, Count, Flag, at_most
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.runtime.command import check_command
-from omnistage.server.runtime.gateway import Gateway
 from omnistage.server.runtime.quiet import Quiet
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -78,11 +78,11 @@ class StartProfile(OfStages):
     prefix: Name | None = None
 
 
-def admin_routes(gateway: Gateway) -> APIRouter:
+def admin_routes(runtime: Runtime) -> APIRouter:
     """Everything below /admin; who may ask is judged elsewhere."""
     router = APIRouter(prefix="/admin", route_class=JsonRoute, include_in_schema=False)
     reading = APIRouter()  # no body, so none is read
-    admin = Admin(gateway)
+    admin = Admin(runtime)
 
     @router.post("/sleep", response_model=None)
     async def sleep(asked: Sleep) -> Answer:
@@ -122,7 +122,7 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 
     @reading.get("/sleeping", response_model=None)
     async def sleeping() -> Answer:
-        return asleep(list(gateway.fleet.stages.values()))
+        return asleep(list(runtime.fleet.stages.values()))
 
     @reading.get("/lora", response_model=None)
     async def loras() -> Answer:
@@ -139,9 +139,9 @@ def admin_routes(gateway: Gateway) -> APIRouter:
 class Admin:
     """Hands commands to stages and puts their answers together."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._fleet = gateway.fleet
-        self._quiet = Quiet(gateway.fleet, gateway.flights)
+    def __init__(self, runtime: Runtime) -> None:
+        self._fleet = runtime.fleet
+        self._quiet = Quiet(runtime.fleet, runtime.flights)
 
     async def tell(self, command: str, asked: OfStages) -> Answer:
         """Tell the stages that are meant, and those that take it if none is."""

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from omnistage.server.http.openapi import described
 from omnistage.server.outcome import Outcome, outcome_of
 from omnistage.server.runtime.flight import Flight
-from omnistage.server.runtime.gateway import Gateway
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
 
 SECONDS = (
@@ -27,9 +27,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double 
 class Metrics:
     """The counts of one app, in a registry of its own; none is kept for each token."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(Present(gateway))
+        self.registry.register(Present(runtime))
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "endpoint", "outcome", "status"
         )
@@ -51,7 +51,7 @@ class Metrics:
         self._tokens_out = self._counter("generation_tokens", "Tokens of texts.", "modality")
         self._audio = self._counter("audio_seconds", "Sound that was made.", "modality")
         self._pictures = self._counter("pictures", "Pictures, of videos frames.", "modality")
-        gateway.flights.watch(self._ended)
+        runtime.flights.watch(self._ended)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(f"omnistage_{name}", about, labels, registry=self.registry)
@@ -87,12 +87,12 @@ class Metrics:
 class Present(Collector):
     """How many requests there are and how the stages are, looked up when it is asked for."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def collect(self) -> Iterator[Metric]:
         """The gauges, and how often stages were started again."""
-        running, waiting = self._gateway.flights.num_running, self._gateway.flights.num_waiting
+        running, waiting = self._runtime.flights.num_running, self._runtime.flights.num_waiting
         name = "omnistage_num_requests_running"
         yield GaugeMetricFamily(name, "Requests that have an output.", running)
         name = "omnistage_num_requests_waiting"
@@ -107,7 +107,7 @@ class Present(Collector):
         nans = CounterMetricFamily(name, "Steps with a NaN among the logits.", labels=labels)
         name = "omnistage_stage_restarts"
         restarts = CounterMetricFamily(name, "How often it was started again.", labels=labels)
-        for stage, link in self._gateway.fleet.stages.items():
+        for stage, link in self._runtime.fleet.stages.items():
             up.add_metric([stage], link.record.state is StageState.READY)
             tasks.add_metric([stage], link.record.counters["running"])
             seats.add_metric([stage], link.record.counters["waiting"])

@@ -18,7 +18,7 @@ from support.waiting import until, wait_until
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet, StageDied
-from omnistage.server.runtime.gateway import Gateway
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 
@@ -154,12 +154,12 @@ async def test_a_stage_that_dies_while_loading_is_told(tmp_path: Path) -> None:
     stages = FakeGraph(shared.connector)
     stages.is_loading = {"talker"}
     graph = StageGraph.model_validate(OMNI)
-    async with Gateway(graph, tmp_path, stages.launch, shared) as gateway:
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
         stages.stages["talker"].die("exit code 3")
         with pytest.raises(StageDied, match=r"talker.*exit code 3"):
-            await gateway.fleet.loaded()
+            await runtime.fleet.loaded()
         with pytest.raises(ApiError):
-            await anext(outputs_of(gateway, request_of("words", "text", "audio")))
+            await anext(outputs_of(runtime, request_of("words", "text", "audio")))
 
 
 async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(

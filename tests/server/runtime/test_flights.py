@@ -15,8 +15,8 @@ from support.fake_stages import FakeGraph
 from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, running_gateway
 from support.waiting import wait_until
 
-from omnistage.server.runtime.gateway import Gateway
 from omnistage.server.runtime.request import TextOutput
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 # Over HTTP
@@ -103,36 +103,36 @@ def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[tuple[Gateway, FakeGraph]]:
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Runtime, FakeGraph]]:
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
     graph = StageGraph.model_validate(OMNI)
-    async with Gateway(graph, tmp_path, stages.launch, shared) as gateway:
-        await gateway.fleet.loaded()
-        yield gateway, stages
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        await runtime.fleet.loaded()
+        yield runtime, stages
 
 
 async def test_outputs_end_when_each_kind_has_ended(
-    running: tuple[Gateway, FakeGraph],
+    running: tuple[Runtime, FakeGraph],
 ) -> None:
-    gateway, stages = running
-    outputs = [output async for output in outputs_of(gateway, request_of("words", "text", "audio"))]
+    runtime, stages = running
+    outputs = [output async for output in outputs_of(runtime, request_of("words", "text", "audio"))]
     assert sum(output.last for output in outputs) == 2
     assert not any(stage.cancelled for stage in stages.stages.values())
 
 
 async def test_a_slow_client_holds_its_own_request_only(
-    running: tuple[Gateway, FakeGraph],
+    running: tuple[Runtime, FakeGraph],
 ) -> None:
-    gateway, stages = running
+    runtime, stages = running
     thinker = stages.stages["thinker"]
-    async with aclosing(outputs_of(gateway, request_of("endless", "text"))) as slow:
+    async with aclosing(outputs_of(runtime, request_of("endless", "text"))) as slow:
         await anext(slow)
         await asyncio.sleep(0.1)
         held = thinker.num_sent
         await asyncio.sleep(0.05)
         assert thinker.num_sent == held < 20
-        outputs = [output async for output in outputs_of(gateway, request_of("words", "text"))]
+        outputs = [output async for output in outputs_of(runtime, request_of("words", "text"))]
         assert isinstance(outputs[-1], TextOutput)
         assert outputs[-1].last
         held = thinker.num_sent
@@ -148,10 +148,10 @@ async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
     graph = StageGraph.model_validate({**OMNI, "deadlines": {"next_chunk_s": 0.2}})
-    async with Gateway(graph, tmp_path, stages.launch, shared) as gateway:
-        await gateway.fleet.loaded()
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        await runtime.fleet.loaded()
         request = request_of("endless", "text", "audio")
-        async with aclosing(outputs_of(gateway, request)) as slow:
+        async with aclosing(outputs_of(runtime, request)) as slow:
             for _ in range(2):
                 await anext(slow)
                 await asyncio.sleep(0.5)
@@ -159,10 +159,10 @@ async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path
                 await anext(slow)
 
 
-async def test_many_cancels_leak_no_credit(running: tuple[Gateway, FakeGraph]) -> None:
-    gateway, stages = running
+async def test_many_cancels_leak_no_credit(running: tuple[Runtime, FakeGraph]) -> None:
+    runtime, stages = running
     for _ in range(200):
-        async with aclosing(outputs_of(gateway, request_of("endless", "text", "audio"))) as outputs:
+        async with aclosing(outputs_of(runtime, request_of("endless", "text", "audio"))) as outputs:
             await anext(outputs)
     await asyncio.sleep(0.05)
     assert not stages.running

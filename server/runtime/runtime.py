@@ -13,8 +13,8 @@ from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
 
-class Gateway:
-    """Holds a graph's fleet and flights, for endpoints that need both; an async context."""
+class Runtime:
+    """Holds the fleet and the flights of a graph, for who needs both; an async context."""
 
     def __init__(
         self,

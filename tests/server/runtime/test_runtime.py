@@ -1,4 +1,4 @@
-"""The end of a gateway: requests and commands fail first, then the stages end."""
+"""The end of a runtime: requests and commands fail first, then the stages end."""
 
 import asyncio
 from pathlib import Path
@@ -10,33 +10,33 @@ from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.gateway import Gateway
 from omnistage.server.runtime.request import Output
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 GRAPH = StageGraph.model_validate(OMNI)
 
 
-def gateway_of(directory: Path) -> tuple[Gateway, FakeGraph]:
+def runtime_of(directory: Path) -> tuple[Runtime, FakeGraph]:
     shared = SharedConnector(directory)
     stages = FakeGraph(shared.connector)
-    return Gateway(GRAPH, directory, stages.launch, shared), stages
+    return Runtime(GRAPH, directory, stages.launch, shared), stages
 
 
-async def all_of(gateway: Gateway, script: str) -> list[Output]:
-    return [output async for output in outputs_of(gateway, request_of(script, "text", "audio"))]
+async def all_of(runtime: Runtime, script: str) -> list[Output]:
+    return [output async for output in outputs_of(runtime, request_of(script, "text", "audio"))]
 
 
 async def test_requests_and_commands_are_told_that_the_server_ends(tmp_path: Path) -> None:
-    gateway, stages = gateway_of(tmp_path)
+    runtime, stages = runtime_of(tmp_path)
     stages.obey = lambda *_: None  # no answer comes
-    async with gateway:
-        await gateway.fleet.loaded()
-        thinker = gateway.fleet.stages["thinker"]
-        asking = asyncio.create_task(all_of(gateway, "hang"))
-        ordering = asyncio.create_task(gateway.fleet.commander.send(thinker, "sleep", {}))
+    async with runtime:
+        await runtime.fleet.loaded()
+        thinker = runtime.fleet.stages["thinker"]
+        asking = asyncio.create_task(all_of(runtime, "hang"))
+        ordering = asyncio.create_task(runtime.fleet.commander.send(thinker, "sleep", {}))
         await until(lambda: {"request", "command"} <= seen_by(stages, "thinker"))
-        gateway.end_requests()
+        runtime.end_requests()
         for waiting in (asking, ordering):
             with pytest.raises(ApiError, match="shutting down") as caught:
                 await waiting
@@ -46,10 +46,10 @@ async def test_requests_and_commands_are_told_that_the_server_ends(tmp_path: Pat
 async def test_a_request_that_runs_at_the_end_is_told_so_and_not_that_its_stage_died(
     tmp_path: Path,
 ) -> None:
-    gateway, stages = gateway_of(tmp_path)
-    async with gateway:
-        await gateway.fleet.loaded()
-        asking = asyncio.create_task(all_of(gateway, "hang"))
+    runtime, stages = runtime_of(tmp_path)
+    async with runtime:
+        await runtime.fleet.loaded()
+        asking = asyncio.create_task(all_of(runtime, "hang"))
         await until(lambda: "request" in seen_by(stages, "thinker"))
     with pytest.raises(ApiError) as caught:
         await asking
@@ -59,10 +59,10 @@ async def test_a_request_that_runs_at_the_end_is_told_so_and_not_that_its_stage_
 
 
 async def test_a_start_that_fails_ends_the_stages_that_have_begun(tmp_path: Path) -> None:
-    gateway, stages = gateway_of(tmp_path)
+    runtime, stages = runtime_of(tmp_path)
     stages.unlaunchable = {"talker"}
     with pytest.raises(BlockingIOError):
-        async with gateway:
+        async with runtime:
             pass
     assert stages.launched == ["thinker"]
     async with asyncio.timeout(1):
