@@ -153,14 +153,14 @@ async def _receive(response: httpcore.Response, recording: Recording) -> float:
         raise AnswerError(f"HTTP {response.status}: {said}")
     if not _is_event_stream(response):
         whole = await response.aread()
-        recording.take(decode_event(whole), stream.read_s)
+        recording.add(decode_event(whole), stream.read_s)
         return stream.read_s
     lines = Lines()
     async for block in response.aiter_stream():
         for line in lines.feed(block):
             data = payload(line)
             if data and data != DONE:
-                recording.take(decode_event(data), stream.read_s)
+                recording.add(decode_event(data), stream.read_s)
     return stream.read_s
 
 

@@ -20,7 +20,7 @@ class Repeats:
     _last: str = ""
     _count: int = 0
 
-    def take(self, text: str) -> None:
+    def add(self, text: str) -> None:
         """Add a piece of text: usually a token; each character of a longer run of one counts."""
         same = text if len(set(text)) > 1 else text[0]
         times = 1 if same == text else len(text)
@@ -43,11 +43,11 @@ class Recording:
     _meter: AudioMeter = field(default_factory=AudioMeter)
     _repeats: Repeats = field(default_factory=Repeats)
 
-    def take(self, event: Event, at_s: float) -> None:
+    def add(self, event: Event, at_s: float) -> None:
         """Add one event; raises AnswerError if it is an error, AudioError if it cannot be timed."""
         if event.error is not None:
             raise AnswerError(message_of(event.error))
-        self._take_usage(event.usage)
+        self._add_usage(event.usage)
         self.timeline |= {f"{mark.stage}.{mark.event}": mark.ms / 1e3 for mark in event.timeline}
         arrival_s = at_s - self.start_s
         is_sound = event.modality == "audio"
@@ -59,13 +59,13 @@ class Recording:
             text = delta.text(is_sound)
             if text:
                 self.text_arrivals_s.append(arrival_s)
-                self._repeats.take(text)
+                self._repeats.add(text)
             duration_s = self._meter.duration_s(delta.sound(is_sound) or "")
             if duration_s > 0:
                 self.packets.append(Packet(arrival_s, duration_s))
             self.num_images += delta.num_images()
 
-    def _take_usage(self, usage: Usage | None) -> None:
+    def _add_usage(self, usage: Usage | None) -> None:
         """The last one that counts most: vllm-omni's chunks of sound say 0 tokens."""
         if usage and (usage.completion_tokens or 0) >= (self.usage.completion_tokens or 0):
             self.usage = usage

@@ -11,6 +11,7 @@ import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.connectors.messages import Message, Messages
 from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.sweep import make_run_directory
 
@@ -20,6 +21,17 @@ NUM_WARM_UP = 20
 BUDGET_BYTES = 1 << 30  # copied by each loop, where that is less than MAX_CHUNKS
 MIN_CHUNKS, MAX_CHUNKS = 100, 2000
 ADDRESSES = ("there", "back")
+
+
+class Ball(Message, frozen=True):
+    """What goes there and back."""
+
+
+class End(Message, frozen=True):
+    """Nothing more goes there."""
+
+
+GAME: Messages[Ball | End] = Messages(Ball, End)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +78,8 @@ def _copy_times(
     """Medians in seconds, taken in turn: through a channel, and a copy out and a copy in."""
     connector = ShmConnector(directory, arena_mb=ARENA_MB)
     connector.create("bulk")
-    sender, receiver = connector.sender("bulk"), connector.receiver("bulk")
-    chunk = Chunk("a", "bytes", 0, {"bytes": Tensor.from_numpy(source)})
+    sender, receiver = connector.sender("bulk"), connector.receiver("bulk", GAME)
+    chunk = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
     between = np.empty_like(source)
 
     def send() -> None:
@@ -100,9 +112,9 @@ def _latencies(
     connector = ShmConnector(directory, arena_mb=ARENA_MB)
     for address in ADDRESSES:
         connector.create(address)
-    sender, receiver = connector.sender("there"), connector.receiver("back")
+    sender, receiver = connector.sender("there"), connector.receiver("back", GAME)
     command = [sys.executable, "-m", "omnistage.connectors.bench", str(directory)]
-    ping = Chunk("a", "ping", 0, {"bytes": Tensor.from_numpy(source)})
+    ping = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
 
     def go_and_return() -> None:
         sender.send(ping)
@@ -110,7 +122,7 @@ def _latencies(
 
     with subprocess.Popen(command) as echo:
         times = [_timed(go_and_return) / 2 for _ in range(count)]
-        sender.send(Chunk("a", "end"))
+        sender.send(Chunk("a", End()))
         echo.wait(10)
     sender.close()
     receiver.close()
@@ -119,7 +131,7 @@ def _latencies(
     return times[NUM_WARM_UP:]
 
 
-def _next(receiver: Receiver) -> Chunk:
+def _next(receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
     while (chunk := receiver.receive()) is None:
         if not receiver.wait(30):
             raise TimeoutError("no chunk for 30 s")
@@ -127,11 +139,11 @@ def _next(receiver: Receiver) -> Chunk:
     return chunk
 
 
-def _echo(receiver: Receiver, sender: Sender) -> None:
-    while (chunk := _next(receiver)).kind != "end":
+def _echo(receiver: Receiver[Ball | End], sender: Sender) -> None:
+    while isinstance((chunk := _next(receiver)).message, Ball):
         sender.send(chunk)
 
 
 if __name__ == "__main__":
     opened = ShmConnector(Path(sys.argv[1]), arena_mb=ARENA_MB)
-    _echo(opened.receiver("there"), opened.sender("back"))
+    _echo(opened.receiver("there", GAME), opened.sender("back"))

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
+
+from omnistage.connectors.messages import M_co
 
 ITEM_BYTES = {
     "float32": 4,
@@ -48,14 +50,13 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of one request's data: `meta` is anything that msgpack knows."""
+class Chunk(Generic[M_co]):
+    """A piece of one request's data: what it says, and the tensors that it carries."""
 
     request_id: str
-    kind: str
+    message: M_co
     index: int = 0
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    meta: Mapping[str, Any] = field(default_factory=dict)
     last: bool = False
 
     @property

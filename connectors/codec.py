@@ -13,14 +13,10 @@ import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
-
-Header = tuple[str, str, int, bool, dict[str, Any], list[tuple[str, str, list[int], int]]]
+from omnistage.connectors.messages import M, Messages, encode_header
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Header)
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -50,11 +46,10 @@ def encode(chunk: Chunk) -> Record:
     """Describe the chunk; the tensors' memory is shared."""
     sizes = [tensor.num_bytes for tensor in chunk.tensors.values()]
     tensors = [
-        (name, tensor.dtype, tensor.shape, size)
+        (name, tensor.dtype, list(tensor.shape), size)
         for (name, tensor), size in zip(chunk.tensors.items(), sizes, strict=True)
     ]
-    described = (chunk.request_id, chunk.kind, chunk.index, chunk.last, chunk.meta, tensors)
-    header = _encoder.encode(described)
+    header = encode_header((chunk.request_id, chunk.message, chunk.index, chunk.last, tensors))
     start = aligned(PREFIX.size + len(header))
     parts = []
     for tensor, size in zip(chunk.tensors.values(), sizes, strict=True):
@@ -63,12 +58,12 @@ def encode(chunk: Chunk) -> Record:
     return Record(header, parts, start, chunk.last)
 
 
-def decode(header: Any, body: Any) -> Chunk:
-    """The chunk whose tensors share the memory of `body`."""
-    request_id, kind, index, last, meta, described = _decoder.decode(header)
+def decode(header: bytes, body: memoryview, messages: Messages[M]) -> Chunk[M]:
+    """The chunk whose tensors share the memory of `body`; raises UnknownMessage."""
+    request_id, message, index, last, described = messages.decode(header)
     tensors = {}
     start = 0
     for name, dtype, shape, num_bytes in described:
         tensors[name] = Tensor(dtype, tuple(shape), body[start : start + num_bytes])
         start += aligned(num_bytes)
-    return Chunk(request_id, kind, index, tensors, meta, last)
+    return Chunk(request_id, message, index, tensors, last)

@@ -8,6 +8,7 @@ request never stalls another.
 from typing import Protocol
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.messages import M, M_co, Messages
 
 
 class ConnectorError(Exception):
@@ -65,14 +66,17 @@ class Sender(Protocol):
         """Close this end."""
 
 
-class Receiver(Protocol):
+class Receiver(Protocol[M_co]):
     """The end that receives, from one thread; `grant` and `forget` from any.
 
     Once closed, it holds no credit.
     """
 
-    def receive(self) -> Chunk | None:
-        """The next chunk, in memory of its own, or None; raises Closed."""
+    def receive(self) -> Chunk[M_co] | None:
+        """The next chunk, in memory of its own, or None; raises Closed.
+
+        One that the channel does not carry is dropped and raises UnknownMessage.
+        """
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a chunk may be there; False after the timeout; raises Closed."""
@@ -103,8 +107,8 @@ class Connector(Protocol):
     def sender(self, address: str) -> Sender:
         """Open the sending end; raises NoChannel."""
 
-    def receiver(self, address: str) -> Receiver:
-        """Open the receiving end; raises NoChannel."""
+    def receiver(self, address: str, messages: Messages[M]) -> Receiver[M]:
+        """Open the receiving end of a channel for these messages; raises NoChannel."""
 
     def renew(self, address: str) -> None:
         """Empty a channel one end of which has died.

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Event, Ring
 from omnistage.connectors.ring_end import RingAccess
@@ -64,9 +65,9 @@ class InProcessConnector:
         """Open the sending end."""
         return RingSender(address, self._window, self._access(address))
 
-    def receiver(self, address: str) -> RingReceiver:
+    def receiver(self, address: str, messages: Messages[M]) -> RingReceiver[M]:
         """Open the receiving end."""
-        return RingReceiver(self._access(address))
+        return RingReceiver(self._access(address), messages)
 
     def _access(self, address: str) -> RingAccess:
         chunk, room = (MemoryEvent(file) for file in self._find(address).events)

@@ -1,9 +1,12 @@
 """The receiving end of a ring: chunks out, credit back."""
 
 import select
+from typing import Generic
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.codec import decode
 from omnistage.connectors.contract import Closed
+from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.ring import NO_SLOT, Ring
 from omnistage.connectors.ring_end import RingAccess, RingEnd
 
@@ -20,11 +23,12 @@ class _Held:
         self.num_chunks = 0
 
 
-class RingReceiver(RingEnd):
+class RingReceiver(RingEnd, Generic[M]):
     """The receiving end."""
 
-    def __init__(self, access: RingAccess) -> None:
+    def __init__(self, access: RingAccess, messages: Messages[M]) -> None:
         super().__init__(access)
+        self._messages = messages
         self._attach(self._ring)
 
     def _attach(self, ring: Ring) -> None:
@@ -42,7 +46,7 @@ class RingReceiver(RingEnd):
                 self._ring.release()
                 self._attach(ring)
 
-    def receive(self) -> Chunk | None:
+    def receive(self) -> Chunk[M] | None:
         """The next chunk, copied out once."""
         self._follow()
         if self._ring.num_used == 0:
@@ -53,10 +57,11 @@ class RingReceiver(RingEnd):
             self._follow()  # what was just cleared may have told of a renewal
             if self._ring.num_used == 0:
                 return None
-        slot, chunk = self._ring.read()
+        slot, header, body = self._ring.read()
         self._owes_wake_up = True
         if self._ring.num_used >= self._ring.num_bytes // 4:
             self._has_room.set()  # a sender need not wait until all is read
+        chunk = decode(header, body, self._messages)
         if slot != NO_SLOT:
             self._hold(chunk.request_id, slot)
         return chunk

@@ -15,8 +15,7 @@ the end that lives goes over at its next use and forgets all that belonged to th
 import os
 from abc import ABC, abstractmethod
 
-from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, decode, empty
+from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, empty
 
 NUM_SLOTS = 1024
 HEAD, TAIL, RENEWED, RESTART, FIRST_SLOT = 0, 8, 16, 24, 32  # in 8-byte words
@@ -109,8 +108,8 @@ class Ring:
         self._words[HEAD] = head + skipped + num_bytes
         return True
 
-    def read(self) -> tuple[int, Chunk]:
-        """Take the next record, which is there: its slot, and its chunk in memory of its own."""
+    def read(self) -> tuple[int, bytes, memoryview]:
+        """Take the next record, which is there: its slot, header and body, in memory of its own."""
         tail = self._words[TAIL]
         position = tail % self.num_bytes
         if position and tail == self._words[RESTART]:
@@ -120,13 +119,12 @@ class Ring:
             tail, position = tail + self.num_bytes - position, 0
             num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
         start, end = position + PREFIX.size, position + num_bytes
-        header = self._records[start : start + header_bytes]
+        header = bytes(self._records[start : start + header_bytes])
         start = position + aligned(PREFIX.size + header_bytes)
         body = empty(end - start)
         body[:] = self._records[start:end]
-        chunk = decode(header, body)
         self._words[TAIL] = tail + num_bytes
-        return slot, chunk
+        return slot, header, body
 
     def release(self) -> None:
         """Let go of the buffer."""

@@ -73,8 +73,8 @@ class RingSender(RingEnd):
     def _check_size(self, chunk: Chunk, num_bytes: int) -> None:
         if num_bytes > self._ring.max_record_bytes:
             raise ChunkTooLarge(
-                f"a {chunk.kind} chunk of {num_bytes} bytes; channel {self._address} takes at "
-                f"most {self._ring.max_record_bytes}, half of its arena_mb"
+                f"a {type(chunk.message).__name__} of {num_bytes} bytes; channel {self._address} "
+                f"takes at most {self._ring.max_record_bytes}, half of its arena_mb"
             )
 
     def _queue(self, request_id: str, request: _Request, record: Record) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Event, Ring
 from omnistage.connectors.ring_end import RingAccess
@@ -62,9 +63,9 @@ class ShmConnector:
         """Open the sending end."""
         return RingSender(address, self._window, self._access(address))
 
-    def receiver(self, address: str) -> RingReceiver:
+    def receiver(self, address: str, messages: Messages[M]) -> RingReceiver[M]:
         """Open the receiving end."""
-        return RingReceiver(self._access(address))
+        return RingReceiver(self._access(address), messages)
 
     def _access(self, address: str) -> RingAccess:
         reopen = partial(self._map, address)

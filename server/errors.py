@@ -6,6 +6,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 
 from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
+from omnistage.stages.messages.to_gateway import Failed
 
 CLIENT_CLOSED_REQUEST = 499
 
@@ -36,12 +37,12 @@ class ApiError(Exception):
             self.headers["Retry-After"] = str(retry_after_s)
 
     @classmethod
-    def from_stage(cls, meta: Mapping[str, Any]) -> "ApiError":
-        """What an `error` output of a stage says."""
-        status, message = meta["status"], meta["message"]
-        if status >= 500 and meta["stage"] not in message:
-            message = f"Stage {meta['stage']} failed: {message}"
-        return cls(status, message, param=meta.get("param"), code=meta.get("code"))
+    def from_stage(cls, failed: Failed) -> "ApiError":
+        """As a stage tells it."""
+        message = failed.message
+        if failed.status >= 500 and failed.stage not in message:
+            message = f"Stage {failed.stage} failed: {message}"
+        return cls(failed.status, message, param=failed.param, code=failed.code)
 
     @property
     def envelope(self) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 # Of the steps that a pipeline takes by default.
 SHARE_OF_STEPS = {"low": 0.4, "medium": 0.7}
@@ -35,16 +35,6 @@ class WorkBound:
     num_frames: int = 1
     steps: int | None = None
     keeps_size: bool = False
-
-    @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> Self:
-        """From what a stage says when it is ready."""
-        return cls(**meta)
-
-    @property
-    def meta(self) -> Mapping[str, Any]:
-        """What a stage says when it is ready."""
-        return asdict(self)
 
     def refusal(
         self, body: Mapping[str, Any], picture: tuple[int, int] | None = None

@@ -15,10 +15,11 @@ from omnistage.server.chat.schema import ChatRequest, StageParameters
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import field_path, invalid
 from omnistage.server.http.served import check_model
-from omnistage.server.runtime.request import Request, StageParameter
+from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.timeline import Timeline
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import KINDS
+from omnistage.stages.messages.to_stage import Parameter
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
 MODALITIES = ({"text"}, {"text", "audio"})
@@ -95,7 +96,7 @@ class Admission:
             raise invalid("include_reasoning", "must be true with audio")
         return ("text", "audio")
 
-    def _body(self, chat: ChatRequest, own: Mapping[str, StageParameter]) -> dict[str, Any]:
+    def _body(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, Any]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
         body = chat.model_dump(exclude_none=True, include=set(SENT_ON))
         body["messages"] = checked_messages(chat.messages, self.history)
@@ -121,7 +122,7 @@ def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str
 
 def checked_stage_params(
     given: Mapping[str, Mapping[str, Any]], graph: StageGraph, path_of_request: Collection[str]
-) -> dict[str, dict[str, StageParameter]]:
+) -> dict[str, dict[str, Parameter]]:
     """The sampling of each stage that has any and that the request goes through; or ApiError."""
     checked = {}
     for stage, parameters in given.items():
@@ -142,7 +143,7 @@ def _check_known(path: str, name: str, known: Collection[str]) -> None:
         raise invalid(path, f"is unknown; allowed: {', '.join(sorted(known))}")
 
 
-def _stage_parameters(path: str, given: Mapping[str, Any]) -> dict[str, StageParameter]:
+def _stage_parameters(path: str, given: Mapping[str, Any]) -> dict[str, Parameter]:
     try:
         parameters = StageParameters.model_validate(given)
     except ValidationError as error:

@@ -5,6 +5,14 @@ from pathlib import Path
 
 from omnistage.connectors.contract import Connector
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.addresses import (
+    feed_address,
+    is_end_of,
+    opens_address,
+    outputs_address,
+    requests_address,
+    rows_address,
+)
 
 GATEWAY_CONNECTOR = "shm"
 REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it
@@ -12,16 +20,6 @@ IMAGES_ARENA_MB = 144  # and so do the largest pictures with a mask, 4096 x 4096
 
 Options = Mapping[str, int | float | str | bool]
 MakeConnector = Callable[[str, Path, Options], Connector]
-
-
-def requests_address(stage: str) -> str:
-    """From the gateway to a stage's process."""
-    return f"gateway.{stage}"
-
-
-def outputs_address(stage: str) -> str:
-    """From a stage's process to the gateway."""
-    return f"{stage}.gateway"
 
 
 class Channels:
@@ -44,10 +42,10 @@ class Channels:
             rows = make_connector(edge.connector.name, directory, options)
             # The stage's own process never holds a request for these: only rows need credit.
             control = make_connector(edge.connector.name, directory, {**options, "credit": 0})
-            prefix = f"{edge.source}.{edge.target}"
-            self._channels.append((control, f"{prefix}.open"))
-            self._channels.append((control, f"{prefix}.feed"))
-            self._channels.append((rows, f"{prefix}.rows"))
+            ends = edge.source, edge.target
+            self._channels.append((control, opens_address(*ends)))
+            self._channels.append((control, feed_address(*ends)))
+            self._channels.append((rows, rows_address(*ends)))
 
     def create(self) -> None:
         """Make them all."""
@@ -57,7 +55,7 @@ class Channels:
     def renew(self, stage: str) -> None:
         """Empty every channel that `stage` has an end of; the other ends see it by themselves."""
         for connector, address in self._channels:
-            if stage in address.split("."):
+            if is_end_of(stage, address):
                 connector.renew(address)
 
     def destroy(self) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
-from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stages.messages.to_gateway import Answer
+from omnistage.stages.messages.to_stage import Command
 
 
 class Commander:
@@ -16,7 +17,7 @@ class Commander:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._waiting: dict[str, tuple[StageLink, asyncio.Future[Mapping[str, Any]]]] = {}
+        self._waiting: dict[str, tuple[StageLink, asyncio.Future[Answer]]] = {}
 
     async def send(
         self, link: StageLink, command: str, arguments: Mapping[str, Any]
@@ -24,34 +25,33 @@ class Commander:
         """What the stage answers; ApiError if it refuses, fails, dies or says nothing."""
         check_command(link, command)
         command_id = f"command-{uuid4().hex}"
-        answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
-        self._waiting[command_id] = link, answer
+        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[command_id] = link, waiting
         try:
-            link.order(command_id, {"command": command, "arguments": arguments})
+            link.tell(command_id, Command(command, dict(arguments)))
             async with asyncio.timeout(self._limit_s):
-                meta = await answer
+                answer = await waiting
         except TimeoutError:
             late = f"Stage {link.name} did not answer {command} within {self._limit_s:g} s."
             raise ApiError(504, late, code="stage_timeout") from None
         finally:
             del self._waiting[command_id]
             link.finish(command_id, is_cancelled=False)
-        if "error" in meta:
-            raise ApiError.from_stage(meta["error"])
-        result: Mapping[str, Any] = meta["result"]
-        return result
+        if answer.error is not None:
+            raise ApiError.from_stage(answer.error)
+        return answer.result
 
-    def hear(self, chunk: Chunk) -> None:
+    def hear(self, command_id: str, answer: Answer) -> None:
         """Take a stage's answer."""
-        _, answer = self._waiting.get(chunk.request_id, (None, None))
-        if answer is not None and not answer.done():
-            answer.set_result(chunk.meta)
+        _, waiting = self._waiting.get(command_id, (None, None))
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
 
     def fail(self, link: StageLink, error: ApiError) -> None:
         """The stage answers none of its commands any more."""
-        for other, answer in self._waiting.values():
-            if other is link and not answer.done():
-                answer.set_exception(error)
+        for other, waiting in self._waiting.values():
+            if other is link and not waiting.done():
+                waiting.set_exception(error)
 
 
 def check_command(link: StageLink, command: str) -> None:

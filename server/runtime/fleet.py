@@ -12,8 +12,6 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import (
     Channels,
     MakeConnector,
-    outputs_address,
-    requests_address,
 )
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
@@ -21,6 +19,18 @@ from omnistage.server.runtime.readiness import check_open, dead
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.addresses import outputs_address, requests_address
+from omnistage.stages.messages.to_gateway import (
+    TO_GATEWAY,
+    Alive,
+    Answer,
+    OfItself,
+    OfRequest,
+    Ready,
+    Status,
+    ToGateway,
+)
+from omnistage.stages.messages.to_stage import Stop
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +64,7 @@ class Fleet:
 
     def listen(
         self,
-        on_output: Callable[[StageLink, Chunk], None],
+        on_output: Callable[[StageLink, Chunk[OfRequest]], None],
         on_death: Callable[[StageLink], None],
     ) -> None:
         """Name who gets what stages send for requests, and who is told when a stage has ended."""
@@ -73,7 +83,7 @@ class Fleet:
     async def _start_stage(self, name: str) -> None:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
-        outputs = gateway.receiver(outputs_address(name))
+        outputs = gateway.receiver(outputs_address(name), TO_GATEWAY)
         link = self._links[name] = OwnedStage(name, requests, outputs)
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
@@ -105,8 +115,8 @@ class Fleet:
 
     async def close(self) -> None:
         """End every stage, then close and remove all channels."""
-        for link in self._links.values():
-            link.tell("", "stop")
+        for name, link in self._links.items():
+            link.tell(name, Stop())
         await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         loop = asyncio.get_running_loop()
         for link in self._links.values():
@@ -198,17 +208,23 @@ class Fleet:
 
     def _receive(self, link: OwnedStage) -> None:
         while (chunk := link.outputs.receive()) is not None:
-            if not chunk.request_id:
-                link.grant(chunk.request_id)
-                self._hear(link, chunk)
-                continue
-            if chunk.kind == "answer":
-                self.commander.hear(chunk)
-            self._on_output(link, chunk)
+            self._receive_chunk(link, chunk)
 
-    def _hear(self, link: OwnedStage, chunk: Chunk) -> None:
-        link.hear(chunk)
-        if chunk.kind == "ready":
-            logger.info("stage %s ready in %.1f s", link.name, chunk.meta["seconds"])
+    def _receive_chunk(self, link: OwnedStage, chunk: Chunk[ToGateway]) -> None:
+        message = chunk.message
+        if isinstance(message, Ready | Status | Alive):
+            link.grant(chunk.request_id)
+            self._hear(link, message)
+        elif isinstance(message, Answer):
+            self.commander.hear(chunk.request_id, message)
+            link.forget(chunk.request_id)
+        else:
+            told = Chunk(chunk.request_id, message, chunk.index, chunk.tensors, chunk.last)
+            self._on_output(link, told)
+
+    def _hear(self, link: OwnedStage, message: OfItself) -> None:
+        link.hear(message)
+        if isinstance(message, Ready):
+            logger.info("stage %s ready in %.1f s", link.name, message.seconds)
             if not self.unready:
                 self._settled.set()

@@ -11,6 +11,9 @@ from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stages.messages.to_gateway import OfRequest, Picture, Sound, TextDelta
+
+Item = tuple[StageLink, Chunk[OfRequest]]
 
 
 @dataclass(slots=True)
@@ -26,7 +29,7 @@ class Flight:
     started_at: float
     unfinished: list[str]  # outputs whose last chunk has not been taken from the queue
     deadlines: dict[str, float]  # of each output: when its next chunk must be here
-    queue: asyncio.Queue[tuple[StageLink, Chunk] | ApiError] = field(default_factory=asyncio.Queue)
+    queue: asyncio.Queue[Item | ApiError] = field(default_factory=asyncio.Queue)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     first_at: dict[str, float] = field(default_factory=dict)  # of each output that has come
     is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
@@ -65,17 +68,19 @@ class Flight:
             self.queue.get_nowait()
         self.queue.put_nowait(error)
 
-    def count(self, chunk: Chunk) -> None:
+    def count(self, chunk: Chunk[OfRequest]) -> None:
         """Add what an output's chunk brings; tokens come with the last one."""
-        meta, tensors = chunk.meta, chunk.tensors
-        if chunk.last:
-            usage = meta.get("chunk", {}).get("usage") or {}
-            self.num_tokens_in += usage.get("prompt_tokens", meta.get("text_tokens")) or 0
+        message = chunk.message
+        if isinstance(message, TextDelta) and chunk.last:
+            usage = message.chunk.get("usage") or {}
+            self.num_tokens_in += usage.get("prompt_tokens") or 0
             self.num_tokens_out += usage.get("completion_tokens") or 0
-        if "pcm" in tensors:
-            self.audio_s += len(tensors["pcm"].data) / (SAMPLE_BYTES * SAMPLE_RATE_HZ)
-        if "pixels" in tensors and not meta.get("is_preview"):
+        elif isinstance(message, Sound) and "pcm" in chunk.tensors:
+            self.audio_s += len(chunk.tensors["pcm"].data) / (SAMPLE_BYTES * SAMPLE_RATE_HZ)
+        elif isinstance(message, Picture) and not message.is_preview:
             self.num_pictures += 1
+            if chunk.last:
+                self.num_tokens_in += message.text_tokens
 
     @property
     def outcome(self) -> Outcome:

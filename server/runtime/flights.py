@@ -9,13 +9,14 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet
-from omnistage.server.runtime.flight import Flight
+from omnistage.server.runtime.flight import Flight, Item
 from omnistage.server.runtime.readiness import dead
 from omnistage.server.runtime.request import Output, Request, output_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY
 from omnistage.server.runtime.work_check import check_work
+from omnistage.stages.messages.to_gateway import Failed, Mark, OfRequest, output_name
 
 logger = logging.getLogger(__name__)
 
@@ -119,18 +120,21 @@ class Flights:
                 raise item
             link, chunk = item
             link.grant(request_id)
-            if chunk.kind == "error":
-                raise ApiError.from_stage(chunk.meta)
-            if chunk.kind in flight.unfinished:
+            message = chunk.message
+            if isinstance(message, Failed):
+                raise ApiError.from_stage(message)
+            assert not isinstance(message, Mark), "a mark is noted when it comes"
+            name = output_name(message)
+            if name in flight.unfinished:
                 if chunk.last:
-                    flight.unfinished.remove(chunk.kind)
+                    flight.unfinished.remove(name)
                 if chunk.last or chunk.tensors:
                     flight.count(chunk)
                 given_at = self._now()
-                yield output_of(chunk)
+                yield output_of(message, chunk.tensors, chunk.last)
                 flight.extend(self._now() - given_at)  # meanwhile we were not asked for more
 
-    async def _next(self, flight: Flight) -> tuple[StageLink, Chunk] | ApiError:
+    async def _next(self, flight: Flight) -> Item | ApiError:
         """The next item; ApiError once an output is overdue."""
         while flight.queue.empty():
             kind = flight.next_due
@@ -154,19 +158,25 @@ class Flights:
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _receive(self, link: StageLink, chunk: Chunk) -> None:
+    def _receive(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
+        message = chunk.message
         flight = self._flights.get(chunk.request_id)
         if flight is None:  # it crossed our cancel
             link.forget(chunk.request_id)
-            return
-        if chunk.kind == "timeline":
+        elif isinstance(message, Mark):
             link.grant(chunk.request_id)
             if flight.request.timeline is not None:
-                flight.request.timeline.mark(link.name, chunk.meta["event"], chunk.meta["ns"])
-            return
-        if chunk.kind in flight.unfinished:
+                flight.request.timeline.mark(link.name, message.event, message.at_ns)
+        else:
+            if not isinstance(message, Failed):
+                is_end = chunk.last and not chunk.tensors
+                self._postpone(flight, output_name(message), is_end)
+            flight.queue.put_nowait((link, chunk))
+
+    def _postpone(self, flight: Flight, name: str, is_end: bool) -> None:
+        """An output has come, or no more than its end: when the next chunk of it must be here."""
+        if name in flight.unfinished:
             now = self._now()
-            flight.deadlines[chunk.kind] = now + self._graph.deadlines.next_chunk_s
-            if chunk.tensors or not chunk.last:  # else it is no more than an end
-                flight.first_at.setdefault(chunk.kind, now)
-        flight.queue.put_nowait((link, chunk))
+            flight.deadlines[name] = now + self._graph.deadlines.next_chunk_s
+            if not is_end:
+                flight.first_at.setdefault(name, now)

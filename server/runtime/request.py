@@ -6,8 +6,7 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.runtime.timeline import Timeline
-
-StageParameter = int | float | bool
+from omnistage.stages.messages import to_gateway, to_stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,24 +17,24 @@ class Request:
     outputs: tuple[str, ...]
     body: Mapping[str, Any]
     speaker: str | None = None
-    stage_params: Mapping[str, Mapping[str, StageParameter]] = field(default_factory=dict)
+    stage_params: Mapping[str, Mapping[str, to_stage.Parameter]] = field(default_factory=dict)
     seed: int | None = None
     return_codes: bool = False
     timeline: Timeline | None = None  # if it was asked for
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def to_chunk(self) -> Chunk:
+    def to_chunk(self) -> Chunk[to_stage.Request]:
         """The chunk that opens it at the entry stage."""
-        meta = {
-            "body": self.body,
-            "outputs": list(self.outputs),
-            "speaker": self.speaker,
-            "stage_params": self.stage_params,
-            "seed": self.seed,
-            "return_codes": self.return_codes,
-            "timeline": self.timeline is not None,
-        }
-        return Chunk(self.id, "request", 0, self.tensors, meta)
+        message = to_stage.Request(
+            body=dict(self.body),
+            outputs=list(self.outputs),
+            speaker=self.speaker,
+            stage_params={name: dict(given) for name, given in self.stage_params.items()},
+            seed=self.seed,
+            return_codes=self.return_codes,
+            has_timeline=self.timeline is not None,
+        )
+        return Chunk(self.id, message, 0, self.tensors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +84,40 @@ class ImageOutput:
 Output = TextOutput | AudioOutput | ImageOutput
 
 
-def output_of(chunk: Chunk) -> Output:
-    """Read an output's chunk."""
-    if chunk.kind == "text":
-        return TextOutput(chunk.meta["chunk"], chunk.last)
-    if chunk.kind in ("image", "video"):
-        return image_of(chunk)
-    pcm = chunk.tensors.get("pcm")
-    codes = chunk.tensors.get("codes")
+def output_of(message: to_gateway.Output, tensors: Mapping[str, Tensor], last: bool) -> Output:
+    """Read an output's message with its tensors."""
+    if isinstance(message, to_gateway.TextDelta):
+        return TextOutput(message.chunk, last)
+    if isinstance(message, to_gateway.Step):
+        return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
+    if isinstance(message, to_gateway.Picture):
+        return image_of(message, tensors["pixels"], last)
+    return audio_of(message, tensors, last)
+
+
+def audio_of(
+    sound: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool = False
+) -> AudioOutput:
+    """Read samples."""
+    pcm = tensors.get("pcm")
+    codes = tensors.get("codes")
     return AudioOutput(
         b"" if pcm is None else bytes(pcm.data),
         () if codes is None else tuple(map(tuple, codes.numpy().tolist())),
-        int(chunk.meta.get("frames", 0)),
-        chunk.last,
+        sound.num_frames,
+        last,
     )
 
 
-def image_of(chunk: Chunk) -> ImageOutput:
-    """Read a picture or a step."""
-    meta, tensor = chunk.meta, chunk.tensors.get("pixels")
-    if tensor is None:
-        return ImageOutput(step=meta["step"], num_steps=meta.get("steps", 0), last=chunk.last)
-    height, width, num_channels = tensor.shape
+def image_of(picture: to_gateway.Picture, pixels: Tensor, last: bool = False) -> ImageOutput:
+    """Read a picture, a frame or a preview."""
+    height, width, num_channels = pixels.shape
     return ImageOutput(
-        bytes(tensor.data),
+        bytes(pixels.data),
         width,
         height,
         num_channels,
-        meta.get("is_preview", False),
-        text_tokens=meta.get("text_tokens", 0),
-        last=chunk.last,
+        picture.is_preview,
+        text_tokens=picture.text_tokens,
+        last=last,
     )

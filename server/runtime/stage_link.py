@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.to_gateway import OfItself, Ready, Status, ToGateway
+from omnistage.stages.messages.to_stage import Cancel, Command, Stop
 
 
 class StageHandle(Protocol):
@@ -84,7 +86,7 @@ class StageLink:
     A dead stage is neither told nor granted anything.
     """
 
-    def __init__(self, name: str, requests: Sender, outputs: Receiver) -> None:
+    def __init__(self, name: str, requests: Sender, outputs: Receiver[ToGateway]) -> None:
         self.name = name
         self.requests = requests
         self.outputs = outputs
@@ -95,15 +97,10 @@ class StageLink:
         """How it is now."""
         return self._record
 
-    def tell(self, request_id: str, kind: str) -> None:
-        """Send a request's last chunk: it only says `kind`."""
+    def tell(self, request_id: str, message: Cancel | Stop | Command) -> None:
+        """Send the last chunk of a request, or the only one."""
         if self.record.state is not StageState.DEAD:
-            self.requests.send(Chunk(request_id, kind, last=True))
-
-    def order(self, command_id: str, meta: Mapping[str, Any]) -> None:
-        """Send a command."""
-        if self.record.state is not StageState.DEAD:
-            self.requests.send(Chunk(command_id, "command", meta=meta, last=True))
+            self.requests.send(Chunk(request_id, message, last=True))
 
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""
@@ -118,7 +115,7 @@ class StageLink:
     def finish(self, request_id: str, is_cancelled: bool) -> None:
         """Nothing more is sent for a request: its credit and slots come back."""
         if is_cancelled:
-            self.tell(request_id, "cancel")
+            self.tell(request_id, Cancel())
         elif self.record.state is not StageState.DEAD:
             self.requests.forget(request_id)
         self.forget(request_id)
@@ -129,29 +126,26 @@ class OwnedStage(StageLink):
 
     # What it says
 
-    def hear(self, chunk: Chunk) -> None:
-        """Take what the stage says of itself: `ready`, `status`, or that it is `alive`."""
+    def hear(self, message: OfItself) -> None:
+        """Take what the stage says of itself."""
         now = asyncio.get_running_loop().time()
-        if chunk.kind == "ready":
+        if isinstance(message, Status):
+            counters = {name: getattr(message, name) for name in COUNTERS}
+            self._record = replace(self._record, counters=counters, held=message.held)
+            self._hear_progress(message.progress)
+        elif isinstance(message, Ready):
             self._record = replace(
                 self._record,
                 state=StageState.READY,
                 was_ready=True,
                 alive_at=now,
                 ready_at=now,
-                speakers=tuple(chunk.meta.get("speakers", ())),
-                commands=dict(chunk.meta.get("commands", {})),
-                work=WorkBound.of(chunk.meta.get("work", {})),
+                speakers=tuple(message.speakers),
+                commands=message.commands,
+                work=message.work,
             )
-        elif chunk.kind == "alive":
-            self._record = replace(self._record, alive_at=now)
         else:
-            self._record = replace(
-                self._record,
-                counters={name: int(chunk.meta[name]) for name in COUNTERS},
-                held=dict(chunk.meta["held"]),
-            )
-            self._hear_progress(chunk.meta.get("progress"))
+            self._record = replace(self._record, alive_at=now)
 
     def _hear_progress(self, progress: int | None) -> None:
         gets_on = progress is None or progress != self._record.progress

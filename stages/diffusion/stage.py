@@ -21,8 +21,11 @@ from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_
 from omnistage.stages.diffusion.request.text_tokens import TextTokens
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
+from omnistage.stages.messages.edge import Edge, Open
+from omnistage.stages.messages.embeds import EmbedsToCome
+from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +56,12 @@ class DiffusionStage:
         self._bound_options = BoundOptions.of(ports.engine)
         self._upstream = Upstream(ports) if ports.upstream else None
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load, and make two pictures."""
         self._engine = await asyncio.to_thread(self._load)
         self._control.attach(self._engine)
         bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
-        return {"commands": self._control.commands, "work": bound.meta}
+        return Ready(commands=self._control.commands, work=bound)
 
     def _read(self, folder: str | None = None) -> Any:
         """The pipeline of a folder, or of ours, on the host."""
@@ -90,39 +93,38 @@ class DiffusionStage:
             pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit, not is_bound
         )
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Make the pictures of one request; each step is told."""
-        told = Told(self._ports, request_id, self._kind)
+        told = Told(self._ports, opened.id, self._kind)
         try:
-            await self._serve(request_id, meta, told)
+            await self._serve(opened, told)
         finally:
             told.close()
 
-    async def _serve(self, request_id: str, meta: Mapping[str, Any], told: Told) -> None:
+    async def _serve(self, opened: Opened, told: Told) -> None:
         loop = asyncio.get_running_loop()
-        request = meta.get("request", meta)
-        body = request["body"]
-        check_kind(request["outputs"], self._kind)
-        images = [meta[f"image{i}"] for i in range(body.get("num_images", 0))]
-        pipeline = self._tasks.choose(len(images), "mask" in meta)
+        body = opened.request.body
+        check_kind(opened.request.outputs, self._kind)
+        given = {name: tensor.numpy() for name, tensor in opened.tensors.items()}
+        images = [given[f"image{i}"] for i in range(body.get("num_images", 0))]
+        pipeline = self._tasks.choose(len(images), "mask" in given)
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
             raise RequestError(400, message, param="background", code="unsupported_parameter")
-        prompt = await self._prompt(request_id, meta)
-        arguments = call_arguments(pipeline, prompt, body, request.get("seed"))
-        arguments |= picture_arguments(pipeline, images, meta.get("mask"), arguments)
+        prompt = await self._prompt(opened)
+        arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
+        arguments |= picture_arguments(pipeline, images, given.get("mask"), arguments)
         previews = None
         if body.get("partial_images"):
             previews = Previews(pipeline, self._loaded.parts.dit, arguments, body["partial_images"])
             pipeline = previews.pipeline
 
         def on_step(running: Any, step: int, time: Any, tensors: Any) -> Any:
-            steps = {"step": step + 1, "steps": num_steps(running)}
-            loop.call_soon_threadsafe(told.put, steps)
+            loop.call_soon_threadsafe(told.step, step + 1, num_steps(running))
             if previews is not None:
                 made = previews.after_step(running, step, tensors["latents"])
                 for picture in to_uint8(made.images)[:1] if made is not None else ():
-                    loop.call_soon_threadsafe(told.put, {"is_preview": True}, picture)
+                    loop.call_soon_threadsafe(told.preview, picture)
             return tensors
 
         if ON_STEP in arguments_of(pipeline):
@@ -137,19 +139,19 @@ class DiffusionStage:
             raise RequestError(400, str(error), code="invalid_value") from error
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
-        await told.finish({"text_tokens": text_tokens}, pictures)
+        await told.finish(pictures, text_tokens)
 
-    async def _prompt(self, request_id: str, meta: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _prompt(self, opened: Opened) -> Mapping[str, Any]:
         """The prompt as arguments: its text, or what the stage upstream made of it."""
-        if self._upstream is None:
-            return {"prompt": meta["body"]["prompt"]}
-        embeds = await self._upstream.receive(request_id, meta["embeds"])
+        if self._upstream is None or not isinstance(opened.message, Open):
+            return {"prompt": opened.request.body["prompt"]}
+        embeds = await self._upstream.all_of(opened.id, opened.message.read(EmbedsToCome))
         return embeds.arguments(self._loaded.device, self._loaded.dtype)
 
-    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """Rows of a prompt's embeddings."""
         if self._upstream is not None:
-            self._upstream.take(receiver, chunk)
+            self._upstream.receive(receiver, chunk)
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adapters, caches, weights, profiles."""

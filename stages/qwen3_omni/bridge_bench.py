@@ -16,6 +16,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from omnistage.connectors import make_connector
+from omnistage.stages.messages.edge import EDGE
 from omnistage.stages.qwen3_omni.talker import request_options
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
@@ -122,7 +123,7 @@ def _drained_edge() -> Iterator[Port]:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
         connector = make_connector("shm", Path(directory), {})
         connector.create("bench.rows")
-        receiver = connector.receiver("bench.rows")
+        receiver = connector.receiver("bench.rows", EDGE)
         is_done = threading.Event()
 
         def drain() -> None:

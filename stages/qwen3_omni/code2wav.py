@@ -24,6 +24,7 @@ GRAPH_FRAMES = (1, 2, 4, 8, 16, 25)  # chunk lengths and batches that get a CUDA
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer than running them
 MAX_GRAPH_FRAMES = 128
 SAMPLE_MAX = 32767
+SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
 
 Codes = npt.NDArray[np.int32]
 Samples = npt.NDArray[np.int16]

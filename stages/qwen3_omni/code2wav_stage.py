@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
-from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, Failed
+from omnistage.stages.messages.edge import Codes, Edge
+from omnistage.stages.messages.to_gateway import Ready, Sound
+from omnistage.stages.qwen3_omni.code2wav import SAMPLE_RATE_HZ, Audio, Code2Wav, Failed
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
 
 logger = logging.getLogger(__name__)
@@ -23,25 +23,25 @@ class Code2WavStage:
         self._done: dict[str, asyncio.Event] = {}
         self._wants_codes: dict[str, bool] = {}
         self._num_frames: dict[str, int] = {}
-        self._from: dict[str, Receiver] = {}
+        self._from: dict[str, Receiver[Edge]] = {}
         self._work = asyncio.Event()
         self._watches: dict[str, Watch] = {}
         self._failed: set[str] = set()
         self._held: dict[str, asyncio.Task[None]] = {}
         self._stepping = asyncio.Lock()
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load, and decode one frame."""
         self._engine = Code2Wav.from_checkpoint(self._ports.model, **self._ports.engine)
         self._engine.warm_up()
         self._loop_task = asyncio.create_task(self._loop())
-        return {}
+        return Ready(sample_rate_hz=SAMPLE_RATE_HZ)
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Wait until every sample of the request has left."""
-        request = meta["request"]
+        request_id = opened.id
         done = self._done[request_id] = asyncio.Event()
-        self._wants_codes[request_id] = bool(request.get("return_codes"))
+        self._wants_codes[request_id] = opened.request.return_codes
         self._num_frames[request_id] = 0
         self._engine.open(request_id)
         try:
@@ -72,39 +72,39 @@ class Code2WavStage:
                     await done.wait()
             except TimeoutError:
                 if not self._engine.is_idle(request_id):
-                    watch.hear()  # it waits for us
+                    watch.restart()  # it waits for us
                 elif watch.is_overdue:
                     raise overdue(self._ports.source, self._ports.name) from None
 
-    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """Frames of one request, int32 [n, codebooks]."""
         if chunk.request_id not in self._done:
-            asyncio.get_running_loop().call_soon(self._take_opened, receiver, chunk)
+            asyncio.get_running_loop().call_soon(self._receive_opened, receiver, chunk)
             return
-        self._take_opened(receiver, chunk)
+        self._receive_opened(receiver, chunk)
 
-    def _take_opened(self, receiver: Receiver, chunk: Chunk) -> None:
-        if chunk.kind != "codes" or chunk.request_id not in self._done:
+    def _receive_opened(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        if not isinstance(chunk.message, Codes) or chunk.request_id not in self._done:
             receiver.forget(chunk.request_id)
             return
         codes = chunk.tensors["codes"].numpy() if "codes" in chunk.tensors else None
         self._ports.mark(chunk.request_id, "first_frames")
         self._from[chunk.request_id] = receiver
-        self._watches[chunk.request_id].hear()
+        self._watches[chunk.request_id].restart()
         self._engine.push(chunk.request_id, codes, chunk.last)
         self._work.set()
 
-    def silence(self, request_id: str) -> None:
+    def nothing_to_say(self, request_id: str) -> None:
         """Nothing will be spoken: one empty last output."""
         done = self._done.get(request_id)
         if done is not None and not done.is_set():
-            self._ports.send_output(request_id, "audio", {"frames": 0}, last=True)
+            self._ports.send_output(request_id, Sound(), last=True)
             done.set()
 
-    def hear(self, request_id: str) -> None:
-        """Upstream waits for its client, and says so: it is not overdue."""
+    def upstream_waits(self, request_id: str) -> None:
+        """Upstream waits for its client: it is not overdue."""
         if request_id in self._watches:
-            self._watches[request_id].hear()
+            self._watches[request_id].restart()
 
     async def _loop(self) -> None:
         while True:
@@ -144,24 +144,24 @@ class Code2WavStage:
         receiver = self._from.get(request_id)
         if receiver is not None:
             receiver.grant(request_id)
-            self._watches[request_id].hear()  # what may come has only now been asked for
+            self._watches[request_id].restart()  # what may come has only now been asked for
         self._num_frames[request_id] += len(codes)
         tensors = {"pcm": Tensor.from_numpy(pcm)}
         if len(pcm):
             self._ports.mark(request_id, "first_samples")
         if self._wants_codes[request_id]:
             tensors["codes"] = Tensor.from_numpy(codes)
-        meta = {"frames": self._num_frames[request_id]} if last else {}
-        self._ports.send_output(request_id, "audio", meta, tensors, last)
+        sound = Sound(self._num_frames[request_id] if last else 0)
+        self._ports.send_output(request_id, sound, tensors, last)
         if last:
             done.set()
-        elif request_id not in self._held and not self._ports.room.is_there(request_id):
+        elif request_id not in self._held and not self._ports.room.is_free(request_id):
             self._engine.hold(request_id, True)
             self._held[request_id] = asyncio.create_task(self._hold(request_id))
 
     async def _hold(self, request_id: str) -> None:
         """Until the gateway takes more; our upstream has no credit for more meanwhile."""
-        await self._ports.room.of(request_id)
+        await self._ports.room.wait(request_id)
         del self._held[request_id]
         self._engine.hold(request_id, False)
         self._work.set()

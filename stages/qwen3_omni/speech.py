@@ -3,11 +3,20 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stages.messages.edge import NothingToSay, Open, Tokens, Waits, described
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.worker.stage import StagePorts
+
+
+class ThinkerPrompt(msgspec.Struct, frozen=True):
+    """What the talker is told of a prompt besides its ids: where its images and videos are."""
+
+    grids: list[Grid] = []
 
 
 class SpokenTokens:
@@ -22,16 +31,16 @@ class SpokenTokens:
     def __init__(
         self,
         request_id: str,
-        meta: Mapping[str, Any],
+        request: Request,
         ports: StagePorts,
         text_length: Callable[[list[int]], int],
     ) -> None:
         assert ports.downstream is not None
         self.request_id = request_id
-        self._meta = {key: value for key, value in meta.items() if key != "body"}
+        self._request = msgspec.structs.replace(request, body={})  # which is long, and ours alone
         self._to = ports.downstream
         self._sizes = list(self._to.chunk_sizes)
-        self._has_stop = bool(meta["body"].get("stop"))
+        self._has_stop = bool(request.body.get("stop"))
         self._text_length = text_length
         self._held: list[int] = []
         self._released_text = 0
@@ -45,12 +54,9 @@ class SpokenTokens:
     def open(self, prompt_ids: Sequence[int], grids: Sequence[Grid]) -> None:
         """Announce the request to the talker, before the thinker has seen its prompt."""
         self._is_open = True
-        meta = {
-            "request": self._meta,
-            "grids": [[grid.offset, list(grid.size), grid.time_step] for grid in grids],
-        }
+        message = Open(self._request, described(ThinkerPrompt(list(grids))))
         prompt = Tensor.from_numpy(np.asarray(prompt_ids, np.int32))
-        self._to.open.send(Chunk(self.request_id, "open", 0, {"prompt": prompt}, meta, last=True))
+        self._to.open.send(Chunk(self.request_id, message, 0, {"prompt": prompt}, last=True))
 
     def open_whole(self, prompt_ids: Sequence[int]) -> None:
         """Announce a request whose prompt ends with all that is spoken."""
@@ -100,7 +106,7 @@ class SpokenTokens:
 
     def _send(self, token_ids: list[int], last: bool) -> None:
         tensors = {"tokens": Tensor.from_numpy(np.asarray(token_ids, np.int32))}
-        chunk = Chunk(self.request_id, "tokens", self._num_sent, tensors, {}, last)
+        chunk = Chunk(self.request_id, Tokens(), self._num_sent, tensors, last)
         self._to.feed.send(chunk)
         self._num_sent += len(token_ids)
         self._num_chunks += 1
@@ -108,16 +114,14 @@ class SpokenTokens:
     def show_life(self) -> None:
         """Tell the talker's engine and its process that more will come: we wait for our client."""
         if self._is_open:
-            self._to.feed.send(Chunk(self.request_id, "tokens", self._num_sent))
-            self._to.open.send(Chunk(self.request_id, "waits", last=True))
+            self._to.feed.send(Chunk(self.request_id, Tokens(), self._num_sent))
+            self._to.open.send(Chunk(self.request_id, Waits(), last=True))
 
     def finish(self) -> None:
         """The answer is complete; one without text is announced as silent."""
         if not self._is_open:
             return
         if not self._released:
-            self._to.open.send(
-                Chunk(self.request_id, "silent", 0, {}, {"request": self._meta}, last=True)
-            )
+            self._to.open.send(Chunk(self.request_id, NothingToSay(), last=True))
         self._send(self._waiting, last=True)
         self._waiting = []

@@ -15,7 +15,10 @@ from transformers import AutoConfig, GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.stages.qwen3_omni.rope import Grid
+from omnistage.stages.messages.edge import NothingToSay, Open, Waits
+from omnistage.stages.messages.to_gateway import Ready
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
@@ -27,7 +30,7 @@ from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.vllm.warm_up import warm_up
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage.stages.worker.watch import overdue
 
 logger = logging.getLogger(__name__)
@@ -83,7 +86,7 @@ class Talker(EngineStage):
         self._ids = SpeechIds.of(config)
         self._silent: dict[str, asyncio.Event] = {}
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load, and speak two frames."""
         ports = self._ports
         assert ports.downstream is not None
@@ -108,11 +111,11 @@ class Talker(EngineStage):
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()
         self._control = EngineControl(self._engine)
-        return {
-            "speakers": sorted(self._ids.speakers),
-            "max_model_len": self._max_model_len,
-            "commands": self._control.commands,
-        }
+        return Ready(
+            speakers=sorted(self._ids.speakers),
+            max_model_len=self._max_model_len,
+            commands=self._control.commands,
+        )
 
     async def _warm_up(self) -> None:
         numbers = itertools.count()
@@ -161,10 +164,10 @@ class Talker(EngineStage):
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Announce the request downstream, then run it to its end."""
-        request = meta["request"]
-        speaker = request.get("speaker") or self._default_speaker
+        request_id, request = opened.id, opened.request
+        speaker = request.speaker or self._default_speaker
         if speaker.lower() not in self._ids.speakers:
             allowed = ", ".join(sorted(self._ids.speakers))
             raise RequestError(
@@ -172,43 +175,45 @@ class Talker(EngineStage):
             )
         downstream = self._ports.downstream
         assert downstream is not None
-        downstream.open.send(Chunk(request_id, "open", 0, {}, {"request": request}, last=True))
+        downstream.open.send(Chunk(request_id, Open(request), last=True))
         silent = self._silent.setdefault(request_id, asyncio.Event())
-        speaking = asyncio.create_task(self._speak(request_id, meta, speaker))
+        speaking = asyncio.create_task(self._speak(opened, speaker))
         waiting = asyncio.create_task(silent.wait())
         try:
             await asyncio.wait({speaking, waiting}, return_when=asyncio.FIRST_COMPLETED)
             if speaking.done():
                 await speaking
             else:
-                downstream.open.send(Chunk(request_id, "silent", 0, {}, {}, last=True))
+                downstream.open.send(Chunk(request_id, NothingToSay(), last=True))
         finally:
             self._silent.pop(request_id, None)
             waiting.cancel()
             speaking.cancel()
             await asyncio.gather(speaking, waiting, return_exceptions=True)
 
-    def silence(self, request_id: str) -> None:
+    def nothing_to_say(self, request_id: str) -> None:
         """The answer has no text: nothing will be spoken."""
         event = self._silent.get(request_id)
         if event is not None:
             event.set()
 
-    def hear(self, request_id: str) -> None:
+    def upstream_waits(self, request_id: str) -> None:
         """The thinker waits for its client: so does who waits for us."""
         if request_id in self._silent:
             assert self._ports.downstream is not None
-            self._ports.downstream.open.send(Chunk(request_id, "waits", last=True))
+            self._ports.downstream.open.send(Chunk(request_id, Waits(), last=True))
 
     @property
     def _default_speaker(self) -> str:
         speakers = self._ids.speakers
         return "ethan" if "ethan" in speakers else min(speakers)
 
-    async def _speak(self, request_id: str, meta: Mapping[str, Any], speaker: str) -> None:
-        request = meta["request"]
-        grids = [Grid(offset, tuple(size), step) for offset, size, step in meta["grids"]]
-        prompt = talker_prompt(self._ids, meta["prompt"].tolist(), grids, speaker)
+    async def _speak(self, opened: Opened, speaker: str) -> None:
+        assert isinstance(opened.message, Open)
+        request_id, request = opened.id, opened.request
+        grids = opened.message.read(ThinkerPrompt).grids
+        prompt_ids = opened.tensors["prompt"].numpy().tolist()
+        prompt = talker_prompt(self._ids, prompt_ids, grids, speaker)
         num_rows = len(prompt) + len(prompt.lead)
         if num_rows + 2 > self._max_model_len:
             raise RequestError(
@@ -217,7 +222,7 @@ class Talker(EngineStage):
                 param="messages",
                 code="context_length_exceeded",
             )
-        wanted = request.get("stage_params", {}).get(self._ports.name, {})
+        wanted = request.stage_params.get(self._ports.name, {})
         params = self._sampling(wanted, self._seed(request))
         options = request_options(request_id, self._ids, prompt, tokens=prompt.lead)
         random = np.random.default_rng()
@@ -228,13 +233,12 @@ class Talker(EngineStage):
             "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
         }
         params.extra_args = {"omnistage": options}
-        if request.get("timeline"):
+        if request.has_timeline:
             params.output_kind = RequestOutputKind.DELTA
         async for output in self._engine.generate(self._prompt(len(prompt)), params, request_id):
             self._ports.mark(request_id, "first_code")
             if output.outputs[0].stop_reason == OVERDUE:
                 raise overdue(self._ports.source, self._ports.name)
 
-    def _seed(self, request: Mapping[str, Any]) -> int | None:
-        seed = request.get("seed")
-        return None if seed is None else derived_seed(seed, self._ports.name)
+    def _seed(self, request: Request) -> int | None:
+        return None if request.seed is None else derived_seed(request.seed, self._ports.name)

@@ -10,6 +10,8 @@ from typing import Any
 
 from transformers import AutoConfig
 
+from omnistage.stages.messages.to_gateway import Ready, TextDelta
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
 from omnistage.stages.qwen3_omni.media_markers import check_markers
 from omnistage.stages.qwen3_omni.rope import Grid
@@ -24,7 +26,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.warm_up import warm_up_text
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +108,7 @@ class Thinker(EngineStage):
         has_talker = ports.downstream is not None
         self._given = GivenText(ports.model, self._ids) if has_talker else None
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
         bridge = None
@@ -126,23 +128,24 @@ class Thinker(EngineStage):
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
         self._control = EngineControl(self._engine)
         max_model_len = self._engine.model_config.max_model_len
-        return {"max_model_len": max_model_len, "commands": self._control.commands}
+        return Ready(max_model_len=max_model_len, commands=self._control.commands)
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Stream one answer; with audio, feed the talker. A given text only goes to the talker."""
-        if "input" in meta["body"]:
-            self._read_out(request_id, meta)
+        request_id, request = opened.id, opened.request
+        if "input" in request.body:
+            self._read_out(request_id, request)
             return
-        has_turns = "messages" in meta["body"]  # else a prompt: text or ids, no media
+        has_turns = "messages" in request.body  # else a prompt: text or ids, no media
         if has_turns:
-            check_markers(meta["body"], self._markers)
+            check_markers(request.body, self._markers)
         spoken = None
-        if "audio" in meta["outputs"] and self._ports.downstream is not None:
-            spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
+        if "audio" in request.outputs and self._ports.downstream is not None:
+            spoken = SpokenTokens(request_id, request, self._ports, self._tokenizer_length)
         if has_turns and self._ports.downstream is not None:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
-            async with aclosing(self._chat.stream(request_id, meta["body"])) as chunks:
+            async with aclosing(self._chat.stream(request_id, request.body)) as chunks:
                 async for chunk in chunks:
                     is_last = not chunk["choices"]  # the usage chunk, always asked for
                     self._send(request_id, chunk, spoken, is_last)
@@ -154,7 +157,7 @@ class Thinker(EngineStage):
     def _send(
         self,
         request_id: str,
-        chunk: Mapping[str, Any],
+        chunk: dict[str, Any],
         spoken: SpokenTokens | None,
         is_last: bool,
     ) -> None:
@@ -164,28 +167,28 @@ class Thinker(EngineStage):
             spoken.add(chunk)
             if is_last:
                 spoken.finish()
-        self._ports.send_output(request_id, "text", {"chunk": chunk}, last=is_last)
+        self._ports.send_output(request_id, TextDelta(chunk), last=is_last)
 
     async def _room(self, request_id: str, spoken: SpokenTokens | None) -> None:
         """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
         room = self._ports.room
-        while not room.is_there(request_id):
+        while not room.is_free(request_id):
             try:
                 async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
-                    await room.of(request_id)
+                    await room.wait(request_id)
             except TimeoutError:
                 if spoken is not None:
                     spoken.show_life()
 
-    def _read_out(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    def _read_out(self, request_id: str, request: Request) -> None:
         assert self._given is not None  # without a talker the gateway refuses to speak
-        body = meta["body"]
+        body = request.body
         prompt_ids = self._given.prompt(body["input"], body["instructions"])
-        spoken = SpokenTokens(request_id, meta, self._ports, self._tokenizer_length)
+        spoken = SpokenTokens(request_id, request, self._ports, self._tokenizer_length)
         spoken.open_whole(prompt_ids)
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": 0}
         chunk = {"choices": [], "usage": usage}
-        self._ports.send_output(request_id, "text", {"chunk": chunk}, last=True)
+        self._ports.send_output(request_id, TextDelta(chunk), last=True)
 
     def _rendered(
         self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]

@@ -9,6 +9,9 @@ from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stages.messages.edge import Open, described
+from omnistage.stages.messages.embeds import EmbedsToCome
+from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
 from omnistage.stages.qwen_image.text_encoder_model import text_config
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
@@ -17,7 +20,7 @@ from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 FOLDER = "text_encoder"
 # Fields of a request, and the argument of the pipeline that the text's hidden states are.
@@ -36,7 +39,7 @@ class TextEncoder(EngineStage):
         self._ports = ports
         self._to = ports.downstream
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load, and encode one prompt."""
         ports = self._ports
         self._tokens = PromptTokens.of_model(ports.model)
@@ -62,11 +65,11 @@ class TextEncoder(EngineStage):
         self._engine = make_engine(AsyncLLM, _folder(ports.model), options, bridge, text_config)
         await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
         self._control = EngineControl(self._engine)
-        return {"max_model_len": length, "commands": self._control.commands}
+        return Ready(max_model_len=length, commands=self._control.commands)
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Announce the request downstream, then encode all its texts."""
-        body = meta["body"]
+        request_id, body = opened.id, opened.request.body
         if body.get("num_images"):  # pictures would have to go on to the denoiser
             message = "This graph makes pictures from words only."
             raise RequestError(400, message, param="image", code="unsupported_model")
@@ -79,15 +82,15 @@ class TextEncoder(EngineStage):
         }
         first = self._tokens.num_dropped
         lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}
-        told = {"request": meta, "embeds": {"first": first, "lengths": lengths}}
-        self._to.open.send(Chunk(request_id, "open", 0, {}, told, last=True))
+        announced = Open(opened.request, described(EmbedsToCome(first, lengths)))
+        self._to.open.send(Chunk(request_id, announced, last=True))
         async with asyncio.TaskGroup() as group:
             for name, rows in texts.items():
                 for row, ids in enumerate(rows):
                     bridge = {
                         "id": request_id,
                         "export_from": first,
-                        "meta": {"name": name, "row": row},
+                        "rows": {"text": name, "row": row},
                     }
                     encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids)
                     group.create_task(encoding)

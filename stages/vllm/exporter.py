@@ -4,15 +4,16 @@ import logging
 import queue
 import select
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ConnectorError, Sender
+from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
@@ -43,9 +44,9 @@ class Exported:
 class _Stream:
     """One request's way downstream."""
 
-    def __init__(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    def __init__(self, request_id: str, message: Codes | Rows) -> None:
         self.request_id = request_id
-        self.meta = meta
+        self.message = message
         self.num_sent = 0
 
 
@@ -115,14 +116,17 @@ class Exporter(BlockedQuery):
             for new in exported.started:
                 request_id = new.options.get("id")
                 if isinstance(request_id, str) and new.options.get("export", True):
-                    self._open(new.row, request_id, new.options.get("meta"))
+                    self._open(new.row, request_id, new.options.get("rows"))
             if exported.values is not None:
                 self._gather(exported.rows, exported.positions, exported.values)
             if exported.started or exported.finished:
                 self._count()
 
-    def _open(self, row: int, request_id: str, meta: object) -> None:
-        self._streams[row] = _Stream(request_id, meta if isinstance(meta, Mapping) else {})
+    def _open(self, row: int, request_id: str, rows: object) -> None:
+        """`rows`: the fields of `Rows`, if they are not its defaults."""
+        hidden = Rows() if rows is None else msgspec.convert(rows, Rows)
+        message = Codes() if self._kind == "codes" else hidden
+        self._streams[row] = _Stream(request_id, message)
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]
 
@@ -139,13 +143,13 @@ class Exporter(BlockedQuery):
 
     def _send(self, row: int, last: bool) -> None:
         stream = self._streams[row]
-        positions, values = self._waiting.take(row)
+        positions, values = self._waiting.drain(row)
         index = 0
         tensors = {}
         if len(positions):
             index = int(positions[0])
             tensors = {self._kind: to_tensor(values), "positions": Tensor.from_numpy(positions)}
-        chunk = Chunk(stream.request_id, self._kind, index, tensors, stream.meta, last)
+        chunk = Chunk(stream.request_id, stream.message, index, tensors, last)
         stream.num_sent += 1
         self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
         try:

@@ -19,7 +19,7 @@ class Gathering(Protocol):
     def add(self, rows: Ints, positions: Ints, values: torch.Tensor) -> tuple[Ints, Longs]:
         """Take lines [n, …]; returns the rows that they are of, each once, and what waits there."""
 
-    def take(self, row: int) -> tuple[Ints, torch.Tensor]:
+    def drain(self, row: int) -> tuple[Ints, torch.Tensor]:
         """Positions and values of all that waits; it waits no longer."""
 
 
@@ -52,7 +52,7 @@ class Frames:
             values[:, :before] = self._values
         self._values = values
 
-    def take(self, row: int) -> tuple[Ints, torch.Tensor]:
+    def drain(self, row: int) -> tuple[Ints, torch.Tensor]:
         """Positions and values of all that waits; it waits no longer."""
         first, count = self._first[row], self._num_waiting[row]
         self._first[row], self._num_waiting[row] = first + count, 0
@@ -80,7 +80,7 @@ class Lines:
         self._num_waiting[distinct] += np.diff([*starts, len(rows)])
         return distinct, self._num_waiting[distinct]
 
-    def take(self, row: int) -> tuple[Ints, torch.Tensor]:
+    def drain(self, row: int) -> tuple[Ints, torch.Tensor]:
         """Positions and values of all that waits; it waits no longer."""
         parts = self._parts[row] or [(np.zeros(0, np.int32), torch.empty(0))]
         self.open(row)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
+from omnistage.stages.messages.edge import Edge, Rows, Tokens
 from omnistage.stages.vllm.step import NUM_INPUTS, Ints
 
 ALL = 1 << 60
@@ -89,14 +90,14 @@ class RequestInputs:
             return min(tokens, int(self._hidden_positions[self._num_hidden]))
         return tokens
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk[Edge]) -> None:
         """Take a chunk of the feed: `tokens` int32 [n], or `hidden` [n, width] and `positions`."""
         self.waits_since = time.monotonic()
         self.has_heard = True
-        if chunk.kind == "tokens":
+        if isinstance(chunk.message, Tokens):
             tokens = chunk.tensors["tokens"].numpy() if "tokens" in chunk.tensors else ()
             self.add_tokens(tokens, chunk.last)
-        elif chunk.kind == "hidden" and "hidden" in chunk.tensors:
+        elif isinstance(chunk.message, Rows) and "hidden" in chunk.tensors:
             self.add_hidden(chunk)
 
     def add_tokens(self, tokens: Iterable[int], last: bool) -> None:
@@ -112,7 +113,7 @@ class RequestInputs:
             self.table[self._next_token + 1 :, 0] = self._end_ids[1]
             self._is_complete = True
 
-    def add_hidden(self, chunk: Chunk) -> None:
+    def add_hidden(self, chunk: Chunk[Edge]) -> None:
         """Keep the rows that were asked for; a repeat after a preemption is ignored."""
         tensor = chunk.tensors["hidden"]
         raw = np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape[0], -1)
@@ -137,7 +138,7 @@ class LateInputs:
 
     def __init__(
         self,
-        receivers: list[Receiver],
+        receivers: list[Receiver[Edge]],
         max_model_len: int,
         first_chunk_s: float,
         next_chunk_s: float,
@@ -147,7 +148,7 @@ class LateInputs:
         self._limits_s = (first_chunk_s, next_chunk_s)
         self._by_id: dict[str, RequestInputs] = {}
         self._expected: set[str] = set()
-        self._early: OrderedDict[str, tuple[float, list[Chunk]]] = OrderedDict()
+        self._early: OrderedDict[str, tuple[float, list[Chunk[Edge]]]] = OrderedDict()
 
     def expect(self, request_id: str) -> None:
         """The engine has the request: keep what comes for it until it is opened or closed."""
@@ -180,7 +181,7 @@ class LateInputs:
                 if inputs is not None:
                     inputs.add(chunk)
                 else:
-                    new: tuple[float, list[Chunk]] = (time.monotonic(), [])
+                    new: tuple[float, list[Chunk[Edge]]] = (time.monotonic(), [])
                     self._early.setdefault(chunk.request_id, new)[1].append(chunk)
 
     def overdue(self) -> list[str]:

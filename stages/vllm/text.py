@@ -1,16 +1,15 @@
 """A stage that is one text model in vLLM, without a bridge."""
 
-from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
 
+from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.warm_up import warm_up_text
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 
 class TextStage(EngineStage):
@@ -19,7 +18,7 @@ class TextStage(EngineStage):
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
         self._engine = make_engine(JudgedLLM, ports.model, ports.engine, None)
@@ -28,13 +27,14 @@ class TextStage(EngineStage):
         await warm_up_text(self._engine, self._chat)
         self._control = EngineControl(self._engine)
         max_model_len = self._engine.model_config.max_model_len
-        return {"max_model_len": max_model_len, "commands": self._control.commands}
+        return Ready(max_model_len=max_model_len, commands=self._control.commands)
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
-        async with aclosing(self._chat.stream(request_id, meta["body"])) as chunks:
+        request_id = opened.id
+        async with aclosing(self._chat.stream(request_id, opened.request.body)) as chunks:
             async for chunk in chunks:
                 last = not chunk["choices"]
-                self._ports.send_output(request_id, "text", {"chunk": chunk}, last=last)
+                self._ports.send_output(request_id, TextDelta(chunk), last=last)
                 if not last:
-                    await self._ports.room.of(request_id)  # the engine joins what comes meanwhile
+                    await self._ports.room.wait(request_id)  # the engine joins what comes meanwhile

@@ -7,6 +7,8 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Sender
+from omnistage.stages.messages.to_gateway import Answer
+from omnistage.stages.messages.to_stage import Command
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Stage, TakesCommands
 
@@ -24,9 +26,9 @@ class Commands:
         self._running: set[asyncio.Task[None]] = set()
         self._is_busy = asyncio.Event()
 
-    def take(self, chunk: Chunk) -> None:
-        """Begin what a `command` chunk asks for."""
-        task = asyncio.get_running_loop().create_task(self._answer(chunk))
+    def begin(self, command_id: str, command: Command) -> None:
+        """Begin what a command asks for."""
+        task = asyncio.get_running_loop().create_task(self._answer(command_id, command))
         self._running.add(task)
         self._is_busy.set()
         task.add_done_callback(self._forget)
@@ -41,16 +43,16 @@ class Commands:
         if not self._running:
             self._is_busy.clear()
 
-    async def _answer(self, chunk: Chunk) -> None:
-        meta = await self._obey(chunk.meta["command"], chunk.meta["arguments"])
-        self._outputs.send(Chunk(chunk.request_id, "answer", 0, {}, meta, last=True))
+    async def _answer(self, command_id: str, command: Command) -> None:
+        answer = await self._obey(command.command, command.arguments)
+        self._outputs.send(Chunk(command_id, answer, last=True))
 
-    async def _obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _obey(self, command: str, arguments: Mapping[str, Any]) -> Answer:
         if not isinstance(self._stage, TakesCommands):
             return self._refusal(RequestError(400, f"Stage {self._name} takes no commands."))
         try:
             async with asyncio.timeout(self._limit_s):
-                return {"result": await self._stage.control(command, arguments)}
+                return Answer(dict(await self._stage.control(command, arguments)))
         except RequestError as error:
             return self._refusal(error)
         except TimeoutError:
@@ -61,8 +63,8 @@ class Commands:
             failed = f"Stage {self._name}: {command} failed; its log says why."
             return self._refusal(RequestError(500, failed))
 
-    def _refusal(self, error: RequestError) -> Mapping[str, Any]:
-        return {"error": error.to_meta(self._name)}
+    def _refusal(self, error: RequestError) -> Answer:
+        return Answer(error=error.told_by(self._name))
 
     async def unless_busy(self, asked: Coroutine[Any, Any, None]) -> None:
         """Wait for the engine's sign of life; one that obeys a command has that one's deadline."""

@@ -1,8 +1,7 @@
 """What goes wrong with one request, as a stage tells the gateway."""
 
-from typing import Any
-
 from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, shortened
+from omnistage.stages.messages.to_gateway import Failed
 
 
 class RequestError(Exception):
@@ -27,13 +26,6 @@ class RequestError(Exception):
         """OpenAI's error type for the status."""
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
-    def to_meta(self, stage: str) -> dict[str, Any]:
-        """The meta of an `error` output."""
-        return {
-            "status": self.status,
-            "message": self.message,
-            "type": self.type,
-            "param": self.param,
-            "code": self.code,
-            "stage": stage,
-        }
+    def told_by(self, stage: str) -> Failed:
+        """As the stage tells the gateway."""
+        return Failed(self.status, self.message, self.type, stage, self.param, self.code)

@@ -1,4 +1,4 @@
-"""One end of a channel, as it travels to the process that opens it."""
+"""One end of an edge's channel, as it travels to the process that opens it."""
 
 from pathlib import Path
 
@@ -6,10 +6,11 @@ import msgspec
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.messages.edge import EDGE, Edge
 
 
 class Port(msgspec.Struct, frozen=True):
-    """One end of a channel, as it travels in an engine's configuration."""
+    """One end of an edge's channel, as it travels in an engine's configuration."""
 
     address: str
     connector: str
@@ -22,8 +23,8 @@ class Port(msgspec.Struct, frozen=True):
             self.address
         )
 
-    def receiver(self) -> Receiver:
+    def receiver(self) -> Receiver[Edge]:
         """Open the receiving end."""
         return make_connector(self.connector, Path(self.directory), self.options).receiver(
-            self.address
+            self.address, EDGE
         )

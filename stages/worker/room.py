@@ -13,13 +13,13 @@ class Room:
         self._sender = sender
         self._waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
 
-    def is_there(self, request_id: str) -> bool:
+    def is_free(self, request_id: str) -> bool:
         """Whether the request's next chunk would go at once."""
         return self._sender.credit(request_id) > 0
 
-    async def of(self, request_id: str) -> None:
+    async def wait(self, request_id: str) -> None:
         """Return once the request's next chunk would go at once."""
-        while not self.is_there(request_id):
+        while not self.is_free(request_id):
             freed = asyncio.get_running_loop().create_future()
             self._waiting[request_id].append(freed)
             try:
@@ -33,7 +33,7 @@ class Room:
         """Send what can go, and wake who waited for that."""
         self._sender.flush()
         for request_id, waiting in self._waiting.items():
-            if self.is_there(request_id):
+            if self.is_free(request_id):
                 for freed in waiting:
                     if not freed.done():
                         freed.set_result(None)

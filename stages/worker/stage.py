@@ -8,17 +8,34 @@ from typing import Any, Protocol, runtime_checkable
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
+from omnistage.stages.messages.edge import Edge, Open
+from omnistage.stages.messages.to_gateway import Failed, Mark, Output, Ready
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.room import Room
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A request as a stage gets it: from the gateway, or with `Open` along an edge."""
+
+    id: str
+    message: Request | Open
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def request(self) -> Request:
+        """What was asked for."""
+        return self.message.request if isinstance(self.message, Open) else self.message
 
 
 class Stage(Protocol):
     """Behaviour of one stage in its process; one `serve` runs per request, all at once."""
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         """Load and serve a warm-up request; what the gateway should know comes back."""
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         """Serve one request to its end; cancelled when the request is; RequestError refuses it."""
 
     async def alive(self) -> None:
@@ -28,11 +45,23 @@ class Stage(Protocol):
         """Give back what `start` took."""
 
 
-class TakesChunks(Protocol):
+@runtime_checkable
+class ReadsFeed(Protocol):
     """A stage that reads its upstream's results itself, in its own process."""
 
-    def take(self, chunk: Chunk) -> None:
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """A chunk of the feed or of the engine upstream; must not wait."""
+
+
+@runtime_checkable
+class FollowsUpstream(Protocol):
+    """A stage that is told how its upstream gets on with a request."""
+
+    def nothing_to_say(self, request_id: str) -> None:
+        """Nothing will come for the request."""
+
+    def upstream_waits(self, request_id: str) -> None:
+        """What comes next is late and not overdue: upstream waits for its own client."""
 
 
 @runtime_checkable
@@ -48,8 +77,8 @@ class TellsProgress(Protocol):
 class TakesCommands(Protocol):
     """A stage that is controlled while it runs.
 
-    The meta that its `start` returns has `commands`: those that it knows, each with why it is
-    refused as the stage is configured, or with nothing.
+    What its `start` returns has `commands`: those that it knows, each with why it is refused as
+    the stage is configured, or with nothing.
     """
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -81,7 +110,7 @@ class StagePorts:
     outputs: Sender
     downstream: Downstream | None = None
     feeds: list[Port] = field(default_factory=list)
-    upstream: list[Receiver] = field(default_factory=list)
+    upstream: list[Receiver[Edge]] = field(default_factory=list)
     exports_all_hidden_states: bool = False
     source: str = ""  # the stage upstream
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -103,16 +132,28 @@ class StagePorts:
         marked = self.marked.get(request_id)
         if marked is not None and event not in marked:
             marked.add(event)
-            self.send_output(request_id, "timeline", {"event": event, "ns": time.monotonic_ns()})
+            self._send(request_id, Mark(event, time.monotonic_ns()))
 
     def send_output(
         self,
         request_id: str,
-        kind: str,
-        meta: Mapping[str, Any],
+        output: Output,
         tensors: Mapping[str, Tensor] | None = None,
         last: bool = False,
     ) -> None:
         """Send what leaves the graph here to the gateway."""
+        self._send(request_id, output, tensors, last)
+
+    def send_failure(self, request_id: str, failed: Failed) -> None:
+        """End the request with an error."""
+        self._send(request_id, failed, last=True)
+
+    def _send(
+        self,
+        request_id: str,
+        message: Output | Failed | Mark,
+        tensors: Mapping[str, Tensor] | None = None,
+        last: bool = False,
+    ) -> None:
         self.num_chunks_out += 1
-        self.outputs.send(Chunk(request_id, kind, 0, tensors or {}, meta, last))
+        self.outputs.send(Chunk(request_id, message, 0, tensors or {}, last))

@@ -12,11 +12,12 @@ import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
@@ -24,12 +25,31 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.gpus import gpu_environment
 from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS
+from omnistage.stages.messages.addresses import (
+    feed_address,
+    opens_address,
+    outputs_address,
+    requests_address,
+    rows_address,
+)
+from omnistage.stages.messages.edge import Edge as EdgeMessage
+from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
+from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command, Request, Stop, ToStage
 from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
-from omnistage.stages.worker.stage import Downstream, Stage, StagePorts, TellsProgress
+from omnistage.stages.worker.stage import (
+    Downstream,
+    FollowsUpstream,
+    Opened,
+    ReadsFeed,
+    Stage,
+    StagePorts,
+    TellsProgress,
+)
 
 logger = logging.getLogger("omnistage.stage")
 
@@ -37,8 +57,6 @@ STATUS_INTERVAL_S = 1.0
 ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
 ENGINE_DIED = 70  # our exit code
-# What is said of a request beside its data, and the stage's method that takes it, if it has one.
-FROM_UPSTREAM = {"silent": "silence", "waits": "hear"}
 
 
 class StageWorker:
@@ -48,10 +66,10 @@ class StageWorker:
         self._name = name
         self._directory = directory
         gateway = make_connector("shm", directory, {})
-        self._requests = gateway.receiver(f"gateway.{name}")
-        self._outputs = gateway.sender(f"{name}.gateway")
-        self._opens: list[Receiver] = []
-        self._feeds: list[Receiver] = []
+        self._requests = gateway.receiver(requests_address(name), TO_STAGE)
+        self._outputs = gateway.sender(outputs_address(name))
+        self._opens: list[Receiver[EdgeMessage]] = []
+        self._feeds: list[Receiver[EdgeMessage]] = []
         self._senders: list[Sender] = [self._outputs]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
@@ -77,28 +95,29 @@ class StageWorker:
         ports.deadlines = graph.deadlines
         ports.ledger = str(self._directory / f"{self._name}.held")
         for edge in graph.incoming(self._name):
-            prefix = f"{edge.source}.{edge.target}"
+            ends = edge.source, edge.target
             ports.source = edge.source
-            self._opens.append(self._port(edge, f"{prefix}.open").receiver())
-            ports.feeds += [self._port(edge, f"{prefix}.feed"), self._port(edge, f"{prefix}.rows")]
+            self._opens.append(self._port(edge, opens_address(*ends)).receiver())
+            feed, rows = feed_address(*ends), rows_address(*ends)
+            ports.feeds += [self._port(edge, feed), self._port(edge, rows, has_credit=True)]
         if not KINDS[spec.kind].engine_takes_feed:
             self._feeds = [port.receiver() for port in ports.feeds]
             ports.upstream = self._feeds
         for edge in graph.outgoing(self._name):
-            prefix = f"{edge.source}.{edge.target}"
+            ends = edge.source, edge.target
             ports.downstream = Downstream(
-                open=self._port(edge, f"{prefix}.open").sender(),
-                feed=self._port(edge, f"{prefix}.feed").sender(),
-                rows=self._port(edge, f"{prefix}.rows"),
+                open=self._port(edge, opens_address(*ends)).sender(),
+                feed=self._port(edge, feed_address(*ends)).sender(),
+                rows=self._port(edge, rows_address(*ends), has_credit=True),
                 chunk_sizes=edge.chunk_sizes,
             )
             ports.exports_all_hidden_states = edge.hidden_states == "all"
             self._senders += [ports.downstream.open, ports.downstream.feed]
         return ports
 
-    def _port(self, edge: Edge, address: str) -> Port:
+    def _port(self, edge: Edge, address: str, has_credit: bool = False) -> Port:
         options = dict(edge.connector.options)
-        if not address.endswith(".rows"):
+        if not has_credit:
             options["credit"] = 0
         return Port(address, edge.connector.name, str(self._directory), options)
 
@@ -110,16 +129,14 @@ class StageWorker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        meta = await self._stage.start()
+        ready = await self._stage.start()
         for receiver in (self._requests, *self._opens, *self._feeds):
             loop.add_reader(receiver.fileno(), self._drain)
         for sender in self._senders:
             flush = self._ports.room.flush if sender is self._outputs else sender.flush
             loop.add_reader(sender.fileno(), flush)
         self._drain()
-        ready = {"seconds": time.monotonic() - started, **meta}
-        self._outputs.send(Chunk("", "ready", 0, {}, ready))
-        logger.info("stage %s ready in %.1f s", self._name, ready["seconds"])
+        self._tell(msgspec.structs.replace(ready, seconds=time.monotonic() - started))
         engines = multiprocessing.active_children()
         for process in engines:
             loop.add_reader(process.sentinel, _end_with, process)
@@ -139,18 +156,25 @@ class StageWorker:
 
     def _close(self) -> None:
         loop = asyncio.get_running_loop()
-        ends: list[Receiver | Sender] = [self._requests, *self._opens, *self._feeds]
-        for end in [*ends, *self._senders]:
+        for end in self._ends:
             loop.remove_reader(end.fileno())
             end.close()
         self._ledger.close()
 
+    @property
+    def _ends(self) -> list[Receiver[Any] | Sender]:
+        return [*self._senders, self._requests, *self._opens, *self._feeds]
+
+    def _tell(self, message: Ready | Status | Alive) -> None:
+        """Say something of ourselves."""
+        self._outputs.send(Chunk(ABOUT_ITSELF, message))
+
     async def _report(self) -> None:
         """Send the counters when they change, at most as fast as the gateway takes them."""
         while True:
-            if self._outputs.credit("") > 0:
+            if self._outputs.credit(ABOUT_ITSELF) > 0:
                 self._changed.clear()
-                self._outputs.send(Chunk("", "status", 0, {}, self._status()))
+                self._tell(self._status())
             try:
                 await asyncio.wait_for(self._changed.wait(), STATUS_INTERVAL_S)
             except TimeoutError:
@@ -160,24 +184,24 @@ class StageWorker:
         """Say that we are alive after the engine's own loop has answered."""
         while True:
             await self._commands.unless_busy(self._stage.alive())
-            if self._outputs.credit("") > 0:
-                self._outputs.send(Chunk("", "alive", 0, {}, {}))
+            if self._outputs.credit(ABOUT_ITSELF) > 0:
+                self._tell(Alive())
             await asyncio.sleep(ALIVE_INTERVAL_S)
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self) -> Status:
         seen = self._ledger.read_seen()
         if seen["nan_steps"] and not self._has_told_nan:
             self._has_told_nan = True
             logger.error("stage %s: NaN among the logits: its answers mean nothing", self._name)
-        return {
-            "running": len(self._tasks),
+        return Status(
+            running=len(self._tasks),
             **seen,
-            "requests_total": self._num_requests,
-            "chunks_in": self._num_chunks_in,
-            "chunks_out": self._ports.num_chunks_out,
-            "held": self._held(),
-            "progress": self._progress(),
-        }
+            requests_total=self._num_requests,
+            chunks_in=self._num_chunks_in,
+            chunks_out=self._ports.num_chunks_out,
+            held=self._held(),
+            progress=self._progress(),
+        )
 
     def _progress(self) -> int | None:
         """Of what requests wait for: a command has a deadline of its own."""
@@ -187,9 +211,8 @@ class StageWorker:
 
     def _held(self) -> dict[str, int]:
         """What requests hold here and in the engine; all zero when there is none."""
-        ends: list[Receiver | Sender] = [*self._senders, self._requests, *self._opens, *self._feeds]
-        status = 1  # our own talk with the gateway
-        credits = sum(end.num_requests for end in ends) - status
+        own = 1  # what we say of ourselves
+        credits = sum(end.num_requests for end in self._ends) - own
         held = self._ledger.read()
         return {**held, "tasks": len(self._tasks), "credits": held["credits"] + credits}
 
@@ -197,27 +220,27 @@ class StageWorker:
 
     def _drain(self) -> None:
         """Take what has arrived: first what opens requests, then what feeds them."""
-        for receiver in (self._requests, *self._opens):
-            while (chunk := receiver.receive()) is not None:
-                receiver.grant(chunk.request_id)
-                self._take(chunk)
-        take = getattr(self._stage, "take", None)
+        while (chunk := self._requests.receive()) is not None:
+            self._requests.grant(chunk.request_id)
+            self._obey(chunk)
+        self._drain_opens()
         for receiver in self._feeds:
-            while (chunk := receiver.receive()) is not None:
+            while (fed := receiver.receive()) is not None:
                 self._num_chunks_in += 1
-                if chunk.request_id not in self._tasks:
+                if fed.request_id not in self._tasks:
                     self._drain_opens()
-                if chunk.request_id in self._tasks and take is not None:
-                    self._feed(take, receiver, chunk)
+                if fed.request_id in self._tasks:
+                    self._feed(receiver, fed)
                 else:
-                    receiver.forget(chunk.request_id)
+                    receiver.forget(fed.request_id)
 
-    def _feed(
-        self, take: Callable[[Receiver, Chunk], None], receiver: Receiver, chunk: Chunk
-    ) -> None:
+    def _feed(self, receiver: Receiver[EdgeMessage], chunk: Chunk[EdgeMessage]) -> None:
         """A chunk that the stage cannot take fails its request, not the chunks after it."""
+        if not isinstance(self._stage, ReadsFeed):
+            receiver.forget(chunk.request_id)
+            return
         try:
-            take(receiver, chunk)
+            self._stage.receive(receiver, chunk)
         except Exception:
             logger.exception("a chunk of request %s was refused", chunk.request_id)
             self._send_failure(chunk.request_id)
@@ -227,29 +250,43 @@ class StageWorker:
         for receiver in self._opens:
             while (chunk := receiver.receive()) is not None:
                 receiver.grant(chunk.request_id)
-                self._take(chunk)
+                self._follow(chunk)
 
-    def _take(self, chunk: Chunk) -> None:
-        if chunk.kind == "stop":
-            self._stopping.set()
-        elif chunk.kind == "cancel":
+    def _obey(self, chunk: Chunk[ToStage]) -> None:
+        """What the gateway says."""
+        message = chunk.message
+        if isinstance(message, Request):
+            self._open(Opened(chunk.request_id, message, chunk.tensors))
+        elif isinstance(message, Cancel):
             self._cancel(chunk.request_id)
-        elif chunk.kind == "command":
-            self._commands.take(chunk)
-        elif chunk.kind in FROM_UPSTREAM:
-            self._num_chunks_in += 1
-            take = getattr(self._stage, FROM_UPSTREAM[chunk.kind], None)
-            if take is not None and chunk.request_id in self._tasks:
-                asyncio.get_running_loop().call_soon(take, chunk.request_id)
-        elif chunk.request_id not in self._cancelled:
-            self._num_chunks_in += 1
-            arrays = {name: tensor.numpy() for name, tensor in chunk.tensors.items()}
-            meta: dict[str, Any] = {**chunk.meta, **arrays}
-            self._num_requests += 1
-            task = asyncio.get_running_loop().create_task(self._serve(chunk.request_id, meta))
-            self._tasks[chunk.request_id] = task
-            task.add_done_callback(partial(self._clean_up, chunk.request_id))
-            self._changed.set()
+        elif isinstance(message, Command):
+            self._commands.begin(chunk.request_id, message)
+        elif isinstance(message, Stop):
+            self._stopping.set()
+
+    def _follow(self, chunk: Chunk[EdgeMessage]) -> None:
+        """What the stage upstream says of its requests."""
+        message = chunk.message
+        if isinstance(message, Open):
+            self._open(Opened(chunk.request_id, message, chunk.tensors))
+            return
+        self._num_chunks_in += 1
+        if isinstance(self._stage, FollowsUpstream) and chunk.request_id in self._tasks:
+            loop = asyncio.get_running_loop()  # not before the request's task has begun
+            if isinstance(message, NothingToSay):
+                loop.call_soon(self._stage.nothing_to_say, chunk.request_id)
+            elif isinstance(message, Waits):
+                loop.call_soon(self._stage.upstream_waits, chunk.request_id)
+
+    def _open(self, opened: Opened) -> None:
+        if opened.id in self._cancelled:
+            return
+        self._num_chunks_in += 1
+        self._num_requests += 1
+        task = asyncio.get_running_loop().create_task(self._serve(opened))
+        self._tasks[opened.id] = task
+        task.add_done_callback(partial(self._clean_up, opened.id))
+        self._changed.set()
 
     def _clean_up(self, request_id: str, task: asyncio.Task[None]) -> None:
         """Runs for every task: one that is cancelled at once never runs itself."""
@@ -271,21 +308,21 @@ class StageWorker:
         if task is not None:
             task.cancel()
 
-    async def _serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
-        if meta.get("request", meta).get("timeline"):
-            self._ports.marked[request_id] = set()
-            self._ports.mark(request_id, "received")
+    async def _serve(self, opened: Opened) -> None:
+        if opened.request.has_timeline:
+            self._ports.marked[opened.id] = set()
+            self._ports.mark(opened.id, "received")
         try:
-            await self._stage.serve(request_id, meta)
+            await self._stage.serve(opened)
         except RequestError as error:
-            self._ports.send_output(request_id, "error", error.to_meta(self._name), last=True)
+            self._ports.send_failure(opened.id, error.told_by(self._name))
         except Exception:
-            logger.exception("request %s failed in stage %s", request_id, self._name)
-            self._send_failure(request_id)
+            logger.exception("request %s failed in stage %s", opened.id, self._name)
+            self._send_failure(opened.id)
 
     def _send_failure(self, request_id: str) -> None:
-        told = RequestError(500, f"Stage {self._name} failed; its log says why.")
-        self._ports.send_output(request_id, "error", told.to_meta(self._name), last=True)
+        error = RequestError(500, f"Stage {self._name} failed; its log says why.")
+        self._ports.send_failure(request_id, error.told_by(self._name))
 
 
 def _end_with(process: BaseProcess) -> None:

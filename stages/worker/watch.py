@@ -18,8 +18,8 @@ class Watch:
         self.due_at = time.monotonic() + deadlines.first_chunk_s
         self._next_chunk_s = deadlines.next_chunk_s
 
-    def hear(self) -> None:
-        """Something came."""
+    def restart(self) -> None:
+        """Something came, or the wait is ours: count from now."""
         self.due_at = time.monotonic() + self._next_chunk_s
 
     @property

@@ -12,21 +12,23 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full, NoChannel
+from omnistage.connectors.messages import Message, UnknownMessage
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.sender import MAX_BACKLOG_CHUNKS, RingSender
 from omnistage.connectors.sweep import make_run_directory
 
 NAMES = ("shm", "inprocess")
-Ends = tuple[RingSender, RingReceiver]
+Ends = tuple[RingSender, RingReceiver[Note]]
 
 
-def chunk(request_id: str = "a", index: int = 0, size: int = 8, last: bool = False) -> Chunk:
+def chunk(request_id: str = "a", index: int = 0, size: int = 8, last: bool = False) -> Chunk[Note]:
     values = np.full(size, index % 251, np.uint8)
-    return Chunk(request_id, "k", index, {"v": Tensor.from_numpy(values)}, {"n": index}, last)
+    return Chunk(request_id, Note(), index, {"v": Tensor.from_numpy(values)}, last)
 
 
 @pytest.fixture(params=NAMES)
@@ -39,7 +41,7 @@ def open_ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         address = f"c{len(opened)}"
         connector = make_connector(request.param, tmp_path, {"arena_mb": 1, **options})
         connector.create(address)
-        ends = connector.sender(address), connector.receiver(address)
+        ends = connector.sender(address), connector.receiver(address, NOTES)
         opened.append((address, ends))  # type: ignore[arg-type]
         return ends  # type: ignore[return-value]
 
@@ -58,15 +60,32 @@ def test_a_chunk_arrives_as_it_was_sent(open_ends: Callable[..., Ends]) -> None:
         "b": Tensor("bfloat16", (2,), b"\1\2\3\4"),
         "none": Tensor.from_numpy(np.zeros((0, 4), np.int32)),
     }
-    sender.send(Chunk("a", "kind", 7, tensors, {"x": [1, None, "é", b"\0"]}, True))
+    sender.send(Chunk("a", Note("é", {"x": [1, None, "é", b"\0"]}), 7, tensors, True))
     got = receiver.receive()
     assert got is not None
-    assert (got.request_id, got.kind, got.index, got.last) == ("a", "kind", 7, True)
-    assert got.meta == {"x": [1, None, "é", b"\0"]}
+    assert (got.request_id, got.index, got.last) == ("a", 7, True)
+    assert got.message == Note("é", {"x": [1, None, "é", b"\0"]})
     assert got.tensors["f"].numpy().tolist() == [[0, 1, 2], [3, 4, 5]]
     assert bytes(got.tensors["b"].data) == b"\1\2\3\4"
     assert got.tensors["none"].numpy().shape == (0, 4)
     assert receiver.receive() is None
+
+
+class Other(Message, frozen=True):
+    """What the channels of these tests do not carry."""
+
+
+def test_a_message_that_the_channel_does_not_carry_is_an_error_that_names_it(
+    open_ends: Callable[..., Ends],
+) -> None:
+    sender, receiver = open_ends()
+    sender.send(Chunk("a", Other()))
+    sender.send(chunk(index=3))
+    with pytest.raises(UnknownMessage, match="request a, message 'other'"):
+        receiver.receive()
+    got = receiver.receive()
+    assert got is not None
+    assert got.index == 3
 
 
 def test_every_received_tensor_starts_at_a_multiple_of_64_bytes(
@@ -76,7 +95,7 @@ def test_every_received_tensor_starts_at_a_multiple_of_64_bytes(
     for size in range(1, 200, 7):
         arrays = [np.full(size + index, index, np.uint8) for index in range(3)]
         tensors = {f"v{index}": Tensor.from_numpy(array) for index, array in enumerate(arrays)}
-        sender.send(Chunk("a", "k" * size, 0, tensors))
+        sender.send(Chunk("a", Note("k" * size), 0, tensors))
         got = receiver.receive()
         assert got is not None
         for array, tensor in zip(arrays, got.tensors.values(), strict=True):
@@ -130,7 +149,7 @@ def test_a_backlog_is_bounded(open_ends: Callable[..., Ends]) -> None:
 def test_a_chunk_that_never_fits_is_refused(open_ends: Callable[..., Ends]) -> None:
     sender, receiver = open_ends()
     for size in (1 << 19, 1 << 20):
-        with pytest.raises(ChunkTooLarge, match=r"k chunk of \d+ bytes; channel c0 .* 524288,"):
+        with pytest.raises(ChunkTooLarge, match=r"a Note of \d+ bytes; channel c0 .* 524288,"):
             sender.send(chunk(size=size))
     assert receiver.receive() is None
     assert sender.num_requests == 0
@@ -216,7 +235,7 @@ def test_opening_before_creating_is_an_error(name: str, tmp_path: Path) -> None:
     with pytest.raises(NoChannel, match="'x'"):
         connector.sender("x")
     with pytest.raises(NoChannel, match="'x'"):
-        connector.receiver("x")
+        connector.receiver("x", NOTES)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -225,7 +244,7 @@ def test_no_descriptor_is_left(name: str, tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         connector.create("x")
-        ends = connector.sender("x"), connector.receiver("x")
+        ends = connector.sender("x"), connector.receiver("x", NOTES)
         for end in ends:
             end.close()
         connector.destroy("x")
@@ -257,7 +276,7 @@ def test_any_use_keeps_order_bytes_and_credit(
     run = make_run_directory()
     connector = make_connector(name, run.path, {"arena_mb": 1, "credit": window})
     connector.create("x")
-    sender, receiver = connector.sender("x"), connector.receiver("x")
+    sender, receiver = connector.sender("x"), connector.receiver("x", NOTES)
     sent: dict[str, int] = dict.fromkeys("abc", 0)
     received: dict[str, int] = dict.fromkeys("abc", 0)
     granted: dict[str, int] = dict.fromkeys("abc", 0)
@@ -309,9 +328,13 @@ def test_any_use_keeps_order_bytes_and_credit(
 ECHO = """
 import select, sys
 from pathlib import Path
+from omnistage.connectors.messages import Message, Messages
 from omnistage.connectors import make_connector
 connector = make_connector("shm", Path(sys.argv[1]), {"arena_mb": 1, "credit": 4})
-receiver, sender = connector.receiver("there"), connector.sender("back")
+class Note(Message, frozen=True):
+    text: str = ""
+    more: dict = {}
+receiver, sender = connector.receiver("there", Messages(Note)), connector.sender("back")
 count, left = 0, 0
 while count < 2000 or left:
     chunk = receiver.receive()
@@ -331,7 +354,7 @@ def test_two_processes_lose_nothing_and_no_wake_up(tmp_path: Path) -> None:
     connector = make_connector("shm", tmp_path, {"arena_mb": 1, "credit": 4})
     for address in ("there", "back"):
         connector.create(address)
-    sender, receiver = connector.sender("there"), connector.receiver("back")
+    sender, receiver = connector.sender("there"), connector.receiver("back", NOTES)
     sent, got = 0, 0
     with subprocess.Popen([sys.executable, "-c", ECHO, str(tmp_path)]) as echo:
         while got < 2000:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.notes import NOTES, Note
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.shm import ShmConnector
@@ -13,10 +14,10 @@ from omnistage.connectors.shm import ShmConnector
 def test_a_ring_whose_reader_keeps_up_stays_small(size: int, run_directory: Path) -> None:
     connector = ShmConnector(run_directory, arena_mb=16, credit=0)
     connector.create("small")
-    sender, receiver = connector.sender("small"), connector.receiver("small")
+    sender, receiver = connector.sender("small"), connector.receiver("small", NOTES)
     data = np.arange(size).astype(np.uint8)
     for index in range(3000):
-        sender.send(Chunk("a", "k", index, {"v": Tensor.from_numpy(data)}))
+        sender.send(Chunk("a", Note(), index, {"v": Tensor.from_numpy(data)}))
         got = receiver.receive()
         assert got is not None
         assert got.index == index
@@ -31,13 +32,13 @@ def test_a_ring_whose_reader_keeps_up_stays_small(size: int, run_directory: Path
 def test_a_ring_that_started_anew_has_its_whole_room(run_directory: Path) -> None:
     connector = ShmConnector(run_directory, arena_mb=1, credit=0)
     connector.create("anew")
-    sender, receiver = connector.sender("anew"), connector.receiver("anew")
+    sender, receiver = connector.sender("anew"), connector.receiver("anew", NOTES)
     data = Tensor.from_numpy(np.arange(9000, dtype=np.uint8))
     for _ in range(3):
-        sender.send(Chunk("a", "k", 0, {"v": data}))
+        sender.send(Chunk("a", Note(), 0, {"v": data}))
         assert receiver.receive() is not None
         for index in range(100):  # nobody flushes: they fit or stay behind
-            sender.send(Chunk("a", "k", index, {"v": data}))
+            sender.send(Chunk("a", Note(), index, {"v": data}))
         got = [receiver.receive() for _ in range(100)]
         assert [chunk.index for chunk in got if chunk is not None] == list(range(100))
     sender.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -32,25 +33,25 @@ def sender(connector: Connector) -> Iterator[Sender]:
 
 
 @pytest.fixture
-def receiver(connector: Connector) -> Iterator[Receiver]:
-    receiver = connector.receiver("c")
+def receiver(connector: Connector) -> Iterator[Receiver[Note]]:
+    receiver = connector.receiver("c", NOTES)
     yield receiver
     receiver.close()
 
 
-def chunk(request_id: str, index: int = 0, last: bool = False) -> Chunk:
+def chunk(request_id: str, index: int = 0, last: bool = False) -> Chunk[Note]:
     tensor = Tensor.from_numpy(np.full(5, index, np.uint8))
-    return Chunk(request_id, "k", index, {"v": tensor}, {}, last)
+    return Chunk(request_id, Note(), index, {"v": tensor}, last)
 
 
-def received(receiver: Receiver) -> list[tuple[str, int]]:
+def received(receiver: Receiver[Note]) -> list[tuple[str, int]]:
     got = []
     while (chunk := receiver.receive()) is not None:
         got.append((chunk.request_id, chunk.index))
     return got
 
 
-def is_readable(end: Sender | Receiver) -> bool:
+def is_readable(end: Sender | Receiver[Note]) -> bool:
     return bool(select.select([end.fileno()], [], [], 0)[0])
 
 
@@ -63,7 +64,7 @@ def test_a_sender_goes_over_and_drops_what_belonged_to_the_dead(
     sender.send(chunk("old", 4))
     sender.send(chunk("new", 0))
     sender.flush()
-    receiver = connector.receiver("c")
+    receiver = connector.receiver("c", NOTES)
     assert received(receiver) == [("new", 0)]
     sender.send(chunk("old", 5, last=True))
     sender.send(chunk("old", 6))  # its id is free again after its last
@@ -75,7 +76,7 @@ def test_a_sender_starts_with_full_credit(connector: Connector, sender: Sender) 
     sender.send(chunk("old", 0))
     connector.renew("c")
     assert sender.credit("new") == WINDOW
-    receiver = connector.receiver("c")
+    receiver = connector.receiver("c", NOTES)
     for index in range(3):
         sender.send(chunk("new", index))
     assert received(receiver) == [("new", 0), ("new", 1)]
@@ -86,7 +87,7 @@ def test_a_sender_starts_with_full_credit(connector: Connector, sender: Sender) 
 
 
 def test_a_receiver_goes_over_and_never_sees_what_the_dead_had_sent(
-    connector: Connector, receiver: Receiver
+    connector: Connector, receiver: Receiver[Note]
 ) -> None:
     dead = connector.sender("c")
     dead.send(chunk("old", 0))
@@ -105,7 +106,7 @@ def test_a_receiver_goes_over_and_never_sees_what_the_dead_had_sent(
 
 
 def test_a_renewal_wakes_both_ends(
-    connector: Connector, sender: Sender, receiver: Receiver
+    connector: Connector, sender: Sender, receiver: Receiver[Note]
 ) -> None:
     assert not is_readable(sender)
     assert not is_readable(receiver)
@@ -137,7 +138,7 @@ def test_a_renewal_while_a_receiver_clears_its_wake_up_is_seen(
 
 
 def test_many_renewals_between_two_uses_are_one(
-    connector: Connector, sender: Sender, receiver: Receiver
+    connector: Connector, sender: Sender, receiver: Receiver[Note]
 ) -> None:
     for _ in range(5):
         connector.renew("c")
@@ -146,7 +147,7 @@ def test_many_renewals_between_two_uses_are_one(
 
 
 def test_closing_an_end_that_has_not_gone_over_is_fine(connector: Connector) -> None:
-    sender, receiver = connector.sender("c"), connector.receiver("c")
+    sender, receiver = connector.sender("c"), connector.receiver("c", NOTES)
     connector.renew("c")
     receiver.grant("a")
     sender.close()
@@ -154,7 +155,7 @@ def test_closing_an_end_that_has_not_gone_over_is_fine(connector: Connector) -> 
 
 
 def test_a_channel_that_is_gone_after_its_renewal_is_named_at_every_use(
-    connector: Connector, sender: Sender, receiver: Receiver
+    connector: Connector, sender: Sender, receiver: Receiver[Note]
 ) -> None:
     connector.renew("c")
     connector.destroy("c")

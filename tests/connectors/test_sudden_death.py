@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from support import victim
+from support.notes import NOTES
 from support.victim import ADDRESS, OPTIONS, check, check_streamed, pattern
 
 from omnistage.connectors import make_connector
@@ -46,9 +47,10 @@ class Victims:
 
 @pytest.fixture
 def victims(run_directory: Path) -> Iterator[Victims]:
-    command = [sys.executable, victim.__file__, str(run_directory)]
+    command = [sys.executable, "-m", "support.victim", str(run_directory)]
     with subprocess.Popen(
         command,
+        cwd=Path(victim.__file__).parent.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -66,7 +68,7 @@ def is_readable(file: int) -> bool:
 def test_a_sender_killed_at_any_instruction_leaves_only_whole_chunks(
     connector: Connector, victims: Victims
 ) -> None:
-    receiver = connector.receiver(ADDRESS)
+    receiver = connector.receiver(ADDRESS, NOTES)
     found = set()
     for generation in count():
         victims.start("send", generation, 1 + generation * STEP)
@@ -118,7 +120,7 @@ def test_a_receiver_killed_at_any_instruction_stops_no_sender(
 def test_a_sender_killed_while_it_copies_leaves_only_whole_chunks(
     connector: Connector, victims: Victims
 ) -> None:
-    receiver = connector.receiver(ADDRESS)
+    receiver = connector.receiver(ADDRESS, NOTES)
     for generation in range(20):
         victims.start("stream", generation)
         index = 0
@@ -129,7 +131,7 @@ def test_a_sender_killed_while_it_copies_leaves_only_whole_chunks(
                 check_streamed(chunk, generation, index)
                 index += 1
                 if index == 1 + generation:
-                    os.kill(chunk.meta["pid"], signal.SIGKILL)
+                    os.kill(chunk.message.more["pid"], signal.SIGKILL)
                     assert victims.end() == "killed"
                     has_ended = True
         connector.renew(ADDRESS)

@@ -64,7 +64,3 @@ def test_a_size_that_cannot_be_known_is_not_refused() -> None:
 def test_without_a_bound_nothing_is_refused() -> None:
     body = {"prompt": "a", "width": 4096, "height": 4096, "n": 10, "num_inference_steps": 1000}
     assert WorkBound().refusal(body) is None
-
-
-def test_a_bound_is_told_as_it_is() -> None:
-    assert WorkBound.of(BOUND.meta) == BOUND

@@ -10,6 +10,28 @@ import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector
+from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.to_gateway import (
+    ABOUT_ITSELF,
+    Alive,
+    Answer,
+    Failed,
+    Output,
+    Picture,
+    Ready,
+    Sound,
+    Status,
+    Step,
+    TextDelta,
+)
+from omnistage.stages.messages.to_stage import (
+    TO_STAGE,
+    Cancel,
+    Command,
+    Request,
+    Stop,
+    ToStage,
+)
 
 SAMPLES_PER_FRAME = 480
 SPEAKERS = ["chelsie", "ethan"]
@@ -32,15 +54,17 @@ def text_of(body: Mapping[str, Any]) -> str:
     return str(text.rpartition("before it: ")[2])
 
 
-# From stage, command and arguments to the meta of an answer; without one the stage says nothing.
-Obey = Callable[[str, str, Mapping[str, Any]], Mapping[str, Any] | None]
+# From stage, command and arguments to an answer; without one the stage says nothing.
+Obey = Callable[[str, str, Mapping[str, Any]], Answer | None]
+# What a fake stage sends: its tensors, and whether it is the last.
+Said = tuple[Output | Failed, Mapping[str, Tensor], bool]
 
 
-def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
     """As a stage that does all it is told."""
     if command in ("sleep", "wake"):
-        return {"result": {"asleep": ["weights"] if command == "sleep" else []}}
-    return {"result": dict(arguments)}
+        return Answer({"asleep": ["weights"] if command == "sleep" else []})
+    return Answer(dict(arguments))
 
 
 class FakeGraph:
@@ -79,15 +103,16 @@ class FakeGraph:
 class FakeStage:
     """One stage: takes requests and cancels, tells its status."""
 
-    work: ClassVar[Mapping[str, Any]] = {}  # what a request may ask it for
+    work: ClassVar[WorkBound] = WorkBound()  # what a request may ask it for
 
     def __init__(self, name: str, connector: Connector, graph: FakeGraph) -> None:
         self.name = name
         self.graph = graph
-        self.requests = connector.receiver(f"gateway.{name}")
+        self.requests = connector.receiver(f"gateway.{name}", TO_STAGE)
         self.outputs = connector.sender(f"{name}.gateway")
         self.tasks: dict[str, asyncio.Task[None]] = {}
-        self.seen: list[Chunk] = []
+        self.seen: list[Chunk[ToStage]] = []
+        self.opened: list[Chunk[Request]] = []
         self.cancelled: list[str] = []
         self.num_sent = 0
         self.num_nan_steps = 0
@@ -118,12 +143,15 @@ class FakeStage:
     # What tests do to it
 
     def become_ready(self) -> None:
-        meta: dict[str, Any] = {
-            "seconds": 0.1,
-            "speakers": SPEAKERS if self.name == "talker" else [],
-        }
-        meta |= {"max_model_len": 128, "commands": self.graph.commands, "work": self.work}
-        self.outputs.send(Chunk("", "ready", 0, {}, meta))
+        ready = Ready(
+            seconds=0.1,
+            speakers=SPEAKERS if self.name == "talker" else [],
+            sample_rate_hz=24_000 if self.name == "code2wav" else None,
+            max_model_len=128,
+            commands=self.graph.commands,
+            work=self.work,
+        )
+        self.outputs.send(Chunk(ABOUT_ITSELF, ready))
 
     def die(self, how: str) -> None:
         if not self._ended.done():
@@ -143,7 +171,7 @@ class FakeStage:
 
     async def _live(self) -> None:
         while True:
-            self.outputs.send(Chunk("", "alive", 0, {}, {}))
+            self.outputs.send(Chunk(ABOUT_ITSELF, Alive()))
             if self.progress is not None:
                 self._tell()
             await asyncio.sleep(ALIVE_INTERVAL_S)
@@ -154,32 +182,44 @@ class FakeStage:
         while (chunk := self.requests.receive()) is not None:
             self.requests.grant(chunk.request_id)
             self.seen.append(chunk)
-            if chunk.kind == "cancel":
+            message = chunk.message
+            if isinstance(message, Cancel):
                 self.cancelled.append(chunk.request_id)
                 if chunk.request_id in self.tasks:
                     self.tasks[chunk.request_id].cancel()
                 self.outputs.forget(chunk.request_id)
-            elif chunk.kind == "stop":
+            elif isinstance(message, Stop):
                 self.on_stop()
-            elif chunk.kind == "request":
-                self.begin(chunk.request_id, chunk.meta)
-            elif chunk.kind == "command":
-                meta = self.graph.obey(self.name, chunk.meta["command"], chunk.meta["arguments"])
-                if meta is not None:
-                    self.outputs.send(Chunk(chunk.request_id, "answer", meta=meta, last=True))
+            elif isinstance(message, Request):
+                self.opened.append(Chunk(chunk.request_id, message, 0, chunk.tensors))
+                self.begin(chunk.request_id, message)
+            elif isinstance(message, Command):
+                answer = self.graph.obey(self.name, message.command, message.arguments)
+                if answer is not None:
+                    self.outputs.send(Chunk(chunk.request_id, answer, last=True))
 
-    def begin(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    @property
+    def last_request(self) -> Request:
+        """The last that came."""
+        return self.opened[-1].message
+
+    @property
+    def last_body(self) -> dict[str, Any]:
+        """Its body."""
+        return self.last_request.body
+
+    def begin(self, request_id: str, request: Request) -> None:
         """Serve one request."""
-        task = asyncio.get_running_loop().create_task(self._serve(request_id, meta))
+        task = asyncio.get_running_loop().create_task(self._serve(request_id, request))
         self.tasks[request_id] = task
         self._tell()
 
-    async def _serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def _serve(self, request_id: str, request: Request) -> None:
         try:
-            async for kind, tensors, more, last in self.answer(request_id, meta):
+            async for message, tensors, last in self.answer(request_id, request):
                 await self._credit(request_id)
                 self.num_sent += 1
-                self.outputs.send(Chunk(request_id, kind, 0, tensors, more, last))
+                self.outputs.send(Chunk(request_id, message, 0, tensors, last))
         finally:
             del self.tasks[request_id]
             if not self._ended.done():
@@ -191,59 +231,52 @@ class FakeStage:
             await asyncio.sleep(0.001)
 
     def _tell(self) -> None:
-        meta: dict[str, Any] = {
-            "running": len(self.tasks),
-            "waiting": 0,
-            "requests_total": len(self.seen),
-            "nan_steps": self.num_nan_steps,
-        }
-        meta |= {"chunks_in": len(self.seen), "chunks_out": self.num_sent}
-        meta |= {"held": {"tasks": len(self.tasks)}}
-        meta |= {"progress": None if self.progress is None else next(self.progress)}
-        self.outputs.send(Chunk("", "status", 0, {}, meta))
+        status = Status(
+            running=len(self.tasks),
+            requests_total=len(self.seen),
+            chunks_in=len(self.seen),
+            chunks_out=self.num_sent,
+            nan_steps=self.num_nan_steps,
+            held={"tasks": len(self.tasks)},
+            progress=None if self.progress is None else next(self.progress),
+        )
+        self.outputs.send(Chunk(ABOUT_ITSELF, status))
 
-    async def answer(
-        self, request_id: str, meta: Mapping[str, Any]
-    ) -> AsyncIterator[tuple[str, Mapping[str, Tensor], Mapping[str, Any], bool]]:
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        """What is sent for a request."""
         return
         yield
 
-    @staticmethod
-    def failure(status: int, message: str, stage: str) -> dict[str, Any]:
+    def failure(self, status: int, message: str, param: str = "messages") -> Said:
+        """The end of a request that failed."""
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        return {
-            "status": status,
-            "message": message,
-            "type": kind,
-            "param": "messages",
-            "code": "context_length_exceeded",
-            "stage": stage,
-        }
+        code = "context_length_exceeded"
+        return Failed(status, message, kind, self.name, param, code), {}, True
 
 
 class FakeThinker(FakeStage):
     """Answers in chunks shaped like vLLM's."""
 
-    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
-        script = text_of(meta["body"])
-        has_audio = "audio" in meta["outputs"]
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        script = text_of(request.body)
+        has_audio = "audio" in request.outputs
         if script == "refuse":
-            yield "error", {}, self.failure(400, "too long", self.name), True
+            yield self.failure(400, "too long")
             return
         if has_audio:
-            self.graph.stages["code2wav"].begin(request_id, meta)
+            self.graph.stages["code2wav"].begin(request_id, request)
         if script == "hang":
             await asyncio.Event().wait()
         if script == "slow":
             await asyncio.sleep(SLOW_S)
-        if "input" in meta["body"]:
+        if "input" in request.body:
             usage = {"prompt_tokens": len(script), "completion_tokens": 0}
-            yield "text", {}, {"chunk": {"choices": [], "usage": usage}}, True
+            yield TextDelta({"choices": [], "usage": usage}), {}, True
             return
-        num_choices = meta["body"].get("n", 1)
+        num_choices = request.body.get("n", 1)
         for index in range(num_choices):
             yield self._text({"role": "assistant", "content": ""}, index=index, prompt=[1, 2])
-        has_logprobs = meta["body"].get("logprobs")
+        has_logprobs = request.body.get("logprobs")
         words = partial(with_logprobs, "stop") if has_logprobs else spoken_words
         make: Callable[[], list[Any]] = SCRIPTS.get(script, words)
         for delta, more in make():
@@ -252,7 +285,7 @@ class FakeThinker(FakeStage):
             for index in range(num_choices):
                 yield self._text(delta, index=index, **more)
             if script == "fail later":
-                yield "error", {}, self.failure(500, "broken", self.name), True
+                yield self.failure(500, "broken")
                 return
         if script == "pause":
             await asyncio.Event().wait()
@@ -263,7 +296,7 @@ class FakeThinker(FakeStage):
             yield self._text({"content": "x" * 50_000})
             await asyncio.sleep(0)
         usage = {"prompt_tokens": 5, "completion_tokens": 3 * num_choices, "total_tokens": 8}
-        yield "text", {}, {"chunk": {"id": "v", "choices": [], "usage": usage}}, True
+        yield TextDelta({"id": "v", "choices": [], "usage": usage}), {}, True
 
     def _text(
         self,
@@ -272,13 +305,18 @@ class FakeThinker(FakeStage):
         finish: str | None = None,
         prompt: list[int] | None = None,
         logprobs: Any = None,
-    ) -> Any:
+    ) -> Said:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
         choice |= {"token_ids": [7], "stop_reason": None}
         choice["text"] = delta.get("content", "")  # of a text completion
-        chunk = {"id": "vllm", "object": "chat.completion.chunk", "created": 1, "model": "v"}
+        chunk: dict[str, Any] = {
+            "id": "vllm",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "v",
+        }
         chunk |= {"choices": [choice], "prompt_token_ids": prompt}
-        return "text", {}, {"chunk": chunk}, False
+        return TextDelta(chunk), {}, False
 
 
 def spoken_words() -> list[Any]:
@@ -322,32 +360,28 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
 class FakeDit(FakeStage):
     """Makes pictures of one colour a picture; the prompt names the script."""
 
-    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
-        body = meta["body"]
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        body = request.body
         prompts = [body["prompt"]] if isinstance(body["prompt"], str) else body["prompt"]
         script, num_pictures = prompts[0], body["n"] * len(prompts)
         width, height = body["width"] or 48, body["height"] or 32
         if script == "refuse" or width * height > MAX_PIXELS:
-            yield (
-                "error",
-                {},
-                {**self.failure(400, "no such size", self.name), "param": "size"},
-                True,
-            )
+            yield self.failure(400, "no such size", "size")
             return
         for step in range(1, STEPS + 1):
-            yield "image", {}, {"step": step, "steps": STEPS}, False
+            yield Step("image", step, STEPS), {}, False
             if step <= (body["partial_images"] or 0):
-                yield "image", self._picture(body, 100 + step), {"is_preview": True}, False
+                preview = Picture("image", is_preview=True)
+                yield preview, self._picture(body, 100 + step), False
             if script == "fail later" and step == 2:
-                yield "error", {}, self.failure(500, "broken", self.name), True
+                yield self.failure(500, "broken")
                 return
         if script == "hang":
             await asyncio.Event().wait()
         for index in range(num_pictures):
             last = index == num_pictures - 1
-            told = {"index": index, "text_tokens": len(script.split())}
-            yield "image", self._picture(body, index), told, last
+            picture = Picture("image", index, text_tokens=len(script.split()))
+            yield picture, self._picture(body, index), last
 
     def _picture(self, body: Mapping[str, Any], grey: int) -> dict[str, Tensor]:
         channels = 4 if body["background"] == "transparent" else 3
@@ -358,27 +392,27 @@ class FakeDit(FakeStage):
 class FakeCode2Wav(FakeStage):
     """Makes counting samples, a few frames a chunk."""
 
-    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
-        script = text_of(meta["body"])
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        script = text_of(request.body)
         num_frames = 0
         if script == "stall":
-            yield "audio", self._sound(0, 1, False), {}, False
+            yield Sound(), self._sound(0, 1, False), False
         if script == "break":
-            yield "audio", self._sound(0, 1, False), {}, False
-            yield "error", {}, self.failure(500, "broken", self.name), True
+            yield Sound(), self._sound(0, 1, False), False
+            yield self.failure(500, "broken")
             return
         if script == "short":
-            yield "audio", self._sound(0, 1, False), {"frames": 1}, True
+            yield Sound(1), self._sound(0, 1, False), True
             return
         if script in ("hang", "crash", "stall"):
             await asyncio.Event().wait()
         while script == "endless":
-            yield "audio", self._sound(0, 1, False), {}, False
+            yield Sound(), self._sound(0, 1, False), False
             await asyncio.sleep(0.001)
         for count in () if script in ("silent", "tool") else FRAMES:
-            yield "audio", self._sound(num_frames, count, meta["return_codes"]), {}, False
+            yield Sound(), self._sound(num_frames, count, request.return_codes), False
             num_frames += count
-        yield "audio", {}, {"frames": num_frames}, True
+        yield Sound(num_frames), {}, True
 
     def _sound(self, first: int, count: int, has_codes: bool) -> dict[str, Tensor]:
         samples = np.arange(first * SAMPLES_PER_FRAME, (first + count) * SAMPLES_PER_FRAME)
@@ -392,15 +426,16 @@ class FakeCode2Wav(FakeStage):
 class FakeCamera(FakeStage):
     """Makes frames of one grey each, every one lighter by 40 than the one before."""
 
-    work: ClassVar[Mapping[str, Any]] = {"max_megapixels": 0.1, "reason": "its camera"}
+    work = WorkBound(max_megapixels=0.1, reason="its camera")
 
-    async def answer(self, request_id: str, meta: Mapping[str, Any]) -> Any:
-        body = meta["body"]
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        body = request.body
         if body["prompt"] == "refuse":
-            yield "error", {}, self.failure(400, "makes no video", self.name), True
+            yield self.failure(400, "makes no video")
             return
-        yield "video", {}, {"step": 1}, False
+        yield Step("video", 1), {}, False
         shape = (body["height"], body["width"], 3)
         for index in range(body["num_frames"]):
             pixels = Tensor.from_numpy(np.full(shape, 40 * index, np.uint8))
-            yield "video", {"pixels": pixels}, {"index": index}, index == body["num_frames"] - 1
+            last = index == body["num_frames"] - 1
+            yield Picture("video", index), {"pixels": pixels}, last

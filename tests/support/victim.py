@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -25,26 +26,27 @@ STREAMED_SIZE = 400_000
 FOLDER = f"{os.sep}connectors{os.sep}"
 
 
-def pattern(generation: int, index: int) -> Chunk:
+def pattern(generation: int, index: int) -> Chunk[Note]:
     """A chunk that `check` knows again; the last of a request is its fourth."""
     values = np.full(SIZES[index], (generation + index) % 251, np.uint8)
     tensors = {"v": Tensor.from_numpy(values)}
-    return Chunk("a", "k", index, tensors, {"generation": generation}, index == len(SIZES) - 1)
+    note = Note(more={"generation": generation})
+    return Chunk("a", note, index, tensors, index == len(SIZES) - 1)
 
 
-def check(chunk: Chunk, generation: int, index: int) -> None:
+def check(chunk: Chunk[Note], generation: int, index: int) -> None:
     """The chunk is whole, and is that one and no other."""
     _check(chunk, generation, index, SIZES[index])
 
 
-def check_streamed(chunk: Chunk, generation: int, index: int) -> None:
+def check_streamed(chunk: Chunk[Note], generation: int, index: int) -> None:
     """The same of an endless stream."""
     _check(chunk, generation, index, STREAMED_SIZE)
 
 
-def _check(chunk: Chunk, generation: int, index: int, size: int) -> None:
+def _check(chunk: Chunk[Note], generation: int, index: int, size: int) -> None:
     values = chunk.tensors["v"].numpy()
-    assert (chunk.meta["generation"], chunk.index) == (generation, index)
+    assert (chunk.message.more["generation"], chunk.index) == (generation, index)
     assert len(values) == size
     assert (values == (generation + index) % 251).all()
 
@@ -82,7 +84,7 @@ def receive(directory: Path, generation: int, num_instructions: int) -> None:
     """A receiver's whole life: all that has come, each granted."""
     connector = make_connector("shm", directory, OPTIONS)
     die_after(num_instructions, FOLDER)
-    receiver = connector.receiver(ADDRESS)
+    receiver = connector.receiver(ADDRESS, NOTES)
     index = 0
     while (chunk := receiver.receive()) is not None:
         check(chunk, generation, index)
@@ -99,8 +101,8 @@ def stream(directory: Path, generation: int, _: int) -> None:
     sender = connector.sender(ADDRESS)
     for index in count():
         values = np.full(STREAMED_SIZE, (generation + index) % 251, np.uint8)
-        meta = {"generation": generation, "pid": os.getpid()}
-        sender.send(Chunk("a", "k", index, {"v": Tensor.from_numpy(values)}, meta))
+        note = Note(more={"generation": generation, "pid": os.getpid()})
+        sender.send(Chunk("a", note, index, {"v": Tensor.from_numpy(values)}))
         while sender.flush():
             select.select([sender], [], [])
 

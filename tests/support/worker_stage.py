@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 
 class ScriptedStage:
@@ -16,11 +17,11 @@ class ScriptedStage:
         self._is_free = asyncio.Event()
         self._is_free.set()
 
-    async def start(self) -> dict[str, Any]:
-        return {}
+    async def start(self) -> Ready:
+        return Ready()
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
-        script = meta["script"]
+    async def serve(self, opened: Opened) -> None:
+        request_id, script = opened.id, opened.request.body["script"]
         if script == "hang":
             await asyncio.Event().wait()
         if script == "endless":
@@ -29,13 +30,13 @@ class ScriptedStage:
             raise RequestError(400, "no", param="x")
         if script == "fail":
             raise RuntimeError("broken")
-        self._ports.send_output(request_id, "text", {"said": script}, last=True)
+        self._ports.send_output(request_id, TextDelta({"said": script}), last=True)
 
     async def _flood(self, request_id: str) -> None:
         while True:
             await asyncio.sleep(0)  # as an engine's outputs take a while
-            await self._ports.room.of(request_id)
-            self._ports.send_output(request_id, "text", {"said": "x"})
+            await self._ports.room.wait(request_id)
+            self._ports.send_output(request_id, TextDelta({"said": "x"}))
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         if command == "hang":
@@ -60,10 +61,10 @@ class StageWithoutCommands:
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
 
-    async def start(self) -> dict[str, Any]:
-        return {}
+    async def start(self) -> Ready:
+        return Ready()
 
-    async def serve(self, request_id: str, meta: Mapping[str, Any]) -> None:
+    async def serve(self, opened: Opened) -> None:
         return
 
     async def alive(self) -> None:

@@ -131,7 +131,7 @@ class Adapters:
 
     # Requests
 
-    def take(self, asked: Sequence[Mapping[str, Any]]) -> Scales:
+    def use(self, asked: Sequence[Mapping[str, Any]]) -> Scales:
         """Those of a request, in use until given back; RequestError for an unknown one."""
         with self._lock:
             keys = [

@@ -89,7 +89,7 @@ class Control:
         if body.get("step_cache") and not self._step_caches:
             message = "this stage has no step cache"
             raise RequestError(400, message, param="step_cache", code="invalid_value")
-        scales = self._adapters.take(body.get("lora") or ())
+        scales = self._adapters.use(body.get("lora") or ())
         has_step_cache = bool(self._step_caches) and body.get("step_cache") is not False
         setting = Setting(scales, has_step_cache, self._switch)
         job = self._engine.submit(pipeline, setting, **arguments)

@@ -33,7 +33,7 @@ class Turns:
         """Whose turn it is."""
         return self._name
 
-    def take(self, name: str) -> None:
+    def begin(self, name: str) -> None:
         """Bring a module, after the one before has left."""
         if name == self._name:
             return
@@ -59,13 +59,13 @@ class TakesTurn(ModelHook):  # type: ignore[misc]  # accelerate has no types
 
     def pre_forward(self, module: Module, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """The module's turn; its inputs follow it."""
-        self._turns.take(self._name)
+        self._turns.begin(self._name)
         device = self._turns.device
         return send_to_device(args, device), send_to_device(kwargs, device)
 
     def pre_part(self, part: Module, args: Any) -> None:
         """For uses of a part of the module that do not begin at its forward."""
-        self._turns.take(self._name)
+        self._turns.begin(self._name)
 
 
 def offload(pipeline: Any, parts: Parts, kind: str, device: torch.device) -> Turns:

@@ -1,9 +1,7 @@
 """Prompt embeddings that a stage upstream computes, as arguments of a pipeline's call."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import AutoConfig
@@ -11,6 +9,8 @@ from transformers import AutoConfig
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.messages.edge import Edge, Rows
+from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.worker.ledger import Held, Ledger
 from omnistage.stages.worker.stage import StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
@@ -19,16 +19,12 @@ BLANK_LENGTH = 8
 
 
 class PromptEmbeds:
-    """One request's: its texts' rows are put where they belong, however they come.
+    """One request's: its texts' rows are put where they belong, however they come."""
 
-    `lengths`: for each argument, the rows of each of its texts. `first`: the position of a text's
-    first row.
-    """
-
-    def __init__(self, first: int, lengths: Mapping[str, list[int]]) -> None:
-        self._first = first
+    def __init__(self, to_come: EmbedsToCome) -> None:
+        self._first = to_come.first
         self._embeds: dict[str, torch.Tensor] = {}
-        self._masks = {name: mask_of(rows) for name, rows in lengths.items()}
+        self._masks = {name: mask_of(rows) for name, rows in to_come.lengths.items()}
         self._missing = {name: mask.bool() for name, mask in self._masks.items()}
 
     @property
@@ -36,13 +32,13 @@ class PromptEmbeds:
         """Whether every row of every text is there."""
         return not any(missing.any() for missing in self._missing.values())
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: Chunk[Edge]) -> None:
         """Take rows of one text; a chunk that only ends it has none."""
-        if "hidden" not in chunk.tensors:
+        if not isinstance(chunk.message, Rows) or "hidden" not in chunk.tensors:
             return
         sent = chunk.tensors["hidden"]
         hidden = torch.frombuffer(sent.data, dtype=dtype_of(sent.dtype)).view(sent.shape)
-        name, row = chunk.meta["name"], chunk.meta["row"]
+        name, row = chunk.message.text, chunk.message.row
         places = torch.from_numpy(chunk.tensors["positions"].numpy()).long() - self._first
         if name not in self._embeds:
             self._embeds[name] = hidden.new_zeros(*self._masks[name].shape, hidden.shape[1])
@@ -63,9 +59,9 @@ class Upstream:
         self._ledger = Ledger(Path(ports.ledger)) if ports.ledger else None
         self._waiting: dict[str, tuple[PromptEmbeds, Watch, asyncio.Event]] = {}
 
-    async def receive(self, request_id: str, told: Mapping[str, Any]) -> PromptEmbeds:
-        """All that `told` announced; RequestError when it does not come in time."""
-        embeds = PromptEmbeds(told["first"], told["lengths"])
+    async def all_of(self, request_id: str, to_come: EmbedsToCome) -> PromptEmbeds:
+        """All that was announced; RequestError when it does not come in time."""
+        embeds = PromptEmbeds(to_come)
         watch, has_come = Watch(self._ports.deadlines), asyncio.Event()
         self._waiting[request_id] = embeds, watch, has_come
         self._count()
@@ -81,20 +77,20 @@ class Upstream:
             self._count()
         return embeds
 
-    def take(self, receiver: Receiver, chunk: Chunk) -> None:
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """Rows of one text; its request's task may not have begun yet."""
         if chunk.request_id in self._waiting:
             self._add(receiver, chunk)
         else:
             asyncio.get_running_loop().call_soon(self._add, receiver, chunk)
 
-    def _add(self, receiver: Receiver, chunk: Chunk) -> None:
+    def _add(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         receiver.grant(chunk.request_id)
         waiting = self._waiting.get(chunk.request_id)
         if waiting is not None:
             embeds, watch, has_come = waiting
             embeds.add(chunk)
-            watch.hear()
+            watch.restart()
             has_come.set()
 
     def _count(self) -> None:

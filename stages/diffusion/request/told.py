@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.stages.diffusion.request.outputs import Picture
+from omnistage.stages.diffusion.request import outputs
+from omnistage.stages.diffusion.request.videos import MadeKind
+from omnistage.stages.messages.to_gateway import Picture, Step
 from omnistage.stages.worker.stage import StagePorts
 
-Item = tuple[Mapping[str, Any], Picture | None]
+Item = tuple[Step | Picture, outputs.Picture | None]
 
 
 class Told:
@@ -18,7 +18,7 @@ class Told:
     So no more waits than there are previews, and a step after each.
     """
 
-    def __init__(self, ports: StagePorts, request_id: str, kind: str) -> None:
+    def __init__(self, ports: StagePorts, request_id: str, kind: MadeKind) -> None:
         self._ports = ports
         self._request_id = request_id
         self._kind = kind
@@ -26,36 +26,45 @@ class Told:
         self._sending: asyncio.Task[None] | None = None
         self._is_over = False
 
-    def put(self, meta: Mapping[str, Any], picture: Picture | None = None) -> None:
-        """Send it as soon as there is room."""
+    def step(self, step: int, num_steps: int) -> None:
+        """A step was taken: tell it as soon as there is room."""
+        self._put(Step(self._kind, step, num_steps))
+
+    def preview(self, pixels: outputs.Picture) -> None:
+        """What the picture is by now; it goes as soon as there is room."""
+        self._put(Picture(self._kind, is_preview=True), pixels)
+
+    def _put(self, message: Step | Picture, pixels: outputs.Picture | None = None) -> None:
         if self._is_over:
             return  # the request was cancelled: nobody waits
-        if not self._waiting and self._ports.room.is_there(self._request_id):
-            self._send(meta, picture)
+        if not self._waiting and self._ports.room.is_free(self._request_id):
+            self._send(message, pixels)
             return
-        if picture is None and self._waiting and self._waiting[-1][1] is None:
+        if pixels is None and self._waiting and self._waiting[-1][1] is None:
             self._waiting.pop()
-        self._waiting.append((meta, picture))
+        self._waiting.append((message, pixels))
         if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_waiting())
 
     async def _send_waiting(self) -> None:
         while self._waiting:
-            await self._ports.room.of(self._request_id)
+            await self._ports.room.wait(self._request_id)
             self._send(*self._waiting.popleft())
 
-    async def finish(self, meta: Mapping[str, Any], pictures: list[Picture]) -> None:
+    async def finish(self, pictures: list[outputs.Picture], text_tokens: int) -> None:
         """All that waits, then the pictures, each once there is room for it."""
         if self._sending is not None:
             await self._sending
-        for index, picture in enumerate(pictures):
-            await self._ports.room.of(self._request_id)
-            last = index == len(pictures) - 1
-            self._send({"index": index, **meta}, picture, last)
+        for index, pixels in enumerate(pictures):
+            await self._ports.room.wait(self._request_id)
+            message = Picture(self._kind, index, text_tokens=text_tokens)
+            self._send(message, pixels, last=index == len(pictures) - 1)
 
-    def _send(self, meta: Mapping[str, Any], picture: Picture | None, last: bool = False) -> None:
-        tensors = {} if picture is None else {"pixels": Tensor.from_numpy(picture)}
-        self._ports.send_output(self._request_id, self._kind, meta, tensors, last)
+    def _send(
+        self, message: Step | Picture, pixels: outputs.Picture | None, last: bool = False
+    ) -> None:
+        tensors = {} if pixels is None else {"pixels": Tensor.from_numpy(pixels)}
+        self._ports.send_output(self._request_id, message, tensors, last)
 
     def close(self) -> None:
         """Nothing more is told."""

@@ -145,7 +145,7 @@ def test_parts_reach_the_stage_without_what_was_not_checked(
     text = {"type": "text", "text": "words", "image_url": "http://a/b.png"}
     body = body_of(messages=[{"role": "user", "content": [sneaky, heard, text]}])
     assert client.post("/v1/chat/completions", json=body).status_code == 200
-    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]["messages"][0]["content"]
+    seen = gateway.stages.stages["thinker"].last_body["messages"][0]["content"]
     assert seen == [
         image,
         heard,
@@ -170,7 +170,7 @@ def test_a_request_too_large_for_the_wire(client: httpx.Client) -> None:
 def test_a_voice_is_found_whatever_its_case(client: httpx.Client, gateway: RunningGateway) -> None:
     body = spoken(audio={"voice": {"id": "Ethan"}, "format": "wav"})
     assert client.post("/v1/chat/completions", json=body).status_code == 200
-    assert gateway.stages.stages["thinker"].seen[-1].meta["speaker"] == "ethan"
+    assert gateway.stages.stages["thinker"].last_request.speaker == "ethan"
 
 
 def test_audio_of_a_graph_without_it(tmp_path: Any) -> None:

@@ -82,7 +82,7 @@ def test_an_unknown_field_does_not_reach_a_stage(
 ) -> None:
     messages = [{"role": "user", "content": "words", "mood": "glad"}]
     client.post(URL, json=body_of(zork=3, store=True, messages=messages))
-    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]
+    seen = gateway.stages.stages["thinker"].last_body
     assert seen["messages"] == [{"role": "user", "content": "words"}]
     assert seen.keys() <= DONE
 

@@ -11,6 +11,7 @@ from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
+from omnistage.stages.messages.to_gateway import Answer, Failed
 
 CHAT = "/v1/chat/completions"
 KEY = {"authorization": "Bearer sk-admin"}
@@ -172,8 +173,8 @@ def test_a_wrong_field_is_named(
 
 
 def test_a_refusal_of_a_stage_is_passed_on(admin: Guarded) -> None:
-    failure = admin.gateway.stages.stages["thinker"].failure(400, "no such file", "thinker")
-    admin.gateway.stages.obey = lambda *_: {"error": failure}
+    failed = Failed(400, "no such file", "invalid_request_error", "thinker")
+    admin.gateway.stages.obey = lambda *_: Answer(error=failed)
     refused = admin.post("lora/add", name="a", path="b")
     assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no such file")
 

@@ -253,7 +253,7 @@ def test_a_spoken_answer_can_be_named_later(gateway: RunningGateway, openai: Ope
         {"role": "user", "content": "on"},
     ]
     openai.chat.completions.create(model=MODEL, messages=history)
-    body = gateway.stages.stages["thinker"].seen[-1].meta["body"]
+    body = gateway.stages.stages["thinker"].last_body
     assert body["messages"][0] == {"role": "assistant", "content": TEXT}
     history[0] = {"role": "assistant", "audio": {"id": "audio_unknown"}}
     with pytest.raises(BadRequestError) as refusal:
@@ -277,7 +277,7 @@ def test_every_part_of_text_is_text_to_the_stage(
     ]
     body = {"model": MODEL, "messages": messages}
     assert client.post("/v1/chat/completions", json=body).status_code == 200
-    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]["messages"]
+    seen = gateway.stages.stages["thinker"].last_body["messages"]
     assert [part["text"] for part in seen[0]["content"]] == ["Hm.", "So.", "No."]
     assert seen[1]["content"] == "Never."
 
@@ -287,7 +287,7 @@ def test_only_allowed_tools_reach_the_stage(gateway: RunningGateway, client: htt
     choice = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools[1:]}}
     body = asked("words", tools=tools, tool_choice=choice)
     assert client.post("/v1/chat/completions", json=body).status_code == 200
-    seen = gateway.stages.stages["thinker"].seen[-1].meta["body"]
+    seen = gateway.stages.stages["thinker"].last_body
     assert (seen["tools"], seen["tool_choice"]) == (tools[1:], "required")
 
 
@@ -346,14 +346,13 @@ def test_the_entry_stage_gets_vllm_s_fields_and_its_own_parameters(
         metadata={"a": "b"},
     )
     assert client.post("/v1/chat/completions", json=body).status_code == 200
-    chunk = gateway.stages.stages["thinker"].seen[-1]
-    assert chunk.kind == "request"
-    assert chunk.meta["outputs"] == ["text", "audio"]
-    assert chunk.meta["speaker"] == "ethan"
-    assert chunk.meta["seed"] == 11
-    assert chunk.meta["return_codes"] is False
-    assert chunk.meta["stage_params"]["talker"] == {"seed": 3}
-    assert chunk.meta["body"] == {
+    request = gateway.stages.stages["thinker"].last_request
+    assert request.outputs == ["text", "audio"]
+    assert request.speaker == "ethan"
+    assert request.seed == 11
+    assert request.return_codes is False
+    assert request.stage_params["talker"] == {"seed": 3}
+    assert request.body == {
         "messages": [{"role": "user", "content": "words"}],
         "seed": 11,
         "temperature": 0,
@@ -371,4 +370,4 @@ def test_text_asks_nothing_of_the_other_stages(
     before = len(gateway.stages.stages["talker"].seen)
     assert client.post("/v1/chat/completions", json=asked("words")).status_code == 200
     assert len(gateway.stages.stages["talker"].seen) == before
-    assert gateway.stages.stages["thinker"].seen[-1].meta["outputs"] == ["text"]
+    assert gateway.stages.stages["thinker"].last_request.outputs == ["text"]

@@ -11,6 +11,9 @@ from support.gateway import MODEL, RunningGateway
 from support.openai_answers import ask
 from support.pictures import pixels_of, png
 
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.messages.to_stage import Request
+
 URL = "/v1/chat/completions"
 DATA_URL = "data:image/png;base64," + base64.b64encode(png(48, 32)).decode()
 TEXT = {"type": "text", "text": "a hat"}
@@ -29,8 +32,8 @@ def picture_of(item: Any) -> tuple[int, ...]:
     return pixels_of(data).shape
 
 
-def body_of(gateway: RunningGateway) -> Any:
-    return [one for one in gateway.stages.stages["dit"].seen if one.kind == "request"][-1]
+def body_of(gateway: RunningGateway) -> Chunk[Request]:
+    return gateway.stages.stages["dit"].opened[-1]
 
 
 @pytest.mark.parametrize("modalities", [BOTH, ["image"], None])
@@ -58,9 +61,9 @@ def test_the_strict_sdk_takes_a_picture(
     assert made.usage is not None
     assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 8)
     request = body_of(images)
-    assert request.meta["body"]["prompt"] == "a hat\nin red"
-    assert request.meta["body"]["num_inference_steps"] == 2
-    assert request.meta["seed"] == 3
+    assert request.message.body["prompt"] == "a hat\nin red"
+    assert request.message.body["num_inference_steps"] == 2
+    assert request.message.seed == 3
 
 
 def test_a_stream_has_its_role_once_and_usage_last(images_openai: OpenAI) -> None:

@@ -19,14 +19,15 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.images.form import MAX_IMAGES
 from omnistage.server.images.schema import WORDS, EditRequest
+from omnistage.stages.messages.to_stage import Request
 
 URL = "/v1/images/edits"
 PNG = png(48, 32)
 DATA_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
-def last_request(gateway: RunningGateway) -> Chunk:
-    return [one for one in gateway.stages.stages["dit"].seen if one.kind == "request"][-1]
+def last_request(gateway: RunningGateway) -> Chunk[Request]:
+    return gateway.stages.stages["dit"].opened[-1]
 
 
 def post(client: httpx.Client, files: Any, **fields: str) -> httpx.Response:
@@ -51,9 +52,9 @@ def test_the_strict_sdk_edits_one_picture(
     assert made.usage.input_tokens_details.image_tokens == 4 * 2
     assert_valid(made.model_dump(exclude_none=True), "ImagesResponse", "images")
     request = last_request(images)
-    assert request.meta["seed"] == -4
-    assert request.meta["body"]["num_inference_steps"] == 3
-    assert request.meta["body"]["guidance_scale"] == 1.5
+    assert request.message.seed == -4
+    assert request.message.body["num_inference_steps"] == 3
+    assert request.message.body["guidance_scale"] == 1.5
     pixels = request.tensors["image0"].numpy()
     assert pixels.shape == (32, 64, 3)
     assert pixels[0, 0].tolist() == [200, 0, 0]
@@ -93,7 +94,7 @@ def test_a_form_has_its_numbers_as_words(
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["data"]) == 2
     assert "typo" in answer.headers["x-omnistage-warning"]
-    assert last_request(images).meta["body"]["lora"] == [{"name": "a"}]
+    assert last_request(images).message.body["lora"] == [{"name": "a"}]
 
 
 def test_every_field_is_words_or_what_json_says() -> None:

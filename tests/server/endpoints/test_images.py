@@ -157,8 +157,7 @@ def test_quality_is_for_the_stage(
 ) -> None:
     answer = images_client.post(URL, json={"prompt": "cat", "quality": quality}).json()
     assert answer["quality"] == told
-    requests = [chunk for chunk in images.stages.stages["dit"].seen if chunk.kind == "request"]
-    assert requests[-1].meta["body"]["quality"] == quality
+    assert images.stages.stages["dit"].last_body["quality"] == quality
 
 
 def test_our_fields_reach_the_stage(images: RunningGateway, images_client: httpx.Client) -> None:
@@ -175,9 +174,9 @@ def test_our_fields_reach_the_stage(images: RunningGateway, images_client: httpx
     assert answer.json()["size"] == "80x64"
     assert "typo" in answer.headers["x-omnistage-warning"]
     assert "lora" not in answer.headers["x-omnistage-warning"]
-    chunk = [one for one in images.stages.stages["dit"].seen if one.kind == "request"][-1]
-    assert chunk.meta["seed"] == 5
-    assert {name: chunk.meta["body"][name] for name in ours} == ours
+    request = images.stages.stages["dit"].last_request
+    assert request.seed == 5
+    assert {name: request.body[name] for name in ours} == ours
 
 
 @pytest.mark.parametrize(
@@ -242,8 +241,7 @@ def test_a_hang_up_frees_everything(stream: bool, images: RunningGateway) -> Non
         response.read()
     images.wait_until_idle()
     dit = images.stages.stages["dit"]
-    opened = [chunk.request_id for chunk in dit.seen if chunk.kind == "request"]
-    assert dit.cancelled[-1] == opened[-1]
+    assert dit.cancelled[-1] == dit.opened[-1].request_id
 
 
 def test_a_stream_stays_alive_while_it_waits(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, SPEAKERS
 from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 
+from omnistage.stages.messages.to_stage import Request
+
 URL = "/v1/audio/speech"
 NUM_FRAMES = sum(FRAMES)
 PCM = np.arange(NUM_FRAMES * SAMPLES_PER_FRAME, dtype="<i2")
@@ -42,9 +44,8 @@ def events_of(client: httpx.Client, body: dict[str, Any]) -> list[dict[str, Any]
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-def last_request(gateway: RunningGateway) -> Any:
-    seen = gateway.stages.stages["thinker"].seen
-    return next(chunk.meta for chunk in reversed(seen) if chunk.kind == "request")
+def last_request(gateway: RunningGateway) -> Request:
+    return gateway.stages.stages["thinker"].last_request
 
 
 @pytest.mark.parametrize("form", TYPES)
@@ -95,10 +96,10 @@ def test_the_stages_get_the_text_and_how_to_speak_it(
     body = asked("Say this.", voice={"id": "Chelsie"}, **more)
     assert client.post(URL, json=body).status_code == 200
     request = last_request(gateway)
-    assert request["body"] == {"input": "Say this.", "instructions": "Whisper."}
-    assert request["speaker"] == "chelsie"
-    assert request["seed"] == 3
-    assert request["stage_params"] == {"talker": talker}
+    assert request.body == {"input": "Say this.", "instructions": "Whisper."}
+    assert request.speaker == "chelsie"
+    assert request.seed == 3
+    assert request.stage_params == {"talker": talker}
 
 
 @pytest.mark.parametrize("speed", [0.5, 2.0])

@@ -48,9 +48,9 @@ def test_the_stage_gets_the_prompt_and_openai_s_number_of_tokens(
 ) -> None:
     body = body_of(prompt=[[1, 2], [3]], n=2, best_of=2, top_k=3, stop="x", user="me")
     assert client.post(URL, json=body).status_code == 200
-    chunk = gateway.stages.stages["thinker"].seen[-1]
-    assert chunk.meta["outputs"] == ["text"]
-    assert chunk.meta["body"] == {
+    request = gateway.stages.stages["thinker"].last_request
+    assert request.outputs == ["text"]
+    assert request.body == {
         "prompt": [[1, 2], [3]],
         "n": 2,
         "top_k": 3,

@@ -37,8 +37,7 @@ def post(client: httpx.Client, url: str = URL, file: Any = WAV, **fields: Any) -
 
 
 def last_body(gateway: RunningGateway) -> Any:
-    seen = gateway.stages.stages["thinker"].seen
-    return next(chunk.meta["body"] for chunk in reversed(seen) if chunk.kind == "request")
+    return gateway.stages.stages["thinker"].last_body
 
 
 def instruction(gateway: RunningGateway) -> str:

@@ -148,8 +148,7 @@ def test_the_stage_gets_a_file_as_if_it_had_been_in_the_body(tmp_path: Path) -> 
             asked = {"type": "image_url", "image_url": place}
             body = {"model": MODEL, "messages": user(asked, text)}
             assert client.post("/v1/chat/completions", json=body).status_code == 200
-            *_, seen = [one for one in thinker.seen if one.kind == "request"]
-            (image, _) = seen.meta["body"]["messages"][0]["content"]
+            (image, _) = thinker.last_body["messages"][0]["content"]
             data = image["image_url"]["url"].partition(",")[2]
             assert base64.b64decode(data) == good_png()
         outside = part(f"file://{tmp_path}/../a.png")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -11,17 +12,19 @@ from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.images.schema import MAX_SIDE
 from omnistage.server.runtime.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_stage import TO_STAGE, Request
 
 
 def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> None:
     connector = make_connector(GATEWAY_CONNECTOR, run_directory, {"arena_mb": REQUESTS_ARENA_MB})
     connector.create("requests")
-    sender, receiver = connector.sender("requests"), connector.receiver("requests")
+    sender, receiver = connector.sender("requests"), connector.receiver("requests", TO_STAGE)
     for index in range(3):
-        sender.send(Chunk("a", "request", index, {}, {"body": "x" * MAX_BODY_BYTES}))
+        sender.send(Chunk("a", Request({"text": "x" * MAX_BODY_BYTES}, ["text"]), index))
         got = receiver.receive()
         assert got is not None
-        assert len(got.meta["body"]) == MAX_BODY_BYTES
+        assert isinstance(got.message, Request)
+        assert len(got.message.body["text"]) == MAX_BODY_BYTES
     sender.close()
     receiver.close()
     connector.destroy("requests")
@@ -37,10 +40,10 @@ def test_the_largest_picture_fits_the_channels_of_its_stage(
     channels = Channels(graph, run_directory, make_connector)
     channels.create()
     sender = channels.gateway.sender(address)
-    receiver = channels.gateway.receiver(address)
+    receiver = channels.gateway.receiver(address, NOTES)
     pixels = Tensor.from_numpy(np.zeros((MAX_SIDE, MAX_SIDE, 4), np.uint8))
     for index in range(2):
-        sender.send(Chunk("a", "image", index, {"pixels": pixels}))
+        sender.send(Chunk("a", Note(), index, {"pixels": pixels}))
         got = receiver.receive()
         assert got is not None
         assert got.tensors["pixels"].num_bytes == pixels.num_bytes

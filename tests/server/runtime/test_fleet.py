@@ -20,6 +20,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet, StageDied
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_gateway import Sound
 
 
 def ended_by_error(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
@@ -175,7 +176,7 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
     )
     await fleet.start()
     await fleet.loaded()
-    stages.stages["code2wav"].outputs.send(Chunk("a", "audio"))
+    stages.stages["code2wav"].outputs.send(Chunk("a", Sound()))
     stages.stages["code2wav"].die("exit code 1")
     await until(lambda: len(told) == 2)
     assert told == [("code2wav", "a"), ("code2wav", "died")]

@@ -13,6 +13,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages import to_stage
 
 GRAPH = StageGraph.model_validate(OMNI)
 
@@ -35,7 +36,7 @@ async def test_requests_and_commands_are_told_that_the_server_ends(tmp_path: Pat
         thinker = runtime.fleet.stages["thinker"]
         asking = asyncio.create_task(all_of(runtime, "hang"))
         ordering = asyncio.create_task(runtime.fleet.commander.send(thinker, "sleep", {}))
-        await until(lambda: {"request", "command"} <= seen_by(stages, "thinker"))
+        await until(lambda: {to_stage.Request, to_stage.Command} <= seen_by(stages, "thinker"))
         runtime.end_requests()
         for waiting in (asking, ordering):
             with pytest.raises(ApiError, match="shutting down") as caught:
@@ -50,12 +51,12 @@ async def test_a_request_that_runs_at_the_end_is_told_so_and_not_that_its_stage_
     async with runtime:
         await runtime.fleet.loaded()
         asking = asyncio.create_task(all_of(runtime, "hang"))
-        await until(lambda: "request" in seen_by(stages, "thinker"))
+        await until(lambda: to_stage.Request in seen_by(stages, "thinker"))
     with pytest.raises(ApiError) as caught:
         await asking
     assert caught.value.code == "stopping"
     assert sorted(stages.launched) == sorted(GRAPH.stages)  # none was started again
-    assert all(seen_by(stages, name) >= {"stop"} for name in GRAPH.stages)
+    assert all(seen_by(stages, name) >= {to_stage.Stop} for name in GRAPH.stages)
 
 
 async def test_a_start_that_fails_ends_the_stages_that_have_begun(tmp_path: Path) -> None:
@@ -69,6 +70,6 @@ async def test_a_start_that_fails_ends_the_stages_that_have_begun(tmp_path: Path
         assert await stages.stages["thinker"].wait() == "stop"
 
 
-def seen_by(stages: FakeGraph, name: str) -> set[str]:
-    """The kinds of what a stage was sent."""
-    return {chunk.kind for chunk in stages.stages[name].seen}
+def seen_by(stages: FakeGraph, name: str) -> set[type]:
+    """The types of the messages that a stage was sent."""
+    return {type(chunk.message) for chunk in stages.stages[name].seen}

@@ -1,10 +1,9 @@
 """A stage's record: what writes it, and that nobody else can."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,12 +11,12 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Connector
 from omnistage.server.runtime.stage_link import OwnedStage, StageLink, StageRecord, StageState
+from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, Status, TextDelta
+from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command
 
-READY = {"speakers": ["ethan"], "commands": {"sleep": ""}, "work": {"max_megapixels": 2.0}}
-BUSY = {
-    **{"running": 2, "waiting": 1, "requests_total": 9, "chunks_in": 9, "chunks_out": 8},
-    **{"nan_steps": 0, "held": {"tasks": 2}, "progress": 7},
-}
+READY = Ready(speakers=["ethan"], commands={"sleep": ""}, work=WorkBound(max_megapixels=2.0))
+BUSY = Status(running=2, waiting=1, held={"tasks": 2}, progress=7)
 
 
 @pytest.fixture
@@ -33,14 +32,13 @@ def connector(run_directory: Path) -> Iterator[Connector]:
 
 @pytest.fixture
 def stage(connector: Connector) -> Iterator[OwnedStage]:
-    sender, receiver = connector.sender("gateway.dit"), connector.receiver("dit.gateway")
+    sender, receiver = (
+        connector.sender("gateway.dit"),
+        connector.receiver("dit.gateway", TO_GATEWAY),
+    )
     stage = OwnedStage("dit", sender, receiver)
     yield stage
     stage.close()
-
-
-def hear(stage: OwnedStage, kind: str, meta: Mapping[str, Any]) -> None:
-    stage.hear(Chunk("", kind, meta=meta))
 
 
 def is_stuck(stage: OwnedStage) -> bool:
@@ -57,15 +55,15 @@ def test_a_record_cannot_be_written_nor_replaced(stage: StageLink) -> None:
 
 async def test_a_record_that_was_read_stays_as_it_was(stage: OwnedStage) -> None:
     before = stage.record
-    hear(stage, "ready", READY)
+    stage.hear(READY)
     assert before == StageRecord()
     assert stage.record.state is StageState.READY
 
 
 async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
     now = asyncio.get_running_loop().time()
-    hear(stage, "ready", READY)
-    hear(stage, "status", BUSY)
+    stage.hear(READY)
+    stage.hear(BUSY)
     record = stage.record
     assert record.was_ready
     assert record.ready_at == record.alive_at
@@ -76,8 +74,8 @@ async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
 
 
 async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: OwnedStage) -> None:
-    hear(stage, "ready", READY)
-    hear(stage, "status", BUSY)
+    stage.hear(READY)
+    stage.hear(BUSY)
     alive_at = stage.record.alive_at
     stage.note_asleep(("weights",))
     stage.refuse_requests()
@@ -112,32 +110,32 @@ async def test_a_stage_is_stuck_from_the_first_overdue_request_until_it_gets_on(
 ) -> None:
     stage.note_overdue(5.0)
     assert not is_stuck(stage)  # it does not say whether it gets on
-    hear(stage, "status", BUSY)
+    stage.hear(BUSY)
     stage.note_overdue(5.0)
     stuck_at = stage.record.stuck_at
     assert stuck_at is not None
     stage.note_overdue(9.0)
-    hear(stage, "status", BUSY)
+    stage.hear(BUSY)
     assert stage.record.stuck_at == stuck_at
     assert stage.record.stuck_limit_s == 5.0
-    hear(stage, "status", {**BUSY, "progress": 8})
+    stage.hear(Status(progress=8))
     assert not is_stuck(stage)
 
 
 def test_only_a_stage_that_lives_is_told_and_granted_anything(
     stage: OwnedStage, connector: Connector
 ) -> None:
-    told, answers = connector.receiver("gateway.dit"), connector.sender("dit.gateway")
-    stage.tell("a", "cancel")
+    told, answers = connector.receiver("gateway.dit", TO_STAGE), connector.sender("dit.gateway")
+    stage.tell("a", Cancel())
     got = told.receive()
     assert got is not None
-    assert got.kind == "cancel"
-    answers.send(Chunk("b", "text"))
+    assert got.message == Cancel()
+    answers.send(Chunk("b", TextDelta({})))
     assert stage.outputs.receive() is not None
     before = answers.credit("b")
     stage.end("exit code 1", is_lost=True)
-    stage.tell("c", "cancel")
-    stage.order("command-1", {})
+    stage.tell("c", Cancel())
+    stage.tell("command-1", Command("sleep", {}))
     stage.finish("c", is_cancelled=True)
     stage.finish("c", is_cancelled=False)
     assert told.receive() is None

@@ -15,14 +15,18 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.graph import Deadlines
+from omnistage.stages.messages.edge import EDGE, Codes, Open
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, ToGateway
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.code2wav import Code2Wav
 from omnistage.stages.qwen3_omni.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 GUILTY = 31  # a code that only the request has whose batches fail
 SAMPLES = 1920
+OPEN = Open(Request({}, ["text", "audio"]))
 
 
 class FragileVocoder(StreamingVocoder):
@@ -43,13 +47,13 @@ class Harness:
         for address in ("talker.code2wav.rows", "code2wav.gateway"):
             connector.create(address)
         self.codes = connector.sender("talker.code2wav.rows")
-        self.rows = connector.receiver("talker.code2wav.rows")
+        self.rows = connector.receiver("talker.code2wav.rows", EDGE)
         self.outputs = connector.sender("code2wav.gateway")
-        self.gateway = connector.receiver("code2wav.gateway")
+        self.gateway = connector.receiver("code2wav.gateway", TO_GATEWAY)
         self.ports = StagePorts("code2wav", "", {}, {}, self.outputs, source="talker")
         self.stage = Code2WavStage(self.ports)
         self.serving: dict[str, asyncio.Task[None]] = {}
-        self.got: dict[str, list[Chunk]] = defaultdict(list)
+        self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
         self.unread: set[str] = set()  # requests whose client reads nothing
 
     async def start(self) -> None:
@@ -62,7 +66,7 @@ class Harness:
 
     def _drain(self) -> None:
         while (chunk := self.rows.receive()) is not None:
-            self.stage.take(self.rows, chunk)
+            self.stage.receive(self.rows, chunk)
 
     def _read(self) -> None:
         while (chunk := self.gateway.receive()) is not None:
@@ -72,11 +76,11 @@ class Harness:
 
     async def open(self, *names: str) -> None:
         for name in names:
-            self.serving[name] = asyncio.create_task(self.stage.serve(name, {"request": {}}))
+            self.serving[name] = asyncio.create_task(self.stage.serve(Opened(name, OPEN)))
         await asyncio.sleep(0)
 
     def send(self, name: str, codes: npt.NDArray[np.int32], last: bool = False) -> None:
-        self.codes.send(Chunk(name, "codes", 0, {"codes": Tensor.from_numpy(codes)}, {}, last))
+        self.codes.send(Chunk(name, Codes(), 0, {"codes": Tensor.from_numpy(codes)}, last))
 
     def num_samples(self, name: str) -> int:
         return sum(chunk.tensors["pcm"].shape[0] for chunk in self.got[name])
@@ -125,7 +129,7 @@ async def test_only_the_guilty_fails_and_its_error_names_the_stage(harness: Harn
     assert (good, fine) == (None, None)
     assert isinstance(guilty, RequestError)
     assert (guilty.status, guilty.message) == (500, "Stage code2wav failed; its log says why.")
-    assert guilty.to_meta("code2wav")["stage"] == "code2wav"
+    assert guilty.told_by("code2wav").stage == "code2wav"
     await until(lambda: all(harness.got[name][-1].last for name in ("good", "fine")))
     assert harness.num_samples("good") == harness.num_samples("fine") == 6 * SAMPLES - 555
     assert not any(chunk.last for chunk in harness.got["guilty"])
@@ -224,7 +228,7 @@ async def test_a_request_whose_upstream_waits_for_its_client_is_not_overdue(
     await harness.open("told", "untold")
     for _ in range(6):
         await asyncio.sleep(0.1)
-        harness.stage.hear("told")
+        harness.stage.upstream_waits("told")
     assert not harness.serving["told"].done()
     with pytest.raises(RequestError, match="did not come in time"):
         await harness.serving["untold"]

@@ -18,9 +18,13 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.messages.edge import EDGE, Edge, Tokens
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -97,7 +101,7 @@ class Harness:
             await asyncio.sleep(lag_s)
             value = {"tokens": Tensor.from_numpy(np.array([token], np.int32))}
             last = is_whole and number == len(tokens) - 1
-            self.feed.send(Chunk(name, "tokens", number, value, {}, last))
+            self.feed.send(Chunk(name, Tokens(), number, value, last))
 
     async def codes(self, names: set[str]) -> dict[str, npt.NDArray[np.int32]]:
         """What was published for these requests, each to its last chunk."""
@@ -140,7 +144,7 @@ async def talker(
     )
     options = {**ENGINE, "skip_tokenizer_init": True, "enable_prefix_caching": False}
     feed = make_connector("shm", run_directory, {"credit": 0}).sender("feed")
-    results = connector.receiver("codes")
+    results = connector.receiver("codes", EDGE)
     engine = make_engine(AsyncLLM, str(tiny_checkpoint), options, bridge, talker_config)
     yield Harness(engine, feed, results, reference)
     engine.shutdown()
@@ -194,7 +198,7 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
 ) -> None:
     name = f"tap-{question.name}"
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
-    await thinker.stage.serve(name, {"body": body, "outputs": ["text"], "stage_params": {}})
+    await thinker.stage.serve(Opened(name, Request(body, ["text"])))
     expected = hidden_states(reference, question, 8)
     found = torch.full_like(expected, torch.nan)
     is_last = False
@@ -217,11 +221,9 @@ async def test_only_media_positions_leave_and_none_of_a_text_prompt(
 ) -> None:
     monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
     body = {"messages": QUESTIONS[0].messages, "temperature": 0, "max_completion_tokens": 8}
-    meta = {"body": body, "outputs": ["text", "audio"], "stage_params": {}}
-    await thinker.stage.serve("text-only", meta)
-    await thinker.stage.serve(
-        "media", {**meta, "body": {**body, "messages": QUESTIONS[3].messages}}
-    )
+    with_media = {**body, "messages": QUESTIONS[3].messages}
+    for name, asked in (("text-only", body), ("media", with_media)):
+        await thinker.stage.serve(Opened(name, Request(asked, ["text", "audio"])))
     positions: list[int] = []
     is_last = False
     while not is_last:
@@ -242,11 +244,11 @@ NUM_TOKENS = 400
 WINDOW = 8
 
 
-def long_answer() -> dict[str, Any]:
+def long_answer(name: str) -> Opened:
     """A request for many tokens, the same each time."""
     sampling = {"temperature": 0, "max_completion_tokens": NUM_TOKENS, "ignore_eos": True}
     body = {"messages": QUESTIONS[0].messages, **sampling}
-    return {"body": body, "outputs": ["text"], "stage_params": {}}
+    return Opened(name, Request(body, ["text"]))
 
 
 async def test_a_client_that_reads_nothing_holds_its_own_request_only(
@@ -256,8 +258,8 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
     monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
     thinker.unread = {"unread"}
-    held = asyncio.create_task(thinker.stage.serve("unread", long_answer()))
-    await thinker.stage.serve("read", long_answer())
+    held = asyncio.create_task(thinker.stage.serve(long_answer("unread")))
+    await thinker.stage.serve(long_answer("read"))
     await until(lambda: thinker.got["read"][-1].last)
     assert len(thinker.token_ids("read")) == NUM_TOKENS
     assert len(thinker.got["unread"]) == WINDOW
@@ -279,7 +281,7 @@ async def test_a_cancel_of_a_held_answer_frees_it(
 ) -> None:
     monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
     thinker.unread = {"cancelled"}
-    held = asyncio.create_task(thinker.stage.serve("cancelled", long_answer()))
+    held = asyncio.create_task(thinker.stage.serve(long_answer("cancelled")))
     await until(lambda: thinker.ports.room.num_waiting == 1, 60)
     assert thinker.num_unfinished == 1
     held.cancel()
@@ -309,12 +311,14 @@ def hidden_states(reference: Reference, question: Question, num_tokens: int) -> 
 class ThinkerHarness:
     """A thinker stage that exports every hidden state, and the gateway's end of its channel."""
 
-    def __init__(self, stage: Any, ports: Any, rows: Receiver, outputs: Receiver) -> None:
+    def __init__(
+        self, stage: Any, ports: Any, rows: Receiver[Edge], outputs: Receiver[ToGateway]
+    ) -> None:
         self.stage = stage
         self.ports = ports
         self.rows = rows
         self.outputs = outputs
-        self.got: dict[str, list[Chunk]] = defaultdict(list)
+        self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
         self.unread: set[str] = set()  # requests whose client reads nothing
         loop = asyncio.get_running_loop()
         loop.add_reader(ports.outputs.fileno(), ports.room.flush)
@@ -328,7 +332,8 @@ class ThinkerHarness:
 
     def token_ids(self, name: str) -> list[int]:
         """Of the text that has come."""
-        chunks = [chunk.meta["chunk"] for chunk in self.got[name]]
+        told = (chunk.message for chunk in self.got[name])
+        chunks = [message.chunk for message in told if isinstance(message, TextDelta)]
         choices = [choice for chunk in chunks for choice in chunk["choices"]]
         return [token for choice in choices for token in choice.get("token_ids") or ()]
 
@@ -358,7 +363,7 @@ async def thinker(
     for address in addresses:
         connector.create(address)
     senders = [connector.sender(address) for address in addresses[:3]]
-    rows = connector.receiver("tap.rows")
+    rows = connector.receiver("tap.rows", EDGE)
     port = Port("tap.rows", "shm", str(run_directory), {})
     limits = {"image": 2, "audio": 2, "video": 1}
     ports = StagePorts(
@@ -372,7 +377,7 @@ async def thinker(
     )
     stage = Thinker(ports)
     await stage.start()
-    harness = ThinkerHarness(stage, ports, rows, connector.receiver("tap.out"))
+    harness = ThinkerHarness(stage, ports, rows, connector.receiver("tap.out", TO_GATEWAY))
     yield harness
     await stage.close()
     harness.close()

@@ -17,8 +17,11 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds
+from omnistage.stages.messages.edge import EDGE, Edge, Open
+from omnistage.stages.messages.embeds import EmbedsToCome
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ports import Port
-from omnistage.stages.worker.stage import Downstream, StagePorts
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -38,7 +41,7 @@ def bare(tiny_qwen_image: Path) -> Any:
 class Harness:
     """A text encoder stage and the far ends of its edge."""
 
-    def __init__(self, stage: Any, opens: Receiver, rows: Receiver) -> None:
+    def __init__(self, stage: Any, opens: Receiver[Edge], rows: Receiver[Edge]) -> None:
         self.stage = stage
         self._opens = opens
         self._rows = rows
@@ -47,7 +50,7 @@ class Harness:
 
     async def embeds(self, name: str, body: Mapping[str, Any]) -> Arguments:
         """Serve one request; what its pipeline would be given."""
-        await self.stage.serve(name, {"body": body, "outputs": ["image"], "seed": 1})
+        await self.stage.serve(Opened(name, Request(dict(body), ["image"], seed=1)))
         async with asyncio.timeout(60):  # a row that is not there never comes
             while not (name in self._announced and self._announced[name].is_complete):
                 self._look()
@@ -56,8 +59,8 @@ class Harness:
 
     def _look(self) -> None:
         while (chunk := self._opens.receive()) is not None:
-            told = chunk.meta["embeds"]
-            self._announced[chunk.request_id] = PromptEmbeds(told["first"], told["lengths"])
+            assert isinstance(chunk.message, Open)
+            self._announced[chunk.request_id] = PromptEmbeds(chunk.message.read(EmbedsToCome))
         while (chunk := self._rows.receive()) is not None:
             self._rows.grant(chunk.request_id)
             self.num_chunks += 1
@@ -84,7 +87,7 @@ async def encoder(
         StagePorts("text_encoder", str(tiny_qwen_image), options, {}, outputs, downstream)
     )
     await stage.start()
-    ends = connector.receiver(ADDRESSES[1]), connector.receiver(ADDRESSES[3])
+    ends = connector.receiver(ADDRESSES[1], EDGE), connector.receiver(ADDRESSES[3], EDGE)
     yield Harness(stage, *ends)
     await stage.close()
     for end in (outputs, opens, feed, *ends):

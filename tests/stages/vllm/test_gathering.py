@@ -27,7 +27,7 @@ def test_each_rows_lines_come_back_in_order(waiting: Gathering) -> None:
         assert rows.tolist() == [1, 4]
         assert counts.tolist() == [frame + 1] * 2
     for row, mark in ((4, 1), (1, 0)):
-        positions, values = waiting.take(row)
+        positions, values = waiting.drain(row)
         assert positions.tolist() == list(range(40))
         assert values.tolist() == [[frame, mark] for frame in range(40)]
         assert values.dtype == torch.int32
@@ -35,12 +35,12 @@ def test_each_rows_lines_come_back_in_order(waiting: Gathering) -> None:
 
 def test_what_was_taken_waits_no_longer(waiting: Gathering) -> None:
     waiting.add(ints(1), ints(0), torch.tensor([[7]]))
-    kept = waiting.take(1)[1]
+    kept = waiting.drain(1)[1]
     _, counts = waiting.add(ints(1), ints(1), torch.tensor([[8]]))
     assert counts.tolist() == [1]
-    positions, values = waiting.take(1)
+    positions, values = waiting.drain(1)
     assert (positions.tolist(), values.tolist(), kept.tolist()) == ([1], [[8]], [[7]])
-    assert len(waiting.take(1)[0]) == 0
+    assert len(waiting.drain(1)[0]) == 0
 
 
 def test_a_row_begins_anew_for_another_request(waiting: Gathering) -> None:
@@ -49,7 +49,7 @@ def test_a_row_begins_anew_for_another_request(waiting: Gathering) -> None:
     waiting.open(4)
     _, counts = waiting.add(ints(4), ints(0), torch.tensor([[3]]))
     assert counts.tolist() == [1]
-    assert waiting.take(4)[1].tolist() == [[3]]
+    assert waiting.drain(4)[1].tolist() == [[3]]
 
 
 def test_lines_may_leave_positions_out_and_come_many_at_once() -> None:
@@ -58,6 +58,6 @@ def test_lines_may_leave_positions_out_and_come_many_at_once() -> None:
     assert (rows.tolist(), counts.tolist()) == ([2, 1], [2, 1])
     rows, counts = lines.add(ints(2), ints(12), torch.tensor([[12.0]]))
     assert counts.tolist() == [3]
-    positions, values = lines.take(2)
+    positions, values = lines.drain(2)
     assert positions.tolist() == [3, 9, 12]
     assert values.flatten().tolist() == [3.0, 9.0, 12.0]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.inprocess import InProcessConnector
+from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
 from omnistage.stages.vllm.late_inputs import (
     ALL,
     EARLY_S,
@@ -38,18 +39,18 @@ def options(num_prompt: int = 6, hidden: tuple[int, ...] = (), **more: Any) -> d
     )
 
 
-def tokens(*values: int, last: bool = False) -> Chunk:
+def tokens(*values: int, last: bool = False) -> Chunk[Edge]:
     tensors = {"tokens": Tensor.from_numpy(np.array(values, np.int32))}
-    return Chunk("a", "tokens", 0, tensors, {}, last)
+    return Chunk("a", Tokens(), 0, tensors, last)
 
 
-def rows(*sources: int) -> Chunk:
+def rows(*sources: int) -> Chunk[Edge]:
     values = np.array([[source] * 4 for source in sources], np.float32).reshape(-1, 4)
     tensors = {
         "hidden": Tensor.from_numpy(values),
         "positions": Tensor.from_numpy(np.array(sources, np.int32)),
     }
-    return Chunk("a", "hidden", 0, tensors, {}, False)
+    return Chunk("a", Rows(), 0, tensors)
 
 
 def test_the_last_prompt_position_waits_for_the_first_token() -> None:
@@ -119,9 +120,9 @@ class Feed:
         connector = InProcessConnector(directory)
         connector.create("feed")
         self.sender = connector.sender("feed")
-        self.late = LateInputs([connector.receiver("feed")], MAX_LEN, 60, 10)
+        self.late = LateInputs([connector.receiver("feed", EDGE)], MAX_LEN, 60, 10)
 
-    def send(self, *chunks: Chunk) -> None:
+    def send(self, *chunks: Chunk[Edge]) -> None:
         for chunk in chunks:
             self.sender.send(chunk)
         self.late.collect()

@@ -12,6 +12,18 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stages.messages.to_gateway import (
+    ABOUT_ITSELF,
+    TO_GATEWAY,
+    Alive,
+    Answer,
+    Failed,
+    Ready,
+    Status,
+    TextDelta,
+    ToGateway,
+)
+from omnistage.stages.messages.to_stage import Cancel, Command, Request, Stop
 from omnistage.stages.worker.stage_worker import StageWorker, stage_environment
 
 
@@ -23,12 +35,16 @@ class Gateway:
         for address in ("gateway.one", "one.gateway"):
             connector.create(address)
         self.requests = connector.sender("gateway.one")
-        self.outputs = connector.receiver("one.gateway")
-        self.got: list[Chunk] = []
+        self.outputs = connector.receiver("one.gateway", TO_GATEWAY)
+        self.got: list[Chunk[ToGateway]] = []
         self.unread: set[str] = set()  # requests whose client reads nothing
 
-    def send(self, request_id: str, kind: str, **meta: Any) -> None:
-        self.requests.send(Chunk(request_id, kind, 0, {}, meta, last=kind == "cancel"))
+    def send(self, request_id: str, message: Cancel | Stop | str) -> None:
+        """A message, or a request with this script."""
+        if isinstance(message, str):
+            self.requests.send(Chunk(request_id, Request({"script": message}, ["text"])))
+        else:
+            self.requests.send(Chunk(request_id, message, last=True))
 
     def look(self) -> None:
         while (chunk := self.outputs.receive()) is not None:
@@ -36,14 +52,15 @@ class Gateway:
                 self.outputs.grant(chunk.request_id)
             self.got.append(chunk)
 
-    def of(self, request_id: str) -> list[Chunk]:
+    def of(self, request_id: str) -> list[Chunk[ToGateway]]:
         self.look()
         return [chunk for chunk in self.got if chunk.request_id == request_id]
 
     @property
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         self.look()
-        return dict(next(chunk.meta for chunk in reversed(self.got) if chunk.kind == "status"))
+        told = (chunk.message for chunk in reversed(self.got))
+        return next(message for message in told if isinstance(message, Status))
 
     def close(self) -> None:
         self.requests.close()
@@ -72,9 +89,9 @@ async def gateway(
     gateway = Gateway(directory)
     worker = StageWorker(StageGraph.model_validate(graph), "one", directory)
     running = asyncio.create_task(worker.run())
-    await until(lambda: any(chunk.kind == "ready" for chunk in gateway.of("")))
+    await until(lambda: any(isinstance(chunk.message, Ready) for chunk in gateway.of(ABOUT_ITSELF)))
     yield gateway
-    gateway.send("", "stop")
+    gateway.send(ABOUT_ITSELF, Stop())
     await asyncio.wait_for(running, 5)
     gateway.close()
     for file in directory.iterdir():
@@ -84,37 +101,37 @@ async def gateway(
 def is_idle(gateway: Gateway, requests_total: int) -> bool:
     status = gateway.status
     return (
-        status["requests_total"] == requests_total
-        and status["running"] == 0
-        and not any(status["held"].values())
+        status.requests_total == requests_total
+        and status.running == 0
+        and not any(status.held.values())
     )
 
 
 async def test_an_answer_leaves_nothing(gateway: Gateway) -> None:
-    gateway.send("a", "request", script="words")
+    gateway.send("a", "words")
     await until(lambda: bool(gateway.of("a")))
-    assert gateway.of("a")[0].meta == {"said": "words"}
+    assert gateway.of("a")[0].message == TextDelta({"said": "words"})
     await until(lambda: is_idle(gateway, 1))
 
 
 async def test_a_cancel_ends_a_request(gateway: Gateway) -> None:
-    gateway.send("a", "request", script="hang")
-    await until(lambda: gateway.status["running"] == 1)
-    gateway.send("a", "cancel")
+    gateway.send("a", "hang")
+    await until(lambda: gateway.status.running == 1)
+    gateway.send("a", Cancel())
     await until(lambda: is_idle(gateway, 1))
 
 
 async def test_a_cancel_on_the_heels_of_its_request_leaves_nothing(gateway: Gateway) -> None:
     """The task is cancelled before it has run at all."""
-    gateway.send("a", "request", script="hang")
-    gateway.send("a", "cancel")
+    gateway.send("a", "hang")
+    gateway.send("a", Cancel())
     await until(lambda: is_idle(gateway, 1))
 
 
 async def test_a_cancel_before_its_request_keeps_it_from_starting(gateway: Gateway) -> None:
-    gateway.send("a", "cancel")
-    gateway.send("a", "request", script="hang")
-    gateway.send("b", "request", script="words")
+    gateway.send("a", Cancel())
+    gateway.send("a", "hang")
+    gateway.send("b", "words")
     await until(lambda: bool(gateway.of("b")))
     await until(lambda: is_idle(gateway, 1))
 
@@ -123,11 +140,12 @@ async def test_a_cancel_before_its_request_keeps_it_from_starting(gateway: Gatew
 async def test_a_failure_is_told_once_and_names_the_stage(
     script: str, status: int, gateway: Gateway
 ) -> None:
-    gateway.send("a", "request", script=script)
+    gateway.send("a", script)
     await until(lambda: bool(gateway.of("a")))
     [told] = gateway.of("a")
-    assert (told.kind, told.last) == ("error", True)
-    assert (told.meta["status"], told.meta["stage"]) == (status, "one")
+    assert told.last
+    assert isinstance(told.message, Failed)
+    assert (told.message.status, told.message.stage) == (status, "one")
     await until(lambda: is_idle(gateway, 1))
 
 
@@ -137,9 +155,9 @@ WINDOW = 8
 async def test_a_client_that_reads_nothing_holds_its_own_request_only(gateway: Gateway) -> None:
     gateway.unread = {"a", "b"}
     for name in "ab":
-        gateway.send(name, "request", script="endless")
+        gateway.send(name, "endless")
     await until(lambda: len(gateway.of("a")) == len(gateway.of("b")) == WINDOW)
-    gateway.send("c", "request", script="words")
+    gateway.send("c", "words")
     await until(lambda: bool(gateway.of("c")))
     await asyncio.sleep(0.05)
     assert len(gateway.of("a")) == len(gateway.of("b")) == WINDOW
@@ -153,7 +171,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(gateway: G
     gateway.outputs.forget("a")
     await until(lambda: len(gateway.of("a")) > 2000)  # more than a backlog may hold
     for name in "ab":
-        gateway.send(name, "cancel")
+        gateway.send(name, Cancel())
         gateway.outputs.forget(name)
     await until(lambda: is_idle(gateway, 3))
 
@@ -161,36 +179,40 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(gateway: G
 # Commands
 
 
-async def answer(gateway: Gateway, command: str, **arguments: Any) -> dict[str, Any]:
-    gateway.requests.send(
-        Chunk("c", "command", meta={"command": command, "arguments": arguments}, last=True)
-    )
+async def answer(gateway: Gateway, command: str, **arguments: Any) -> Answer:
+    gateway.requests.send(Chunk("c", Command(command, arguments), last=True))
     await until(lambda: bool(gateway.of("c")))
     [told] = gateway.of("c")
-    assert (told.kind, told.last) == ("answer", True)
+    assert told.last
+    assert isinstance(told.message, Answer)
     await until(lambda: is_idle(gateway, 0))
-    return dict(told.meta)
+    return told.message
+
+
+def refusal(answer: Answer) -> Failed:
+    assert answer.error is not None
+    return answer.error
 
 
 async def test_a_command_is_answered_with_its_result(gateway: Gateway) -> None:
-    assert await answer(gateway, "sleep", level=2) == {"result": {"did": "sleep", "level": 2}}
+    assert await answer(gateway, "sleep", level=2) == Answer({"did": "sleep", "level": 2})
 
 
 async def test_a_refused_command_keeps_its_reason(gateway: Gateway) -> None:
-    error = (await answer(gateway, "refuse"))["error"]
-    assert (error["status"], error["message"], error["code"]) == (409, "not now", "busy")
+    error = refusal(await answer(gateway, "refuse"))
+    assert (error.status, error.message, error.code) == (409, "not now", "busy")
 
 
 async def test_a_failed_command_names_the_stage(gateway: Gateway) -> None:
-    error = (await answer(gateway, "fail"))["error"]
-    assert (error["status"], error["stage"]) == (500, "one")
-    assert "fail failed" in error["message"]
+    error = refusal(await answer(gateway, "fail"))
+    assert (error.status, error.stage) == (500, "one")
+    assert "fail failed" in error.message
 
 
 async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gateway) -> None:
     def num_signs() -> int:
         gateway.look()
-        return sum(chunk.kind == "alive" for chunk in gateway.got)
+        return sum(isinstance(chunk.message, Alive) for chunk in gateway.got)
 
     await until(lambda: num_signs() > 0)
     asking = asyncio.create_task(answer(gateway, "hang"))
@@ -198,8 +220,8 @@ async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gatew
     before = num_signs()
     await until(lambda: num_signs() > before + 5)
     assert not asking.done()
-    error = (await asking)["error"]
-    assert (error["status"], error["code"]) == (504, "stage_timeout")
+    error = refusal(await asking)
+    assert (error.status, error.code) == (504, "stage_timeout")
     after = num_signs()
     await asyncio.sleep(0.1)
     assert num_signs() <= after + 1
@@ -207,8 +229,8 @@ async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gatew
 
 @pytest.mark.parametrize("stage_class", ["StageWithoutCommands"])
 async def test_a_stage_without_commands_says_so(gateway: Gateway) -> None:
-    error = (await answer(gateway, "sleep"))["error"]
-    assert (error["status"], error["message"]) == (400, "Stage one takes no commands.")
+    error = refusal(await answer(gateway, "sleep"))
+    assert (error.status, error.message) == (400, "Stage one takes no commands.")
 
 
 def test_kernels_of_a_first_start_are_found_by_the_second(

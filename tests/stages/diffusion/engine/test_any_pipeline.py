@@ -17,6 +17,8 @@ from support.tiny_pipelines import doubled, error, made, quiet, result
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.request.outputs import to_uint8
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.worker.stage import Opened
 
 SEED = 5
 IMAGE_ARGUMENTS = {"image", "control_image", "controlnet_conditioning_scale"}
@@ -86,7 +88,7 @@ async def test_its_folder_is_served(folder: Path) -> None:
     async def ask(seed: int) -> None:
         body = {**arguments(seed), "n": 1}
         del body["generator"]
-        await stage.serve(str(seed), {"body": body, "outputs": ["image"], "seed": seed})
+        await stage.serve(Opened(str(seed), Request(body, ["image"], seed=seed)))
 
     await asyncio.gather(*map(ask, range(4)))
     await stage.close()

@@ -4,7 +4,6 @@ import asyncio
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,9 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds, Upstream
+from omnistage.stages.messages.edge import EDGE, Rows
+from omnistage.stages.messages.edge import Edge as Message
+from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.stage import StagePorts
@@ -22,7 +24,7 @@ from omnistage.stages.worker.stage import StagePorts
 CPU = torch.device("cpu")
 FIRST = 34
 LENGTHS = {"prompt_embeds": [5, 3], "negative_prompt_embeds": [2]}
-TOLD = {"first": FIRST, "lengths": LENGTHS}
+TO_COME = EmbedsToCome(FIRST, LENGTHS)
 
 
 def rows(name: str, row: int) -> torch.Tensor:
@@ -31,13 +33,12 @@ def rows(name: str, row: int) -> torch.Tensor:
     return torch.arange(length * 4, dtype=torch.float32).view(length, 4) + 100 * row + len(name)
 
 
-def part(name: str, row: int, start: int, end: int, request_id: str = "a") -> Chunk:
+def part(name: str, row: int, start: int, end: int, request_id: str = "a") -> Chunk[Message]:
     tensors = {
         "hidden": Tensor.from_numpy(rows(name, row)[start:end].numpy()),
         "positions": Tensor.from_numpy(np.arange(FIRST + start, FIRST + end, dtype=np.int32)),
     }
-    meta: Mapping[str, Any] = {"name": name, "row": row}
-    return Chunk(request_id, "hidden", FIRST + start, tensors, meta)
+    return Chunk(request_id, Rows(name, row), FIRST + start, tensors)
 
 
 # Not in order, one text in pieces, and one piece twice, as after a preemption.
@@ -61,11 +62,11 @@ def check(arguments: Mapping[str, torch.Tensor]) -> None:
 
 
 def test_rows_are_put_where_they_belong() -> None:
-    embeds = PromptEmbeds(FIRST, LENGTHS)
+    embeds = PromptEmbeds(TO_COME)
     for number, piece in enumerate(PARTS):
         assert not embeds.is_complete, number
         embeds.add(part(*piece))
-        embeds.add(Chunk("a", "hidden", last=True))  # the end of a text has no rows
+        embeds.add(Chunk("a", Rows(), last=True))  # the end of a text has no rows
     assert embeds.is_complete
     check(embeds.arguments(CPU, torch.float32))
 
@@ -74,9 +75,9 @@ def test_rows_of_bfloat16_keep_their_values() -> None:
     hidden = torch.tensor([[1.5, -2.25]], dtype=torch.bfloat16)
     sent = Tensor("bfloat16", (1, 2), bytearray(hidden.view(torch.uint8).numpy().tobytes()))
     positions = Tensor.from_numpy(np.array([FIRST], np.int32))
-    embeds = PromptEmbeds(FIRST, {"prompt_embeds": [1]})
+    embeds = PromptEmbeds(EmbedsToCome(FIRST, {"prompt_embeds": [1]}))
     tensors = {"hidden": sent, "positions": positions}
-    embeds.add(Chunk("a", "hidden", FIRST, tensors, {"name": "prompt_embeds", "row": 0}))
+    embeds.add(Chunk("a", Rows("prompt_embeds", 0), FIRST, tensors))
     assert torch.equal(embeds.arguments(CPU, torch.bfloat16)["prompt_embeds"][0], hidden)
     assert embeds.arguments(CPU, torch.float32)["prompt_embeds"].dtype == torch.float32
 
@@ -89,7 +90,7 @@ class Edge:
         for address in ("encoder.dit.rows", "dit.gateway"):
             connector.create(address)
         self._rows: Sender = connector.sender("encoder.dit.rows")
-        self.receiver: Receiver = connector.receiver("encoder.dit.rows")
+        self.receiver: Receiver[Message] = connector.receiver("encoder.dit.rows", EDGE)
         self._outputs = connector.sender("dit.gateway")
         ports = StagePorts("dit", "a", {}, {}, self._outputs, source="encoder")
         ports.ledger = str(directory / "dit.held")
@@ -101,12 +102,12 @@ class Edge:
     def num_waiting(self) -> int:
         return self._ledger.read()["late_inputs"]
 
-    def send(self, *chunks: Chunk) -> None:
+    def send(self, *chunks: Chunk[Message]) -> None:
         for chunk in chunks:
             self._rows.send(chunk)
             received = self.receiver.receive()
             assert received is not None
-            self.upstream.take(self.receiver, received)
+            self.upstream.receive(self.receiver, received)
 
     def close(self) -> None:
         self._rows.close()
@@ -127,7 +128,7 @@ def edge(run_directory: Path) -> Iterator[Edge]:
 
 
 async def test_a_request_waits_for_all_its_rows_and_holds_nothing_then(edge: Edge) -> None:
-    waiting = asyncio.create_task(edge.upstream.receive("a", TOLD))
+    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME))
     edge.send(part(*PARTS[0]))  # the task has not begun yet
     await asyncio.sleep(0)
     assert edge.num_waiting == 1
@@ -137,7 +138,7 @@ async def test_a_request_waits_for_all_its_rows_and_holds_nothing_then(edge: Edg
 
 
 async def test_rows_that_do_not_come_are_the_edges_failure(edge: Edge) -> None:
-    waiting = asyncio.create_task(edge.upstream.receive("a", TOLD))
+    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME))
     edge.send(part(*PARTS[0]))
     with pytest.raises(RequestError, match="Edge encoder -> dit") as failure:
         await waiting
@@ -146,7 +147,7 @@ async def test_rows_that_do_not_come_are_the_edges_failure(edge: Edge) -> None:
 
 
 async def test_a_cancel_leaves_nothing_and_late_rows_hold_no_credit(edge: Edge) -> None:
-    waiting = asyncio.create_task(edge.upstream.receive("a", TOLD))
+    waiting = asyncio.create_task(edge.upstream.all_of("a", TO_COME))
     await asyncio.sleep(0)
     edge.send(part(*PARTS[0]))
     waiting.cancel()

@@ -1,7 +1,7 @@
 """Steps, previews and pictures for a client that does not read."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,9 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.stage import DiffusionStage
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Picture, Step, ToGateway
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 WINDOW = 8
 PICTURE = np.zeros((4, 4, 3), np.uint8)
@@ -30,19 +32,19 @@ class Gateway:
         connector = make_connector("shm", directory, {})
         connector.create("dit.gateway")
         self.sender = connector.sender("dit.gateway")
-        self.receiver = connector.receiver("dit.gateway")
+        self.receiver = connector.receiver("dit.gateway", TO_GATEWAY)
         self.ports: StagePorts = ports_over(model, self.sender, **SMALL)
         asyncio.get_running_loop().add_reader(self.sender.fileno(), self.ports.room.flush)
 
-    def take(self) -> list[Chunk]:
+    def receive(self) -> list[Chunk[ToGateway]]:
         """What has come; nothing is granted."""
         return list(iter(self.receiver.receive, None))
 
-    async def read(self, request_id: str) -> list[Chunk]:
+    async def read(self, request_id: str) -> list[Chunk[ToGateway]]:
         """All of a request to its end, granted as it comes."""
-        found: list[Chunk] = []
+        found: list[Chunk[ToGateway]] = []
         while not (found and found[-1].last):
-            new = [chunk for chunk in self.take() if chunk.request_id == request_id]
+            new = [chunk for chunk in self.receive() if chunk.request_id == request_id]
             self.receiver.grant(request_id, len(new))
             found += new
             await asyncio.sleep(0.001)
@@ -52,6 +54,19 @@ class Gateway:
         asyncio.get_running_loop().remove_reader(self.sender.fileno())
         self.sender.close()
         self.receiver.close()
+
+
+def steps_of(chunks: Iterable[Chunk[ToGateway]]) -> list[int | str]:
+    """The numbers of steps, and previews between them."""
+    told = (chunk.message for chunk in chunks)
+    return [message.step if isinstance(message, Step) else "preview" for message in told]
+
+
+def indices_of(chunks: Iterable[Chunk[ToGateway]]) -> list[int]:
+    """Of pictures or frames that are no previews."""
+    told = (chunk.message for chunk in chunks)
+    pictures = (message for message in told if isinstance(message, Picture))
+    return [picture.index for picture in pictures if not picture.is_preview]
 
 
 @pytest.fixture
@@ -67,24 +82,23 @@ async def test_steps_that_nobody_reads_replace_each_other_and_previews_stay(
 ) -> None:
     told = Told(gateway.ports, "a", "image")
     for step in range(1, 3001):
-        told.put({"step": step})
+        told.step(step, 3000)
         if step in (1000, 2000):
-            told.put({"is_preview": True}, PICTURE)
+            told.preview(PICTURE)
     assert told.num_waiting == 5
     other = Told(gateway.ports, "b", "image")
-    other.put({"step": 1})
-    finishing = asyncio.create_task(told.finish({"text_tokens": 2}, [PICTURE] * 40))
-    first = gateway.take()
-    assert [chunk.meta["step"] for chunk in first if chunk.request_id == "a"] == list(range(1, 9))
-    assert [chunk.meta["step"] for chunk in first if chunk.request_id == "b"] == [1]
+    other.step(1, 3000)
+    finishing = asyncio.create_task(told.finish([PICTURE] * 40, 2))
+    first = gateway.receive()
+    assert steps_of(chunk for chunk in first if chunk.request_id == "a") == list(range(1, 9))
+    assert steps_of(chunk for chunk in first if chunk.request_id == "b") == [1]
     await asyncio.sleep(0.05)
-    assert gateway.take() == []
+    assert gateway.receive() == []
     assert not finishing.done()
     gateway.receiver.grant("a", WINDOW)
     rest = await gateway.read("a")
-    steps = [chunk.meta.get("step", "preview") for chunk in rest[:5]]
-    assert steps == [1000, "preview", 2000, "preview", 3000]
-    assert [chunk.meta["index"] for chunk in rest[5:]] == list(range(40))
+    assert steps_of(rest[:5]) == [1000, "preview", 2000, "preview", 3000]
+    assert indices_of(rest) == list(range(40))
     await finishing
     told.close()
     other.close()
@@ -93,13 +107,13 @@ async def test_steps_that_nobody_reads_replace_each_other_and_previews_stay(
 async def test_a_cancelled_request_tells_nothing_more(gateway: Gateway) -> None:
     told = Told(gateway.ports, "a", "image")
     for step in range(20):
-        told.put({"step": step})
+        told.step(step, 20)
     await asyncio.sleep(0)
     assert gateway.ports.room.num_waiting == 1
     told.close()
     await until(lambda: gateway.ports.room.num_waiting == 0)
-    told.put({"step": 20})
-    assert len(gateway.take()) == WINDOW
+    told.step(20, 20)
+    assert len(gateway.receive()) == WINDOW
 
 
 async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
@@ -114,7 +128,7 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
     def ask(name: str, num_frames: int) -> "asyncio.Task[None]":
         sizes: dict[str, Any] = {**SMALL, "num_frames": num_frames}
         body = {"prompt": "a cat", **sizes, "num_inference_steps": 2, "guidance_scale": 1.0}
-        return asyncio.create_task(stage.serve(name, {"body": body, "outputs": ["video"]}))
+        return asyncio.create_task(stage.serve(Opened(name, Request(body, ["video"]))))
 
     slow, cancelled = ask("slow", 29), ask("cancelled", 29)
     await until(lambda: gateway.ports.room.num_waiting == 2, 60)
@@ -126,5 +140,5 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
     gateway.sender.forget("cancelled")
     frames = await asyncio.wait_for(gateway.read("slow"), 10)
     await slow
-    assert [chunk.meta["index"] for chunk in frames if "index" in chunk.meta] == list(range(29))
+    assert indices_of(frames) == list(range(29))
     await stage.close()

@@ -13,7 +13,10 @@ from support.tiny_pipelines import quiet
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8
 from omnistage.stages.diffusion.request.videos import counted, output_kind
+from omnistage.stages.messages.to_gateway import Picture, Step
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import Opened
 
 SMALL = {"height": 32, "width": 32, "num_frames": 5}
 BODY = {"prompt": "a cat", **SMALL, "num_inference_steps": 2, "guidance_scale": 1.0}
@@ -26,18 +29,19 @@ async def test_frames_of_a_video_equal_the_bare_pipeline_s(tmp_path: Path) -> No
     await stage.start()
 
     async def ask(seed: int) -> None:
-        await stage.serve(str(seed), {"body": BODY, "outputs": ["video"], "seed": seed})
+        await stage.serve(Opened(str(seed), Request(BODY, ["video"], seed=seed)))
 
     await asyncio.gather(*map(ask, range(3)))
     with pytest.raises(RequestError, match="makes no image; it makes video"):
-        await stage.serve("a", {"body": BODY, "outputs": ["image"]})
+        await stage.serve(Opened("a", Request(BODY, ["image"])))
     await stage.close()
     bare = quiet(DiffusionPipeline.from_pretrained(tmp_path))
     for seed in range(3):
         generator = torch.Generator().manual_seed(seed)
         with torch.inference_mode():
             frames = bare(**BODY, generator=generator).frames[0]
-        assert {chunk.kind for chunk in outputs.chunks[str(seed)]} == {"video"}
+        told = [chunk.message for chunk in outputs.chunks[str(seed)]]
+        assert {one.output for one in told if isinstance(one, Picture | Step)} == {"video"}
         difference = outputs.pixels(str(seed)).astype(int) - np.stack(to_uint8(frames))
         assert difference.shape == (5, 32, 32, 3)
         assert np.abs(difference).max() <= 1

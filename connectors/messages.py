@@ -1,0 +1,51 @@
+"""What chunks say, as types: each channel carries a few kinds of message and refuses all others."""
+
+from typing import Any, Generic
+
+import msgspec
+from typing_extensions import TypeVar
+
+
+class Message(
+    msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower, forbid_unknown_fields=True
+):
+    """What a chunk says. On the wire it has its class's name, by which a receiver knows it."""
+
+
+M = TypeVar("M", bound=Message, default=Message)
+M_co = TypeVar("M_co", bound=Message, default=Message, covariant=True)
+
+# A chunk without its tensors' bytes: request, message, index, last, and of each tensor its name,
+# dtype, shape and number of bytes.
+Header = tuple[str, M, int, bool, list[tuple[str, str, list[int], int]]]
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class UnknownMessage(Exception):
+    """A chunk says what its channel does not carry."""
+
+
+class Messages(Generic[M]):
+    """The kinds of message that a channel carries."""
+
+    def __init__(self, *kinds: type[M]) -> None:
+        union: Any = kinds[0]
+        for kind in kinds[1:]:
+            union |= kind
+        header: Any = Header[union]  # type: ignore[misc]
+        self._decoder: msgspec.msgpack.Decoder[Header[M]] = msgspec.msgpack.Decoder(header)
+
+    def decode(self, header: bytes) -> Header[M]:
+        """A chunk's header; raises UnknownMessage, which names the request and the message."""
+        try:
+            return self._decoder.decode(header)
+        except msgspec.ValidationError as error:
+            request_id, message, *_ = msgspec.msgpack.decode(header)
+            said = message.get("kind") if isinstance(message, dict) else type(message).__name__
+            raise UnknownMessage(f"request {request_id}, message {said!r}: {error}") from error
+
+
+def encode_header(header: Header[Message]) -> bytes:
+    """As it travels."""
+    return _encoder.encode(header)

@@ -1,0 +1,33 @@
+"""The names of a run's channels: each is one way, from one process to another."""
+
+GATEWAY = "gateway"
+
+
+def requests_address(stage: str) -> str:
+    """From the gateway to a stage's process: messages.to_stage."""
+    return f"{GATEWAY}.{stage}"
+
+
+def outputs_address(stage: str) -> str:
+    """From a stage's process to the gateway: messages.to_gateway."""
+    return f"{stage}.{GATEWAY}"
+
+
+def opens_address(source: str, target: str) -> str:
+    """What is said of requests along an edge, between the stages' processes: messages.edge."""
+    return f"{source}.{target}.open"
+
+
+def feed_address(source: str, target: str) -> str:
+    """Tokens along an edge, from the process of its source: messages.edge."""
+    return f"{source}.{target}.feed"
+
+
+def rows_address(source: str, target: str) -> str:
+    """Rows and codes along an edge, from the engine of its source: messages.edge."""
+    return f"{source}.{target}.rows"
+
+
+def is_end_of(stage: str, address: str) -> bool:
+    """Whether the stage has an end of the channel."""
+    return stage in address.split(".")

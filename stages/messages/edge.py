@@ -1,0 +1,61 @@
+"""What stages say to each other along an edge."""
+
+from typing import TypeVar
+
+import msgspec
+
+from omnistage.connectors.messages import Message, Messages
+from omnistage.stages.messages.to_stage import Request
+
+About = TypeVar("About", bound=msgspec.Struct)
+
+NOTHING = msgspec.Raw(b"\xc0")  # nil
+
+
+class Open(Message, frozen=True):
+    """A request is on its way; what the target must know beforehand may travel as tensors.
+
+    `about`: a struct that both ends of the edge know, as `described` makes it.
+    """
+
+    request: Request
+    about: msgspec.Raw = NOTHING
+
+    def read(self, kind: type[About]) -> About:
+        """What the source said; raises msgspec.ValidationError if it is of another kind."""
+        return msgspec.msgpack.decode(self.about, type=kind)
+
+
+class NothingToSay(Message, frozen=True):
+    """The request's answer is complete, and nothing of it is for the target."""
+
+
+class Waits(Message, frozen=True):
+    """The source waits for its own client: what is late is not overdue."""
+
+
+class Tokens(Message, frozen=True):
+    """Tensor `tokens`, int32 [n]; the chunk's index counts those before it."""
+
+
+class Rows(Message, frozen=True):
+    """Hidden states: tensors `hidden` [n, size] and `positions` int32 [n].
+
+    `text` and `row` say which of a request's texts they are of, where there are several.
+    """
+
+    text: str = ""
+    row: int = 0
+
+
+class Codes(Message, frozen=True):
+    """Codec frames: tensors `codes` int32 [n, codebooks] and `positions` int32 [n]."""
+
+
+Edge = Open | NothingToSay | Waits | Tokens | Rows | Codes
+EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Tokens, Rows, Codes)
+
+
+def described(about: msgspec.Struct) -> msgspec.Raw:
+    """A struct as it travels in `Open`."""
+    return msgspec.Raw(msgspec.msgpack.encode(about))

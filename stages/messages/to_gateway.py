@@ -1,0 +1,129 @@
+"""What a stage's process says to the gateway: of itself, and of its requests."""
+
+from typing import Any, Literal
+
+import msgspec
+
+from omnistage.connectors.messages import Message, Messages
+from omnistage.stage_configs.work import WorkBound
+
+ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
+
+
+# Of itself
+
+
+class Ready(Message, frozen=True):
+    """The stage serves from now on, and what it can do.
+
+    `speakers`: the voices that it knows. `sample_rate_hz`: of the audio that it makes. `commands`:
+    those that it knows, each with why it is refused as the stage is configured, or with nothing.
+    `work`: the most that one request may ask it for.
+    """
+
+    seconds: float = 0.0
+    speakers: list[str] = msgspec.field(default_factory=list)
+    sample_rate_hz: int | None = None
+    max_model_len: int | None = None
+    commands: dict[str, str] = msgspec.field(default_factory=dict)
+    work: WorkBound = WorkBound()
+
+
+class Status(Message, frozen=True):
+    """The stage's counters, whenever they change.
+
+    `held`: what requests hold in its processes, by name; all zero when there is none. `progress`
+    grows as long as what it computes gets on; None: it computes nothing, or cannot tell.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    requests_total: int = 0
+    chunks_in: int = 0
+    chunks_out: int = 0
+    nan_steps: int = 0
+    held: dict[str, int] = msgspec.field(default_factory=dict)
+    progress: int | None = None
+
+
+class Alive(Message, frozen=True):
+    """The engine's own loop has answered just now."""
+
+
+# Of a command
+
+
+class Failed(Message, frozen=True):
+    """A request or a command failed: the fields of OpenAI's error envelope, and the stage."""
+
+    status: int
+    message: str
+    type: str
+    stage: str
+    param: str | None = None
+    code: str | None = None
+
+
+class Answer(Message, frozen=True):
+    """A command's result, or why there is none."""
+
+    result: dict[str, Any] = msgspec.field(default_factory=dict)
+    error: Failed | None = None
+
+
+# Of a request
+
+
+class TextDelta(Message, frozen=True):
+    """A piece of a text answer: vLLM's chat completion chunk; the last one has the usage."""
+
+    chunk: dict[str, Any]
+
+
+class Sound(Message, frozen=True):
+    """Samples: tensor `pcm` (s16le), `codes` if asked for; `num_frames` of all on the last."""
+
+    num_frames: int = 0
+
+
+class Picture(Message, frozen=True):
+    """A picture, a frame of a video or a preview: tensor `pixels`, uint8 [height, width, channels].
+
+    `text_tokens` counts the request's words.
+    """
+
+    output: Literal["image", "video"]
+    index: int = 0
+    is_preview: bool = False
+    text_tokens: int = 0
+
+
+class Step(Message, frozen=True):
+    """A denoising step was taken; `num_steps` is 0 if the pipeline does not tell it."""
+
+    output: Literal["image", "video"]
+    step: int
+    num_steps: int = 0
+
+
+class Mark(Message, frozen=True):
+    """The request reached a point of its timeline, at this reading of the monotonic clock."""
+
+    event: str
+    at_ns: int
+
+
+Output = TextDelta | Sound | Picture | Step
+OfItself = Ready | Status | Alive
+OfRequest = Output | Failed | Mark
+ToGateway = OfItself | Answer | OfRequest
+TO_GATEWAY: Messages[ToGateway] = Messages(
+    Ready, Status, Alive, Answer, TextDelta, Sound, Picture, Step, Failed, Mark
+)
+
+
+def output_name(message: Output) -> str:
+    """The graph's output that a message belongs to."""
+    if isinstance(message, TextDelta):
+        return "text"
+    return "audio" if isinstance(message, Sound) else message.output

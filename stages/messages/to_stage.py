@@ -1,0 +1,45 @@
+"""What the gateway says to a stage's process."""
+
+from typing import Any
+
+import msgspec
+
+from omnistage.connectors.messages import Message, Messages
+
+Parameter = int | float | bool
+
+
+class Request(Message, frozen=True):
+    """A request for the entry stage; its images and masks travel as tensors.
+
+    `body`: the validated fields of the endpoint, which the stage's library reads. `outputs`: which
+    of the graph's outputs it wants. `stage_params`: sampling of other stages than the entry.
+    `has_timeline`: whether stages tell when it reached which point.
+    """
+
+    body: dict[str, Any]
+    outputs: list[str]
+    speaker: str | None = None
+    stage_params: dict[str, dict[str, Parameter]] = msgspec.field(default_factory=dict)
+    seed: int | None = None
+    return_codes: bool = False
+    has_timeline: bool = False
+
+
+class Cancel(Message, frozen=True):
+    """Nobody waits for the request any more."""
+
+
+class Stop(Message, frozen=True):
+    """End the process."""
+
+
+class Command(Message, frozen=True):
+    """Change the running stage; one `Answer` comes back under the same id."""
+
+    command: str
+    arguments: dict[str, Any]
+
+
+ToStage = Request | Cancel | Stop | Command
+TO_STAGE: Messages[ToStage] = Messages(Request, Cancel, Stop, Command)

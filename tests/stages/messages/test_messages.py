@@ -1,0 +1,105 @@
+"""What processes say to each other arrives as it was said, and nothing else is understood."""
+
+from typing import Any
+
+import pytest
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.codec import decode, encode
+from omnistage.connectors.messages import M, Message, Messages, UnknownMessage
+from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages import addresses, edge, to_gateway, to_stage
+from omnistage.stages.messages.embeds import EmbedsToCome
+
+REQUEST = to_stage.Request(
+    {"messages": [{"role": "user", "content": "é"}], "seed": -1, "stop": None},
+    ["text", "audio"],
+    speaker="ethan",
+    stage_params={"talker": {"temperature": 0.5, "ignore_eos": True, "seed": 3}},
+    seed=-4,
+    return_codes=True,
+    has_timeline=True,
+)
+BOUND = WorkBound(1.5, 30.0, "max_megapixels", 1024, 512, 1, 50, keeps_size=True)
+FAILED = to_gateway.Failed(400, "no", "invalid_request_error", "thinker", "x", "y")
+SAID: list[tuple[Messages[Any], Message]] = [
+    (to_stage.TO_STAGE, REQUEST),
+    (to_stage.TO_STAGE, to_stage.Cancel()),
+    (to_stage.TO_STAGE, to_stage.Stop()),
+    (to_stage.TO_STAGE, to_stage.Command("sleep", {"level": 1, "tags": ["weights"]})),
+    (to_gateway.TO_GATEWAY, to_gateway.Ready(1.5, ["a"], 24_000, 128, {"sleep": "no"}, BOUND)),
+    (to_gateway.TO_GATEWAY, to_gateway.Status(1, 2, 3, 4, 5, 6, {"tasks": 1}, 7)),
+    (to_gateway.TO_GATEWAY, to_gateway.Alive()),
+    (to_gateway.TO_GATEWAY, to_gateway.Answer({"asleep": []})),
+    (to_gateway.TO_GATEWAY, to_gateway.Answer(error=FAILED)),
+    (to_gateway.TO_GATEWAY, FAILED),
+    (to_gateway.TO_GATEWAY, to_gateway.TextDelta({"choices": [], "usage": {"prompt_tokens": 1}})),
+    (to_gateway.TO_GATEWAY, to_gateway.Sound(3)),
+    (to_gateway.TO_GATEWAY, to_gateway.Picture("image", 2, True, 5)),
+    (to_gateway.TO_GATEWAY, to_gateway.Step("video", 3, 20)),
+    (to_gateway.TO_GATEWAY, to_gateway.Mark("first_token", 1 << 60)),
+    (edge.EDGE, edge.NothingToSay()),
+    (edge.EDGE, edge.Waits()),
+    (edge.EDGE, edge.Tokens()),
+    (edge.EDGE, edge.Rows("prompt_embeds", 1)),
+    (edge.EDGE, edge.Codes()),
+]
+
+
+def through(messages: Messages[M], message: Message) -> M:
+    """As it comes out of a channel."""
+    return decode(encode(Chunk("a", message)).header, memoryview(b""), messages).message
+
+
+@pytest.mark.parametrize(("messages", "message"), SAID, ids=lambda one: type(one).__name__)
+def test_a_message_arrives_as_it_was_said(messages: Messages[Any], message: Message) -> None:
+    assert through(messages, message) == message
+
+
+def test_every_message_is_tried() -> None:
+    kinds = {type(message) for _, message in SAID} | {edge.Open}
+    assert kinds == {
+        kind for kind in all_below(Message) if kind.__module__.startswith("omnistage.stages")
+    }
+
+
+def all_below(kind: type[Message]) -> set[type[Message]]:
+    below = set(kind.__subclasses__())
+    return below.union(*(all_below(one) for one in below))
+
+
+def test_what_an_edge_announces_is_read_by_who_knows_it() -> None:
+    about = EmbedsToCome(34, {"prompt_embeds": [5, 3]})
+    opened = through(edge.EDGE, edge.Open(REQUEST, edge.described(about)))
+    assert isinstance(opened, edge.Open)
+    assert (opened.request, opened.read(EmbedsToCome)) == (REQUEST, about)
+
+
+@pytest.mark.parametrize(
+    ("messages", "message", "named"),
+    [
+        (to_stage.TO_STAGE, to_gateway.Alive(), "'alive'"),
+        (to_gateway.TO_GATEWAY, to_stage.Stop(), "'stop'"),
+        (edge.EDGE, FAILED, "'failed'"),
+    ],
+)
+def test_a_message_for_another_destination_is_an_error_that_names_it(
+    messages: Messages[Any], message: Message, named: str
+) -> None:
+    with pytest.raises(UnknownMessage, match=f"request a, message {named}"):
+        through(messages, message)
+
+
+def test_a_stage_has_an_end_of_its_own_channels_only() -> None:
+    ends = ("thinker", "talker")
+    made = [
+        addresses.requests_address("thinker"),
+        addresses.outputs_address("thinker"),
+        addresses.opens_address(*ends),
+        addresses.feed_address(*ends),
+        addresses.rows_address(*ends),
+    ]
+    assert len(set(made)) == len(made)
+    assert [addresses.is_end_of("thinker", one) for one in made] == [True] * 5
+    assert [addresses.is_end_of("talker", one) for one in made] == [False, False, True, True, True]
+    assert not any(addresses.is_end_of("open", one) for one in made[:2])
