@@ -40,14 +40,14 @@ from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.runtime import Runtime
 
 DESCRIPTION = "OpenAI's API for models that are graphs of models."
 DEFAULTS = GatewayOptions()
 
 
-def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) -> FastAPI:
-    """The app over a running orchestrator."""
+def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
+    """The app over a running runtime."""
     app = FastAPI(title="omnistage", description=DESCRIPTION, redoc_url=None)
     giving_back = GivingBack()
     room = DecodeRoom(options.decode_bytes, giving_back)
@@ -61,34 +61,32 @@ def build_app(orchestrator: Orchestrator, options: GatewayOptions = DEFAULTS) ->
     app.add_middleware(RequestId)
     install_error_handlers(app)
     install_threads(app)
-    app.include_router(health_routes(orchestrator))
-    app.include_router(model_routes(orchestrator.graph))
-    app.include_router(voice_routes(orchestrator))
+    app.include_router(health_routes(runtime))
+    app.include_router(model_routes(runtime.graph))
+    app.include_router(voice_routes(runtime))
     folder = MediaFolder(options.media_path)
     media = MediaLoader(MediaFetcher(options.media_domains), folder, room)
     sending = (options.keep_alive_s, options.max_unsent_bytes)
-    chat = ChatCompletions(orchestrator, media, *sending)
+    chat = ChatCompletions(runtime, media, *sending)
     json_routes = APIRouter(route_class=JsonRoute)
-    graph = orchestrator.graph
+    graph = runtime.graph
     about_chat = described("Answer a conversation", ChatCompletion, (EVENTS,), chat_examples(graph))
     json_routes.post("/v1/chat/completions", **about_chat)(chat.create)
     about_text = described("Go on with a text", TextCompletion, (EVENTS,), text_examples(graph))
-    json_routes.post("/v1/completions", **about_text)(
-        TextCompletions(orchestrator, *sending).create
-    )
+    json_routes.post("/v1/completions", **about_text)(TextCompletions(runtime, *sending).create)
     sounds = (*CONTENT_TYPES.values(), EVENTS)
     about_speech = described("Speak a text", also=sounds, examples=speech_examples(graph))
-    json_routes.post("/v1/audio/speech", **about_speech)(Speech(orchestrator, *sending).create)
+    json_routes.post("/v1/audio/speech", **about_speech)(Speech(runtime, *sending).create)
     about_videos = described("Make a video", also=(VIDEO,), examples=video_examples(graph))
-    json_routes.post("/v1/videos/sync", **about_videos)(Videos(orchestrator).create)
+    json_routes.post("/v1/videos/sync", **about_videos)(Videos(runtime).create)
     app.include_router(json_routes)
     store = ImageStore()
-    images = Images(orchestrator, media, store, options.keep_alive_s)
+    images = Images(runtime, media, store, options.keep_alive_s)
     app.include_router(image_routes(images, graph))
     app.include_router(image_file_routes(store))
-    app.include_router(transcription_routes(Transcriptions(orchestrator, media, *sending)))
-    app.include_router(admin_routes(orchestrator) if options.admin_keys else closed_routes())
-    metrics = Metrics(orchestrator)
+    app.include_router(transcription_routes(Transcriptions(runtime, media, *sending)))
+    app.include_router(admin_routes(runtime) if options.admin_keys else closed_routes())
+    metrics = Metrics(runtime)
     app.include_router(metrics_routes(metrics))
     app.add_middleware(RequestCount, metrics=metrics, endpoints=endpoints_of(app))
     install_openapi(app, has_keys=bool(options.keys))

@@ -6,7 +6,7 @@ from pathlib import Path
 from omnistage.server.http.keys import NO_KEYS, Keys
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.media.decode_room import NUM_BYTES
-from omnistage.server.runtime.orchestrator import MAX_REQUESTS
+from omnistage.server.runtime.flights import MAX_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)

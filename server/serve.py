@@ -1,4 +1,4 @@
-"""Serves one graph until told to stop: run directory, orchestrator, HTTP, and back in order."""
+"""Serves one graph until told to stop: run directory, runtime, HTTP, and back in order."""
 
 import asyncio
 import logging
@@ -13,9 +13,10 @@ from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.http.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
+from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import configure_logging, show_loading
-from omnistage.server.runtime.orchestrator import Orchestrator, StageDied
 from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
@@ -45,8 +46,8 @@ def serve(
         run = make_run_directory()
         try:
             limit = options.max_requests
-            orchestrator = Orchestrator(graph, run.path, launch, max_requests=limit)
-            asyncio.run(_serve(orchestrator, listening, console, options))
+            runtime = Runtime(graph, run.path, launch, max_requests=limit)
+            asyncio.run(_serve(runtime, listening, console, options))
         finally:
             run.remove()
     except StageDied as error:
@@ -74,9 +75,9 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """A server whose last requests end with an error instead of a cut connection."""
 
-    def __init__(self, orchestrator: Orchestrator, options: GatewayOptions) -> None:
+    def __init__(self, runtime: Runtime, options: GatewayOptions) -> None:
         config = uvicorn.Config(
-            build_app(orchestrator, options),
+            build_app(runtime, options),
             http=GATEWAY_PROTOCOL,
             ws="none",
             log_config=None,
@@ -84,12 +85,12 @@ class GatewayServer(uvicorn.Server):
             timeout_graceful_shutdown=HANG_UP_S,
         )
         super().__init__(config)
-        self._orchestrator = orchestrator
+        self._runtime = runtime
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, let requests finish, then end them."""
-        drain_s = self._orchestrator.graph.deadlines.drain_s
-        ending = asyncio.get_running_loop().call_later(drain_s, self._orchestrator.end_requests)
+        drain_s = self._runtime.graph.deadlines.drain_s
+        ending = asyncio.get_running_loop().call_later(drain_s, self._runtime.end_requests)
         try:
             await super().shutdown(sockets)
         finally:
@@ -97,18 +98,18 @@ class GatewayServer(uvicorn.Server):
 
 
 async def _serve(
-    orchestrator: Orchestrator,
+    runtime: Runtime,
     listening: socket.socket,
     console: Console,
     options: GatewayOptions,
 ) -> None:
-    server = GatewayServer(orchestrator, options)
+    server = GatewayServer(runtime, options)
     # uvicorn handles signals while it serves and then raises them again for whoever was there
     # before: nothing must happen then but what happens here, in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
-    async with orchestrator:
-        loading = asyncio.create_task(show_loading(orchestrator, console))
+    async with runtime:
+        loading = asyncio.create_task(show_loading(runtime.fleet, console))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             await asyncio.wait({loading, serving}, return_when=asyncio.FIRST_COMPLETED)

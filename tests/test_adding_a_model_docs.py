@@ -13,8 +13,8 @@ from support.gateway import outputs_of
 from omnistage.connectors import make_connector
 from omnistage.server.chat.chunks import AnswerHead, TextChunks
 from omnistage.server.chat.completion import Completion
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import KINDS, Kind
 from omnistage.stages.worker.stage_worker import StageWorker
@@ -58,11 +58,11 @@ async def test_the_example_serves(run_directory: Path, monkeypatch: pytest.Monke
     def launch(name: str, directory: Path) -> WorkerTask:
         return WorkerTask(graph, name, directory)
 
-    async with Orchestrator(graph, directory, launch, make_connector) as orchestrator:
-        await orchestrator.loaded()
+    async with Runtime(graph, directory, launch, make_connector) as runtime:
+        await runtime.fleet.loaded()
         body = {"messages": [{"role": "user", "content": "Once more please"}]}
         chunks, completion = TextChunks(AnswerHead("a", "echo")), Completion()
-        async for output in outputs_of(orchestrator, Request("a", ("text",), body)):
+        async for output in outputs_of(runtime, Request("a", ("text",), body)):
             for chunk in chunks.take(output):
                 completion.add(chunk)
         for chunk in chunks.finish():

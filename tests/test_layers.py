@@ -174,6 +174,21 @@ def test_the_runtime_knows_nothing_of_http() -> None:
     refuse("server/runtime", WEB)
 
 
+@pytest.mark.parametrize(
+    ("name", "users"),
+    [("stage_link.OwnedStage", {"fleet", "supervisor"}), ("runtime", set())],
+    ids=["a stage to write", "fleet and flights together"],
+)
+def test_of_the_runtime_only_these_import(name: str, users: set[str]) -> None:
+    """A stage's record has one writer, and nothing below holds both fleet and flights."""
+    wanted = f"{OURS}.server.runtime.{name}"
+    assert {path.stem for path in files("server/runtime") if wanted in imports(path)} == users
+
+
+def test_nothing_outside_the_runtime_writes_a_stages_record() -> None:
+    refuse("server", [f"{OURS}.server.runtime.stage_link.OwnedStage"], but=("server/runtime/",))
+
+
 # Stages
 
 

@@ -11,8 +11,8 @@ from omnistage.server.chat.schema import MAX_NAMES, Count, Flag, at_most
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.runtime.command import check_command
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.quiet import Quiet
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
@@ -78,11 +78,11 @@ class StartProfile(OfStages):
     prefix: Name | None = None
 
 
-def admin_routes(orchestrator: Orchestrator) -> APIRouter:
+def admin_routes(runtime: Runtime) -> APIRouter:
     """Everything below /admin; who may ask is judged elsewhere."""
     router = APIRouter(prefix="/admin", route_class=JsonRoute, include_in_schema=False)
     reading = APIRouter()  # no body, so none is read
-    admin = Admin(orchestrator)
+    admin = Admin(runtime)
 
     @router.post("/sleep", response_model=None)
     async def sleep(asked: Sleep) -> Answer:
@@ -122,7 +122,7 @@ def admin_routes(orchestrator: Orchestrator) -> APIRouter:
 
     @reading.get("/sleeping", response_model=None)
     async def sleeping() -> Answer:
-        return asleep(list(orchestrator.stages.values()))
+        return asleep(list(runtime.fleet.stages.values()))
 
     @reading.get("/lora", response_model=None)
     async def loras() -> Answer:
@@ -139,14 +139,14 @@ def admin_routes(orchestrator: Orchestrator) -> APIRouter:
 class Admin:
     """Hands commands to stages and puts their answers together."""
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
-        self._orchestrator = orchestrator
-        self._quiet = Quiet(orchestrator)
+    def __init__(self, runtime: Runtime) -> None:
+        self._fleet = runtime.fleet
+        self._quiet = Quiet(runtime.fleet, runtime.flights)
 
     async def tell(self, command: str, asked: OfStages) -> Answer:
         """Tell the stages that are meant, and those that take it if none is."""
         links = self._named(asked) or self._takers(command)
-        send = self._orchestrator.commander.send
+        send = self._fleet.commander.send
         told = (send(link, command, asked.arguments) for link in links)
         answers = await asyncio.gather(*told, return_exceptions=True)
         for answer in answers:
@@ -156,12 +156,12 @@ class Admin:
 
     async def quietly(self, command: str, asked: OfStages) -> Answer:
         """Tell the stages that are meant, all of the graph if none is, without requests in them."""
-        links = self._named(asked) or list(self._orchestrator.stages.values())
+        links = self._named(asked) or list(self._fleet.stages.values())
         await self._quiet.run(links, command, asked.arguments)
         return asleep(links)
 
     def _named(self, asked: OfStages) -> list[StageLink]:
-        known = self._orchestrator.stages
+        known = self._fleet.stages
         for index, name in enumerate(asked.stages or ()):
             if name not in known:
                 allowed = ", ".join(known)
@@ -170,17 +170,17 @@ class Admin:
 
     def _takers(self, command: str) -> list[StageLink]:
         """The stages that take a command; ApiError, with a reason of one of them, if none does."""
-        links = self._orchestrator.stages.values()
-        takers = [link for link in links if not link.commands.get(command, "no")]
+        links = self._fleet.stages.values()
+        takers = [link for link in links if not link.record.commands.get(command, "no")]
         if not takers:
-            refusing = [link for link in links if command in link.commands]
+            refusing = [link for link in links if command in link.record.commands]
             check_command((refusing or list(links))[0], command)
         return takers
 
 
 def asleep(links: Sequence[StageLink]) -> Answer:
     """What of each stage sleeps."""
-    return {"stages": {link.name: {"asleep": list(link.asleep)} for link in links}}
+    return {"stages": {link.name: {"asleep": list(link.record.asleep)} for link in links}}
 
 
 def closed_routes() -> APIRouter:

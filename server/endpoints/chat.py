@@ -29,8 +29,8 @@ from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.timeline import GATEWAY, Timeline
 
@@ -50,12 +50,12 @@ class ChatCompletions:
 
     def __init__(
         self,
-        orchestrator: Orchestrator,
+        runtime: Runtime,
         media: MediaLoader,
         keep_alive_s: float = KEEP_ALIVE_S,
         max_unsent_bytes: int = MAX_UNSENT_BYTES,
     ) -> None:
-        self._orchestrator = orchestrator
+        self._runtime = runtime
         self._media = media
         self._history = AudioHistory()
         self._keep_alive_s = keep_alive_s
@@ -63,14 +63,14 @@ class ChatCompletions:
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
-        if wants_images(chat, self._orchestrator.graph):
-            images = ImageChat(self._orchestrator, self._media, self._keep_alive_s)
+        if wants_images(chat, self._runtime.graph):
+            images = ImageChat(self._runtime, self._media, self._keep_alive_s)
             return await images.create(chat, http)
         received_ns = time.monotonic_ns()
         answer = await beside_loop(http, lambda: self._answer(chat))
         if answer.request.timeline is not None:
             answer.request.timeline.mark(GATEWAY, "received", received_ns)
-        ticket = held(http, self._orchestrator.admit(answer.request.outputs))
+        ticket = held(http, self._runtime.flights.admit(answer.request.outputs))
         await self._media.load(answer.request.body["messages"], http)
         headers = warning_headers(await beside_loop(http, lambda: unknown_fields(chat)))
         if chat.stream:
@@ -79,8 +79,8 @@ class ChatCompletions:
         return await whole_answer(http, answer.request.id, self._collect(answer, ticket), headers)
 
     def _answer(self, chat: ChatRequest) -> Answer:
-        graph = self._orchestrator.graph
-        request = Admission(graph, self._orchestrator.speakers, self._history).request(chat)
+        graph = self._runtime.graph
+        request = Admission(graph, self._runtime.fleet.voices, self._history).request(chat)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format

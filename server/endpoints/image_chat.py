@@ -30,8 +30,8 @@ from omnistage.server.media.check import Medium
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.parts import checked_part
 from omnistage.server.media.picture_load import load_pictures
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})
@@ -51,7 +51,7 @@ def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
 class ImageChat:
     """Answers chats with `message.images` or `delta.images`; each of `n` choices has one."""
 
-    orchestrator: Orchestrator
+    runtime: Runtime
     media: MediaLoader
     keep_alive_s: float
 
@@ -62,11 +62,11 @@ class ImageChat:
         fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
         asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
-        ticket = held(http, self.orchestrator.admit(IMAGE_ONLY))
+        ticket = held(http, self.runtime.flights.admit(IMAGE_ONLY))
         given = await load_pictures(media, None, self.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
         answer = ImageAnswer("chat", asked, given, request, ticket)
-        head = AnswerHead(request.id, self.orchestrator.graph.model)
+        head = AnswerHead(request.id, self.runtime.graph.model)
         unknown = chat.model_fields_set - READ - fields.keys() - IGNORED - CHAT_IGNORED
         headers = warning_headers(sorted(unknown))
         if not chat.stream:
@@ -76,7 +76,7 @@ class ImageChat:
         return EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
     def _check(self, chat: ChatRequest) -> None:
-        graph = self.orchestrator.graph
+        graph = self.runtime.graph
         check_model(chat.model, graph.model)
         if set(chat.modalities or ("image",)) not in MODALITIES:
             raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')

@@ -23,7 +23,7 @@ from omnistage.server.images.store import ImageStore
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.picture_load import load_pictures
 from omnistage.server.media.pictures import InputPictures
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -34,12 +34,12 @@ class Images:
 
     def __init__(
         self,
-        orchestrator: Orchestrator,
+        runtime: Runtime,
         media: MediaLoader,
         store: ImageStore,
         keep_alive_s: float = KEEP_ALIVE_S,
     ) -> None:
-        self._orchestrator = orchestrator
+        self._runtime = runtime
         self._media = media
         self._store = store
         self._keep_alive_s = keep_alive_s
@@ -49,7 +49,7 @@ class Images:
         self._check(asked)
         given = InputPictures()
         request = asked.to_request(given)
-        ticket = held(http, self._orchestrator.admit(IMAGE_ONLY))
+        ticket = held(http, self._runtime.flights.admit(IMAGE_ONLY))
         answer = ImageAnswer("image_generation", asked, given, request, ticket)
         return await self._respond(answer, http)
 
@@ -61,7 +61,7 @@ class Images:
             logger.info("%s: the client hung up (499)", http.url.path)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
-        ticket = held(http, self._orchestrator.admit(IMAGE_ONLY))
+        ticket = held(http, self._runtime.flights.admit(IMAGE_ONLY))
         given = await load_pictures(form.images, form.mask, self._media, http)
         request = form.asked.to_request(given)
         answer = ImageAnswer("image_edit", form.asked, given, request, ticket)
@@ -78,7 +78,7 @@ class Images:
         return await whole_answer(http, answer.request.id, whole, headers)
 
     def _check(self, asked: ImageRequest) -> None:
-        graph = self._orchestrator.graph
+        graph = self._runtime.graph
         check_model(asked.model, graph.model)
         check_makes("image", graph.outputs, "images")
 

@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.http.openapi import described
 from omnistage.server.outcome import Outcome, outcome_of
-from omnistage.server.runtime.flight import InFlight
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.flight import Flight
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
 
 SECONDS = (
@@ -27,9 +27,9 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double 
 class Metrics:
     """The counts of one app, in a registry of its own; none is kept for each token."""
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(Present(orchestrator))
+        self.registry.register(Present(runtime))
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "endpoint", "outcome", "status"
         )
@@ -51,7 +51,7 @@ class Metrics:
         self._tokens_out = self._counter("generation_tokens", "Tokens of texts.", "modality")
         self._audio = self._counter("audio_seconds", "Sound that was made.", "modality")
         self._pictures = self._counter("pictures", "Pictures, of videos frames.", "modality")
-        orchestrator.watch(self._ended)
+        runtime.flights.watch(self._ended)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
         return Counter(f"omnistage_{name}", about, labels, registry=self.registry)
@@ -67,7 +67,7 @@ class Metrics:
         if outcome is Outcome.FINISHED:
             self._latency.labels(endpoint).observe(seconds)
 
-    def _ended(self, flight: InFlight) -> None:
+    def _ended(self, flight: Flight) -> None:
         """A request has left the graph."""
         modality = "+".join(flight.request.outputs)
         self._answers.labels(modality, flight.outcome).inc()
@@ -87,12 +87,12 @@ class Metrics:
 class Present(Collector):
     """How many requests there are and how the stages are, looked up when it is asked for."""
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
-        self._orchestrator = orchestrator
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     def collect(self) -> Iterator[Metric]:
         """The gauges, and how often stages were started again."""
-        running, waiting = self._orchestrator.num_running, self._orchestrator.num_waiting
+        running, waiting = self._runtime.flights.num_running, self._runtime.flights.num_waiting
         name = "omnistage_num_requests_running"
         yield GaugeMetricFamily(name, "Requests that have an output.", running)
         name = "omnistage_num_requests_waiting"
@@ -107,12 +107,12 @@ class Present(Collector):
         nans = CounterMetricFamily(name, "Steps with a NaN among the logits.", labels=labels)
         name = "omnistage_stage_restarts"
         restarts = CounterMetricFamily(name, "How often it was started again.", labels=labels)
-        for stage, link in self._orchestrator.stages.items():
-            up.add_metric([stage], link.state is StageState.READY)
-            tasks.add_metric([stage], link.counters["running"])
-            seats.add_metric([stage], link.counters["waiting"])
-            nans.add_metric([stage], link.counters["nan_steps"])
-            restarts.add_metric([stage], link.generation - 1)
+        for stage, link in self._runtime.fleet.stages.items():
+            up.add_metric([stage], link.record.state is StageState.READY)
+            tasks.add_metric([stage], link.record.counters["running"])
+            seats.add_metric([stage], link.record.counters["waiting"])
+            nans.add_metric([stage], link.record.counters["nan_steps"])
+            restarts.add_metric([stage], link.record.generation - 1)
         yield from (up, tasks, seats, nans, restarts)
 
 

@@ -20,8 +20,8 @@ from omnistage.server.http.at_end import held
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.whole_answer import warning_headers
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
@@ -69,14 +69,14 @@ class SoundStream(EventStream):
 class Speech:
     """Answers speech requests by running them through the graph."""
 
-    orchestrator: Orchestrator
+    runtime: Runtime
     keep_alive_s: float
     max_unsent_bytes: int
 
     async def create(self, asked: SpeechRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream; the status waits for the first sound."""
         request = self._request(asked)
-        ticket = held(http, self.orchestrator.admit(request.outputs))
+        ticket = held(http, self.runtime.flights.admit(request.outputs))
         form = asked.response_format or "mp3"
         encoder: AudioEncoder = make_encoder(form, is_streamed=True)
         if asked.speed not in (None, 1.0):
@@ -89,7 +89,7 @@ class Speech:
         return SoundStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
 
     def _request(self, asked: SpeechRequest) -> Request:
-        graph = self.orchestrator.graph
+        graph = self.runtime.graph
         check_model(asked.model, graph.model)
         if "audio" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].reads_out:
             message = "This model does not speak a given text."
@@ -99,7 +99,7 @@ class Speech:
             id=f"speech-{uuid4().hex}",
             outputs=OUTPUTS,
             body={"input": asked.input, "instructions": asked.instructions or ""},
-            speaker=known_speaker(asked.voice, self.orchestrator.speakers, "voice"),
+            speaker=known_speaker(asked.voice, self.runtime.fleet.voices, "voice"),
             stage_params=checked_stage_params(asked.stage_params or {}, graph, path),
             seed=asked.seed,
         )

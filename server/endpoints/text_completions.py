@@ -29,8 +29,8 @@ from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 
 DEFAULT_TOKENS = 16  # OpenAI's
@@ -75,21 +75,21 @@ class TextCompletions:
 
     def __init__(
         self,
-        orchestrator: Orchestrator,
+        runtime: Runtime,
         keep_alive_s: float = KEEP_ALIVE_S,
         max_unsent_bytes: int = MAX_UNSENT_BYTES,
     ) -> None:
-        self._orchestrator = orchestrator
+        self._runtime = runtime
         self._keep_alive_s = keep_alive_s
         self._max_unsent_bytes = max_unsent_bytes
 
     async def create(self, asked: CompletionRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         request = await beside_loop(http, lambda: self._request(asked))
-        ticket = held(http, self._orchestrator.admit(request.outputs))
+        ticket = held(http, self._runtime.flights.admit(request.outputs))
         head = AnswerHead(
             request.id,
-            self._orchestrator.graph.model,
+            self._runtime.graph.model,
             bool(asked.return_token_ids),
             "text_completion",
         )
@@ -100,7 +100,7 @@ class TextCompletions:
         return await whole_answer(http, request.id, self._collect(request, head, ticket), headers)
 
     def _request(self, asked: CompletionRequest) -> Request:
-        graph = self._orchestrator.graph
+        graph = self._runtime.graph
         check_model(asked.model, graph.model)
         check_makes("text", graph.outputs, "text")
         max_tokens = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens

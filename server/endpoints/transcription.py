@@ -29,8 +29,8 @@ from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request, TextOutput
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
@@ -42,7 +42,7 @@ FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 class Transcriptions:
     """Answers what is asked about one sound by running it through the graph."""
 
-    orchestrator: Orchestrator
+    runtime: Runtime
     media: MediaLoader
     keep_alive_s: float
     max_unsent_bytes: int
@@ -59,11 +59,11 @@ class Transcriptions:
         self._check_hears()
         fields = await read_fields(http)
         asked = await in_thread(http, lambda: request_of(kind, fields))
-        check_model(asked.model, self.orchestrator.graph.model)
+        check_model(asked.model, self.runtime.graph.model)
         transcript = Transcript(asked)
         try:
             request = await in_thread(http, lambda: self._request(transcript))
-            ticket = held(http, self.orchestrator.admit(request.outputs))
+            ticket = held(http, self.runtime.flights.admit(request.outputs))
             (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
@@ -75,7 +75,7 @@ class Transcriptions:
         return BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes, headers)
 
     def _check_hears(self) -> None:
-        graph = self.orchestrator.graph
+        graph = self.runtime.graph
         if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].hears:
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
@@ -88,7 +88,7 @@ class Transcriptions:
             max_completion_tokens=asked.max_completion_tokens,
             logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
         )
-        admission = Admission(self.orchestrator.graph, (), AudioHistory())
+        admission = Admission(self.runtime.graph, (), AudioHistory())
         return admission.request(chat)
 
     async def _events(

@@ -18,8 +18,8 @@ from omnistage.server.http.at_end import held
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.images.schema import MAX_PROMPT, Scale
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import ImageOutput, Request
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 
 MEDIA_TYPE = "video/mp4"
@@ -49,17 +49,17 @@ class VideoRequest(BaseModel):
 class Videos:
     """Answers video requests by running them through the graph."""
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
-        self._orchestrator = orchestrator
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     async def create(self, asked: VideoRequest, http: HttpRequest) -> Response:
         """Validate and admit, then make all frames."""
-        graph = self._orchestrator.graph
+        graph = self._runtime.graph
         check_model(asked.model, graph.model)
         check_makes("video", graph.outputs, "videos")
         body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
-        ticket = held(http, self._orchestrator.admit(request.outputs))
+        ticket = held(http, self._runtime.flights.admit(request.outputs))
         headers = warning_headers(sorted(asked.model_extra or {}))
         making = self._make(request, asked.fps, ticket)
         return await whole_answer(http, request.id, making, headers, MEDIA_TYPE)

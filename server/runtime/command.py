@@ -57,10 +57,10 @@ class Commander:
 def check_command(link: StageLink, command: str) -> None:
     """Raise ApiError for a command that the stage does not take."""
     check_ready(link)
-    if command not in link.commands:
+    if command not in link.record.commands:
         raise _unsupported(f"Stage {link.name} does not know the command {command}.")
-    if link.commands[command]:
-        raise _unsupported(f"Stage {link.name} refuses {command}: {link.commands[command]}.")
+    if link.record.commands[command]:
+        raise _unsupported(f"Stage {link.name} refuses {command}: {link.record.commands[command]}.")
 
 
 def _unsupported(message: str) -> ApiError:

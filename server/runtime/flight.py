@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
@@ -10,13 +11,13 @@ from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.stages.messages.to_gateway import Failed, Output, Picture, Sound, TextDelta
+from omnistage.stages.messages.to_gateway import OfRequest, Picture, Sound, TextDelta
 
-Item = tuple[StageLink, Chunk[Output | Failed]]
+Item = tuple[StageLink, Chunk[OfRequest]]
 
 
 @dataclass(slots=True)
-class InFlight:
+class Flight:
     """One request between its first chunk and its last.
 
     The queue needs no bound of its own: every stage stops at its credit, which returns as the
@@ -26,15 +27,40 @@ class InFlight:
     request: Request
     path: Sequence[StageLink]
     started_at: float
-    due_at: dict[str, float]  # of each output that has not ended: when its next chunk must be here
+    unfinished: list[str]  # outputs whose last chunk has not been taken from the queue
+    deadlines: dict[str, float]  # of each output: when its next chunk must be here
     queue: asyncio.Queue[Item | ApiError] = field(default_factory=asyncio.Queue)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     first_at: dict[str, float] = field(default_factory=dict)  # of each output that has come
+    is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
     num_pictures: int = 0
+
+    @classmethod
+    def begin(
+        cls, request: Request, path: Sequence[StageLink], now: float, first_chunk_s: float
+    ) -> Self:
+        """A request that is about to be sent; each output is due `first_chunk_s` from now."""
+        deadlines = dict.fromkeys(request.outputs, now + first_chunk_s)
+        return cls(request, path, now, list(deadlines), deadlines)
+
+    def extend(self, seconds: float) -> None:
+        """Put the deadline of each unfinished output off."""
+        for kind in self.unfinished:
+            self.deadlines[kind] += seconds
+
+    @property
+    def next_due(self) -> str:
+        """The unfinished output with the earliest deadline."""
+        return min(self.unfinished, key=self.deadlines.__getitem__)
+
+    def end(self) -> None:
+        """Nothing more is given out for it."""
+        self.is_cancelled = bool(self.unfinished)
+        self.ended.set()
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error, ahead of what has not been taken yet."""
@@ -42,7 +68,7 @@ class InFlight:
             self.queue.get_nowait()
         self.queue.put_nowait(error)
 
-    def count(self, chunk: Chunk[Output | Failed]) -> None:
+    def count(self, chunk: Chunk[OfRequest]) -> None:
         """Add what an output's chunk brings; tokens come with the last one."""
         message = chunk.message
         if isinstance(message, TextDelta) and chunk.last:
@@ -60,6 +86,6 @@ class InFlight:
     def outcome(self) -> Outcome:
         """How it ended, once it has."""
         if self.failure is None:
-            return Outcome.CANCELLED if self.due_at else Outcome.FINISHED
+            return Outcome.CANCELLED if self.is_cancelled else Outcome.FINISHED
         is_refusal = isinstance(self.failure, ApiError) and self.failure.status < 500
         return Outcome.REFUSED if is_refusal else Outcome.FAILED

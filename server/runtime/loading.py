@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.stage_link import StageState
 from omnistage.stages.messages.log_bound import bound_logs
 
@@ -25,28 +25,26 @@ def configure_logging(console: Console) -> None:
         logging.basicConfig(level=logging.INFO, format=PLAIN_FORMAT)
 
 
-async def show_loading(orchestrator: Orchestrator, console: Console) -> None:
+async def show_loading(fleet: Fleet, console: Console) -> None:
     """Return when every stage is ready; StageDied if one ended first."""
     if not console.is_terminal:
-        await orchestrator.loaded()
+        await fleet.loaded()
         return
     columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
-        clocks = {
-            name: progress.add_task(f"{name}: loading", total=1) for name in orchestrator.health
-        }
-        loading = asyncio.create_task(orchestrator.loaded())
+        clocks = {name: progress.add_task(f"{name}: loading", total=1) for name in fleet.health}
+        loading = asyncio.create_task(fleet.loaded())
         try:
             while not (await asyncio.wait({loading}, timeout=REFRESH_S))[0]:
-                _update(orchestrator, progress, clocks)
-            _update(orchestrator, progress, clocks)
+                _update(fleet, progress, clocks)
+            _update(fleet, progress, clocks)
             loading.result()
         finally:
             loading.cancel()
 
 
-def _update(orchestrator: Orchestrator, progress: Progress, clocks: dict[str, TaskID]) -> None:
-    unready = orchestrator.unready
+def _update(fleet: Fleet, progress: Progress, clocks: dict[str, TaskID]) -> None:
+    unready = fleet.unready
     for name, clock in clocks.items():
         state = unready.get(name, StageState.READY)
         is_done = state is StageState.READY

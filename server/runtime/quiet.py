@@ -6,16 +6,18 @@ from typing import Any
 
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.command import check_command
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.fleet import Fleet
+from omnistage.server.runtime.flights import Flights
 from omnistage.server.runtime.stage_link import StageLink
 
 
 class Quiet:
     """Runs one such command at a time, on several stages at once."""
 
-    def __init__(self, orchestrator: Orchestrator) -> None:
-        self._orchestrator = orchestrator
-        self._limit_s = orchestrator.graph.deadlines.command_s
+    def __init__(self, fleet: Fleet, flights: Flights) -> None:
+        self._fleet = fleet
+        self._flights = flights
+        self._limit_s = fleet.graph.deadlines.command_s
         self._lock = asyncio.Lock()
 
     async def run(
@@ -30,15 +32,13 @@ class Quiet:
         async with self._lock:
             for link in links:
                 check_command(link, command)
-            for link in links:
-                link.is_closed = True
+            self._fleet.refuse_requests(links)
             try:
                 await self._drain(links)
                 telling = (self._tell(link, command, arguments) for link in links)
                 answers = await asyncio.gather(*telling, return_exceptions=True)
             finally:
-                for link in links:
-                    link.is_closed = bool(link.asleep)
+                self._fleet.take_requests(links)
         for answer in answers:
             if answer is not None:
                 raise answer
@@ -46,12 +46,12 @@ class Quiet:
     async def _drain(self, links: Sequence[StageLink]) -> None:
         try:
             async with asyncio.timeout(self._limit_s):
-                await self._orchestrator.drained(links)
+                await self._flights.drained(links)
         except TimeoutError:
             names = ", ".join(link.name for link in links)
             message = f"Requests in stages {names} did not end within {self._limit_s:g} s."
             raise ApiError(503, message, code="busy") from None
 
     async def _tell(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
-        result = await self._orchestrator.commander.send(link, command, arguments)
-        link.asleep = tuple(result["asleep"])
+        result = await self._fleet.commander.send(link, command, arguments)
+        self._fleet.note_asleep(link, tuple(result["asleep"]))

@@ -8,22 +8,22 @@ RETRY_LOADING_S = 5
 
 def check_ready(link: StageLink) -> None:
     """Raise ApiError for a stage that loads or has ended."""
-    if link.state is StageState.LOADING:
+    if link.record.state is StageState.LOADING:
         raise unavailable(f"Stage {link.name} is still loading.", code="loading")
-    if link.state is StageState.DEAD:
+    if link.record.state is StageState.DEAD:
         raise dead(link)
 
 
 def check_open(link: StageLink) -> None:
     """Raise ApiError for a stage that takes no request now."""
     check_ready(link)
-    if link.is_closed:
+    if link.record.is_closed:
         raise unavailable(f"Stage {link.name} is asleep.", code="sleeping")
 
 
 def dead(link: StageLink) -> ApiError:
     """What its end means for what it was asked."""
-    message = f"Stage {link.name} has ended ({link.ended_by})."
+    message = f"Stage {link.name} has ended ({link.record.ended_by})."
     return unavailable(message, code="stage_unavailable")
 
 

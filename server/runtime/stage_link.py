@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -44,13 +44,10 @@ class StageState(StrEnum):
 COUNTERS = ("running", "waiting", "requests_total", "chunks_in", "chunks_out", "nan_steps")
 
 
-@dataclass(slots=True)
-class StageLink:
-    """One stage as the orchestrator sees it; a dead one is neither told nor granted anything."""
+@dataclass(frozen=True, slots=True)
+class StageRecord:
+    """How one stage is, and what it last said of itself; only its owner makes the next one."""
 
-    name: str
-    requests: Sender
-    outputs: Receiver[ToGateway]
     state: StageState = StageState.LOADING
     generation: int = 1
     ended_by: str = ""
@@ -66,57 +63,8 @@ class StageLink:
     progress: int | None = None  # of what it computes; None: it computes nothing, or does not say
     stuck_at: float | None = None  # when a request became overdue, if it has not got on since
     stuck_limit_s: float = 0.0
-    counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
-    held: dict[str, int] = field(default_factory=dict)
-
-    # Life
-
-    def hear(self, message: OfItself) -> None:
-        """Take what the stage says of itself."""
-        if isinstance(message, Status):
-            self.counters = {name: getattr(message, name) for name in COUNTERS}
-            self.held = message.held
-            self._hear_progress(message.progress)
-            return
-        self.hear_life()
-        if isinstance(message, Ready):
-            self.state = StageState.READY
-            self.was_ready = True
-            self.ready_at = self.alive_at
-            self.speakers = tuple(message.speakers)
-            self.commands = message.commands
-            self.work = message.work
-
-    def hear_life(self) -> None:
-        """It was alive just now."""
-        self.alive_at = asyncio.get_running_loop().time()
-
-    def _hear_progress(self, progress: int | None) -> None:
-        if progress is None or progress != self.progress:
-            self.stuck_at = None
-        self.progress = progress
-
-    def miss(self, limit_s: float) -> None:
-        """A request of it waited for longer than `limit_s`: it has that long again to get on."""
-        if self.progress is not None and self.stuck_at is None:
-            self.stuck_at = asyncio.get_running_loop().time()
-            self.stuck_limit_s = limit_s
-
-    def begin_next_generation(self) -> None:
-        """It starts again, with nothing of what it had."""
-        self.state = StageState.LOADING
-        self.generation += 1
-        self.ready_at = None
-        self.is_closed = False
-        self.asleep = ()
-        self.counters = dict.fromkeys(COUNTERS, 0)
-        self.held = {}
-        self.progress = self.stuck_at = None
-
-    @property
-    def served_s(self) -> float:
-        """For how long this generation has been ready."""
-        return 0.0 if self.ready_at is None else asyncio.get_running_loop().time() - self.ready_at
+    counters: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
+    held: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def health(self) -> Mapping[str, Any]:
@@ -131,27 +79,130 @@ class StageLink:
             "held": self.held,
         }
 
-    # Requests
+
+class StageLink:
+    """One stage as all of the gateway sees it: its record to read, its channels to use.
+
+    A dead stage is neither told nor granted anything.
+    """
+
+    def __init__(self, name: str, requests: Sender, outputs: Receiver[ToGateway]) -> None:
+        self.name = name
+        self.requests = requests
+        self.outputs = outputs
+        self._record = StageRecord()
+
+    @property
+    def record(self) -> StageRecord:
+        """How it is now."""
+        return self._record
 
     def tell(self, request_id: str, message: Cancel | Stop | Command) -> None:
         """Send the last chunk of a request, or the only one."""
-        if self.state is not StageState.DEAD:
+        if self.record.state is not StageState.DEAD:
             self.requests.send(Chunk(request_id, message, last=True))
 
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""
-        if self.state is not StageState.DEAD:
+        if self.record.state is not StageState.DEAD:
             self.outputs.grant(request_id)
 
     def forget(self, request_id: str) -> None:
         """Let go of a request that has ended here."""
-        if self.state is not StageState.DEAD:
+        if self.record.state is not StageState.DEAD:
             self.outputs.forget(request_id)
 
     def finish(self, request_id: str, is_cancelled: bool) -> None:
         """Nothing more is sent for a request: its credit and slots come back."""
         if is_cancelled:
             self.tell(request_id, Cancel())
-        elif self.state is not StageState.DEAD:
+        elif self.record.state is not StageState.DEAD:
             self.requests.forget(request_id)
         self.forget(request_id)
+
+
+class OwnedStage(StageLink):
+    """One stage for its fleet and its supervisor, who alone write its record."""
+
+    # What it says
+
+    def hear(self, message: OfItself) -> None:
+        """Take what the stage says of itself."""
+        now = asyncio.get_running_loop().time()
+        if isinstance(message, Status):
+            counters = {name: getattr(message, name) for name in COUNTERS}
+            self._record = replace(self._record, counters=counters, held=message.held)
+            self._hear_progress(message.progress)
+        elif isinstance(message, Ready):
+            self._record = replace(
+                self._record,
+                state=StageState.READY,
+                was_ready=True,
+                alive_at=now,
+                ready_at=now,
+                speakers=tuple(message.speakers),
+                commands=message.commands,
+                work=message.work,
+            )
+        else:
+            self._record = replace(self._record, alive_at=now)
+
+    def _hear_progress(self, progress: int | None) -> None:
+        gets_on = progress is None or progress != self._record.progress
+        stuck_at = None if gets_on else self._record.stuck_at
+        self._record = replace(self._record, progress=progress, stuck_at=stuck_at)
+
+    # Life
+
+    @property
+    def served_s(self) -> float:
+        """For how long this generation has been ready."""
+        ready_at = self._record.ready_at
+        return 0.0 if ready_at is None else asyncio.get_running_loop().time() - ready_at
+
+    def end(self, ended_by: str, is_lost: bool) -> None:
+        """Its process has ended."""
+        self._record = replace(
+            self._record, state=StageState.DEAD, ended_by=ended_by, is_lost=is_lost
+        )
+
+    def begin_next_generation(self) -> None:
+        """It starts again, with nothing of what it had."""
+        self._record = replace(
+            self._record,
+            state=StageState.LOADING,
+            generation=self._record.generation + 1,
+            ready_at=None,
+            is_closed=False,
+            asleep=(),
+            counters=dict.fromkeys(COUNTERS, 0),
+            held={},
+            progress=None,
+            stuck_at=None,
+        )
+
+    def close(self) -> None:
+        """Close its channels' ends: the server ends."""
+        self._record = replace(self._record, state=StageState.DEAD)
+        self.requests.close()
+        self.outputs.close()
+
+    # What is asked of it
+
+    def refuse_requests(self) -> None:
+        """No request comes to it from now on."""
+        self._record = replace(self._record, is_closed=True)
+
+    def take_requests(self) -> None:
+        """Requests come to it again, unless some part of it sleeps."""
+        self._record = replace(self._record, is_closed=bool(self._record.asleep))
+
+    def note_asleep(self, parts: tuple[str, ...]) -> None:
+        """These parts of it sleep now."""
+        self._record = replace(self._record, asleep=parts)
+
+    def note_overdue(self, limit_s: float) -> None:
+        """A request of it waited for longer than `limit_s`: it has that long again to get on."""
+        if self._record.progress is not None and self._record.stuck_at is None:
+            now = asyncio.get_running_loop().time()
+            self._record = replace(self._record, stuck_at=now, stuck_limit_s=limit_s)

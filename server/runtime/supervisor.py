@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from omnistage.server.runtime.stage_link import StageLauncher, StageLink, StageState
+from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageState
 from omnistage.stage_configs.graph import Deadlines
 
 logger = logging.getLogger(__name__)
@@ -42,11 +42,11 @@ class Supervisor:
 
     def __init__(
         self,
-        link: StageLink,
+        link: OwnedStage,
         launch: StageLauncher,
         directory: Path,
         deadlines: Deadlines,
-        on_death: Callable[[StageLink], None],
+        on_death: Callable[[OwnedStage], None],
         renew: Callable[[str], None],
     ) -> None:
         self._link = link
@@ -69,22 +69,19 @@ class Supervisor:
             await self._keep()
         except Exception as error:
             logger.exception("stage %s cannot be started again", link.name)
-            link.ended_by = f"could not be started again: {error}"
-            link.state = StageState.DEAD
-            link.is_lost = True
+            link.end(f"could not be started again: {error}", is_lost=True)
             self._on_death(link)
 
     async def _keep(self) -> None:
         link = self._link
         while True:
-            link.ended_by = await self._end()
+            ended_by = await self._end()
             served_s = link.served_s
-            link.state = StageState.DEAD
-            link.is_lost = not link.was_ready
-            logger.error("stage %s ended: %s", link.name, link.ended_by)
+            link.end(ended_by, is_lost=not link.record.was_ready)
+            logger.error("stage %s ended: %s", link.name, ended_by)
             self._on_death(link)
             await self._handle.stop(0)
-            if link.is_lost:
+            if link.record.is_lost:
                 return
             delay_s = self._backoff.delay_s(served_s)
             if delay_s:
@@ -100,7 +97,7 @@ class Supervisor:
         await asyncio.wait({self._starting})
         if self._starting.exception() is not None:
             return  # `keep` has said why
-        is_loading = self._link.state is StageState.LOADING
+        is_loading = self._link.record.state is StageState.LOADING
         await self._handle.stop(LOADING_GRACE_S if is_loading else READY_GRACE_S)
 
     async def _start(self) -> None:
@@ -132,9 +129,9 @@ class Supervisor:
         link = self._link
         loop = asyncio.get_running_loop()
         while True:
-            is_loading = link.state is StageState.LOADING
+            is_loading = link.record.state is StageState.LOADING
             limit_s = self._deadlines.start_s if is_loading else self._deadlines.hang_s
-            since = self._started_at if is_loading else link.alive_at
+            since = self._started_at if is_loading else link.record.alive_at
             left_s = since + limit_s - loop.time()
             if left_s <= 0:
                 said = "not ready" if is_loading else "no sign of life"
@@ -147,6 +144,7 @@ class Supervisor:
         link = self._link
         loop = asyncio.get_running_loop()
         while True:
-            if link.stuck_at is not None and loop.time() >= link.stuck_at + link.stuck_limit_s:
-                return f"no progress for {link.stuck_limit_s:g} s after a request was overdue"
+            since, limit_s = link.record.stuck_at, link.record.stuck_limit_s
+            if since is not None and loop.time() >= since + limit_s:
+                return f"no progress for {limit_s:g} s after a request was overdue"
             await asyncio.sleep(STUCK_INTERVAL_S)

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 from types import TracebackType
 from typing import Self
 
-from omnistage.server.runtime.flight import InFlight
+from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.request import Output, Request
 
 
@@ -22,7 +22,7 @@ class Ticket:
         self._run = run
         self._give_back = give_back
         self._is_held = True
-        self.flight: InFlight | None = None  # of its request, once that is in the graph
+        self.flight: Flight | None = None  # of its request, once that is in the graph
 
     def __enter__(self) -> Self:
         return self

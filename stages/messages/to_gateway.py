@@ -115,7 +115,8 @@ class Mark(Message, frozen=True):
 
 Output = TextDelta | Sound | Picture | Step
 OfItself = Ready | Status | Alive
-ToGateway = OfItself | Answer | Output | Failed | Mark
+OfRequest = Output | Failed | Mark
+ToGateway = OfItself | Answer | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
     Ready, Status, Alive, Answer, TextDelta, Sound, Picture, Step, Failed, Mark
 )

@@ -18,8 +18,8 @@ from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Output, Request
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 T = TypeVar("T")
@@ -101,8 +101,8 @@ def running_gateway(
         parsed = StageGraph.model_validate(graph)
         chosen = GatewayOptions(**options)
         limit = chosen.max_requests
-        async with Orchestrator(parsed, directory, stages.launch, shared, limit) as orchestrator:
-            app = build_app(orchestrator, chosen)
+        async with Runtime(parsed, directory, stages.launch, shared, limit) as runtime:
+            app = build_app(runtime, chosen)
             config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, lifespan="off")
             config.timeout_graceful_shutdown = 1
             server = uvicorn.Server(config)
@@ -123,9 +123,9 @@ def running_gateway(
         assert not thread.is_alive()
 
 
-async def outputs_of(orchestrator: Orchestrator, request: Request) -> AsyncGenerator[Output, None]:
+async def outputs_of(runtime: Runtime, request: Request) -> AsyncGenerator[Output, None]:
     """What an endpoint does: the outputs of a request that has its place meanwhile."""
-    with orchestrator.admit(request.outputs) as ticket:
+    with runtime.flights.admit(request.outputs) as ticket:
         async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 yield output

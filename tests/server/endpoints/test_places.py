@@ -28,11 +28,11 @@ from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.runtime.orchestrator import Orchestrator
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 TURN = [{"role": "user", "content": "words"}]
-Ask = Callable[[Orchestrator, HttpRequest], Awaitable[Response]]
+Ask = Callable[[Runtime, HttpRequest], Awaitable[Response]]
 
 
 # The answer of the first begins after the second was refused
@@ -42,29 +42,29 @@ def media() -> MediaLoader:
     return MediaLoader(MediaFetcher(()), MediaFolder(None), DecodeRoom(NUM_BYTES, GivingBack()))
 
 
-def chat(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+def chat(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
     asked = ChatRequest.model_validate({"messages": TURN, "stream": True})
-    return ChatCompletions(orchestrator, media(), 5.0, 1 << 20).create(asked, http)
+    return ChatCompletions(runtime, media(), 5.0, 1 << 20).create(asked, http)
 
 
-def image_chat(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+def image_chat(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
     asked = ChatRequest.model_validate({"messages": TURN, "stream": True, "modalities": ["image"]})
-    return ChatCompletions(orchestrator, media(), 5.0, 1 << 20).create(asked, http)
+    return ChatCompletions(runtime, media(), 5.0, 1 << 20).create(asked, http)
 
 
-def completion(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+def completion(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
     asked = CompletionRequest.model_validate({"prompt": "words", "stream": True})
-    return TextCompletions(orchestrator, 5.0, 1 << 20).create(asked, http)
+    return TextCompletions(runtime, 5.0, 1 << 20).create(asked, http)
 
 
-def speech(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+def speech(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
     asked = SpeechRequest.model_validate({"input": "words", "stream_format": "sse"})
-    return Speech(orchestrator, 5.0, 1 << 20).create(asked, http)
+    return Speech(runtime, 5.0, 1 << 20).create(asked, http)
 
 
-def image(orchestrator: Orchestrator, http: HttpRequest) -> Awaitable[Response]:
+def image(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
     asked = ImageRequest.model_validate({"prompt": "words", "stream": True})
-    return Images(orchestrator, media(), ImageStore(), 5.0).generate(asked, http)
+    return Images(runtime, media(), ImageStore(), 5.0).generate(asked, http)
 
 
 @contextmanager
@@ -112,22 +112,22 @@ async def test_who_was_admitted_is_answered_whole_whoever_comes_before_it_runs(
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
     parsed = StageGraph.model_validate(graph)
-    async with Orchestrator(parsed, tmp_path, stages.launch, shared, 1) as orchestrator:
-        await orchestrator.loaded()
+    async with Runtime(parsed, tmp_path, stages.launch, shared, 1) as runtime:
+        await runtime.fleet.loaded()
         with http_request() as first:
-            answer = await ask(orchestrator, first)
+            answer = await ask(runtime, first)
             with http_request() as second, pytest.raises(ApiError) as refused:
-                await ask(orchestrator, second)
+                await ask(runtime, second)
             assert (refused.value.status, refused.value.code) == (503, "server_overloaded")
             body = await body_of(answer, first)
             assert end in body
             assert '"error"' not in body
-            assert orchestrator.num_running == 1  # until its client has read all of it
-        assert orchestrator.num_running == orchestrator.num_waiting == 0
+            assert runtime.flights.num_running == 1  # until its client has read all of it
+        assert runtime.flights.num_running == runtime.flights.num_waiting == 0
         with http_request() as unread:
-            await ask(orchestrator, unread)  # whose client has gone: nobody asks for its events
+            await ask(runtime, unread)  # whose client has gone: nobody asks for its events
         with http_request() as last:
-            assert end in await body_of(await ask(orchestrator, last), last)
+            assert end in await body_of(await ask(runtime, last), last)
 
 
 # Over a socket

@@ -10,8 +10,8 @@ from support.gateway import MODEL, OMNI, SharedConnector, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.orchestrator import Orchestrator
 from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 URL = "/v1/chat/completions"
@@ -47,15 +47,15 @@ async def test_a_request_that_is_prepared_has_its_place(tmp_path: Path) -> None:
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
     graph = StageGraph.model_validate(OMNI)
-    async with Orchestrator(graph, tmp_path, stages.launch, shared, 1) as orchestrator:
-        await orchestrator.loaded()
-        with orchestrator.admit(["text"]), pytest.raises(ApiError) as caught:
-            orchestrator.admit(["text"])
+    async with Runtime(graph, tmp_path, stages.launch, shared, 1) as runtime:
+        await runtime.fleet.loaded()
+        with runtime.flights.admit(["text"]), pytest.raises(ApiError) as caught:
+            runtime.flights.admit(["text"])
         assert caught.value.code == "server_overloaded"
-        with contextlib.suppress(ZeroDivisionError), orchestrator.admit(["text"]):
+        with contextlib.suppress(ZeroDivisionError), runtime.flights.admit(["text"]):
             raise ZeroDivisionError
-        with orchestrator.admit(["text"]) as ticket:
-            assert (orchestrator.num_waiting, orchestrator.num_running) == (1, 0)
-        assert (orchestrator.num_waiting, orchestrator.num_running) == (0, 0)
+        with runtime.flights.admit(["text"]) as ticket:
+            assert (runtime.flights.num_waiting, runtime.flights.num_running) == (1, 0)
+        assert (runtime.flights.num_waiting, runtime.flights.num_running) == (0, 0)
         with pytest.raises(AssertionError, match="given back"):
             ticket.run(Request("late", ("text",), {}))

@@ -1,0 +1,230 @@
+"""The stages of one graph: starts and ends them, reads their channels, tells how they are."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.server.errors import ApiError
+from omnistage.server.runtime.channels import (
+    Channels,
+    MakeConnector,
+)
+from omnistage.server.runtime.command import Commander
+from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.readiness import check_open, dead
+from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
+from omnistage.server.runtime.supervisor import Supervisor
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.addresses import outputs_address, requests_address
+from omnistage.stages.messages.to_gateway import (
+    TO_GATEWAY,
+    Alive,
+    Answer,
+    OfItself,
+    OfRequest,
+    Ready,
+    Status,
+    ToGateway,
+)
+from omnistage.stages.messages.to_stage import Stop
+
+logger = logging.getLogger(__name__)
+
+
+class StageDied(Exception):
+    """A stage ended before the graph was ready."""
+
+
+class Fleet:
+    """Owns the stages of one graph with their channels, supervisors and commands.
+
+    It and its supervisors are the only writers of a stage's record.
+    """
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        directory: Path,
+        launch: StageLauncher = StageProcess,
+        make_connector: MakeConnector = make_connector,
+    ) -> None:
+        self.graph = graph
+        self.commander = Commander(graph.deadlines.command_s)
+        self._directory = directory
+        self._launch = launch
+        self._channels = Channels(graph, directory, make_connector)
+        self._links: dict[str, OwnedStage] = {}
+        self._supervisors: list[Supervisor] = []
+        self._keeping: list[asyncio.Task[None]] = []
+        self._settled = asyncio.Event()
+
+    def listen(
+        self,
+        on_output: Callable[[StageLink, Chunk[OfRequest]], None],
+        on_death: Callable[[StageLink], None],
+    ) -> None:
+        """Name who gets what stages send for requests, and who is told when a stage has ended."""
+        self._on_output = on_output
+        self._tell_death = on_death
+
+    # Life
+
+    async def start(self) -> None:
+        """Start every stage at once; they load while we already listen."""
+        self._channels.create()
+        (self._directory / "graph.json").write_text(self.graph.model_dump_json())
+        for name in self.graph.stages:
+            await self._start_stage(name)
+
+    async def _start_stage(self, name: str) -> None:
+        gateway = self._channels.gateway
+        requests = gateway.sender(requests_address(name))
+        outputs = gateway.receiver(outputs_address(name), TO_GATEWAY)
+        link = self._links[name] = OwnedStage(name, requests, outputs)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(outputs.fileno(), self._receive, link)
+        loop.add_reader(requests.fileno(), requests.flush)
+        supervisor = Supervisor(
+            link,
+            self._launch,
+            self._directory,
+            self.graph.deadlines,
+            self._on_death,
+            self._channels.renew,
+        )
+        await supervisor.start()
+        self._supervisors.append(supervisor)
+        self._keeping.append(asyncio.create_task(supervisor.keep()))
+
+    def _on_death(self, link: OwnedStage) -> None:
+        self._receive(link)  # what it completed before it died
+        if not link.record.was_ready:
+            self._settled.set()
+        self._tell_death(link)
+        self.commander.fail(link, dead(link))
+
+    async def stop_restarts(self) -> None:
+        """From now on a stage that ends is not started again."""
+        for task in self._keeping:
+            task.cancel()
+        await asyncio.gather(*self._keeping, return_exceptions=True)
+
+    async def close(self) -> None:
+        """End every stage, then close and remove all channels."""
+        for name, link in self._links.items():
+            link.tell(name, Stop())
+        await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
+        loop = asyncio.get_running_loop()
+        for link in self._links.values():
+            loop.remove_reader(link.outputs.fileno())
+            loop.remove_reader(link.requests.fileno())
+            link.close()
+        self._channels.destroy()
+        logger.info("all stages have ended")
+
+    # State
+
+    async def loaded(self) -> None:
+        """Every stage is ready; StageDied if one ended first."""
+        await self._settled.wait()
+        for link in self._links.values():
+            if link.record.state is StageState.DEAD:
+                raise StageDied(f"stage {link.name} ended while it loaded: {link.record.ended_by}")
+
+    @property
+    def unready(self) -> Mapping[str, StageState]:
+        """The stages that cannot serve, and why."""
+        return {
+            link.name: link.record.state
+            for link in self._links.values()
+            if link.record.state is not StageState.READY
+        }
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a stage has ended and is not started again."""
+        return any(link.record.is_lost for link in self._links.values())
+
+    @property
+    def health(self) -> Mapping[str, Mapping[str, Any]]:
+        """What each stage last said of itself."""
+        return {name: link.record.health for name, link in self._links.items()}
+
+    @property
+    def voices(self) -> Sequence[str]:
+        """The voices that the graph's stages know."""
+        return sorted({name for link in self._links.values() for name in link.record.speakers})
+
+    @property
+    def stages(self) -> Mapping[str, StageLink]:
+        """Every stage as it is now."""
+        return self._links
+
+    # Requests
+
+    @property
+    def entry(self) -> StageLink:
+        """The stage that gets every request."""
+        return self._links[self.graph.entry]
+
+    def open_path(self, outputs: Collection[str]) -> Sequence[StageLink]:
+        """The stages on the way to these outputs; ApiError if one takes no requests now."""
+        path = [self._links[name] for name in self.graph.path(set(outputs))]
+        for link in path:
+            check_open(link)
+        return path
+
+    def refuse_requests(self, links: Collection[StageLink]) -> None:
+        """No request comes to these stages from now on."""
+        for link in links:
+            self._links[link.name].refuse_requests()
+
+    def take_requests(self, links: Collection[StageLink]) -> None:
+        """Requests come to these stages again, but for those of which something sleeps."""
+        for link in links:
+            self._links[link.name].take_requests()
+
+    def note_overdue(self, path: Collection[StageLink], limit_s: float) -> None:
+        """A request waited for longer than `limit_s` for whichever of these does not get on."""
+        for link in path:
+            self._links[link.name].note_overdue(limit_s)
+
+    # Commands
+
+    def note_asleep(self, link: StageLink, parts: tuple[str, ...]) -> None:
+        """A stage has answered that these parts of it sleep now."""
+        self._links[link.name].note_asleep(parts)
+
+    def fail_commands(self, error: ApiError) -> None:
+        """No stage answers any command that it was sent."""
+        for link in self._links.values():
+            self.commander.fail(link, error)
+
+    # What stages send
+
+    def _receive(self, link: OwnedStage) -> None:
+        while (chunk := link.outputs.receive()) is not None:
+            self._receive_chunk(link, chunk)
+
+    def _receive_chunk(self, link: OwnedStage, chunk: Chunk[ToGateway]) -> None:
+        message = chunk.message
+        if isinstance(message, Ready | Status | Alive):
+            link.grant(chunk.request_id)
+            self._hear(link, message)
+        elif isinstance(message, Answer):
+            self.commander.hear(chunk.request_id, message)
+            link.forget(chunk.request_id)
+        else:
+            told = Chunk(chunk.request_id, message, chunk.index, chunk.tensors, chunk.last)
+            self._on_output(link, told)
+
+    def _hear(self, link: OwnedStage, message: OfItself) -> None:
+        link.hear(message)
+        if isinstance(message, Ready):
+            logger.info("stage %s ready in %.1f s", link.name, message.seconds)
+            if not self.unready:
+                self._settled.set()

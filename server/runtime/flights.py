@@ -1,0 +1,182 @@
+"""The requests in a graph: their places, their ways through the stages, their deadlines."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import aclosing
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import ChunkTooLarge
+from omnistage.server.errors import ApiError
+from omnistage.server.runtime.fleet import Fleet
+from omnistage.server.runtime.flight import Flight, Item
+from omnistage.server.runtime.readiness import dead
+from omnistage.server.runtime.request import Output, Request, output_of
+from omnistage.server.runtime.stage_link import StageLink
+from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.runtime.timeline import GATEWAY
+from omnistage.server.runtime.work_check import check_work
+from omnistage.stages.messages.to_gateway import Failed, Mark, OfRequest, output_name
+
+logger = logging.getLogger(__name__)
+
+MAX_REQUESTS = 1000
+RETRY_OVERLOAD_S = 1
+
+
+class Flights:
+    """Admits requests, runs them through the stages of a fleet, and cancels and fails them."""
+
+    def __init__(self, fleet: Fleet, max_requests: int = MAX_REQUESTS) -> None:
+        self._fleet = fleet
+        self._graph = fleet.graph
+        self._max_requests = max_requests
+        self._tickets: set[Ticket] = set()
+        self._flights: dict[str, Flight] = {}
+        self._watchers: list[Callable[[Flight], None]] = []
+        fleet.listen(self._receive, self._on_death)
+
+    @property
+    def num_running(self) -> int:
+        """Requests some output of which has come, until their answers have ended."""
+        return sum(ticket.has_output for ticket in self._tickets)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that are prepared, or in the graph without an output yet."""
+        return len(self._tickets) - self.num_running
+
+    def watch(self, on_end: Callable[[Flight], None]) -> None:
+        """Have it called with every request that leaves the graph, however it ended."""
+        self._watchers.append(on_end)
+
+    async def drained(self, links: Collection[StageLink]) -> None:
+        """Every request that has one of these stages in its path has ended."""
+        for flight in list(self._flights.values()):
+            if any(link in links for link in flight.path):
+                await flight.ended.wait()
+
+    def admit(self, outputs: Collection[str]) -> Ticket:
+        """A place for a request for these outputs; ApiError if it cannot be taken now."""
+        self._fleet.open_path(outputs)
+        if len(self._tickets) >= self._max_requests:
+            raise ApiError(
+                503,
+                f"The server already has {self._max_requests} requests.",
+                code="server_overloaded",
+                retry_after_s=RETRY_OVERLOAD_S,
+            )
+        ticket = Ticket(self._run, self._tickets.discard)
+        self._tickets.add(ticket)
+        return ticket
+
+    def end(self, error: ApiError) -> None:
+        """Fail every request in the graph once what has come of it has been taken."""
+        for flight in self._flights.values():
+            flight.queue.put_nowait(error)
+
+    def _on_death(self, link: StageLink) -> None:
+        for flight in self._flights.values():
+            if link in flight.path:
+                flight.fail(dead(link))
+
+    async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
+        path = self._fleet.open_path(request.outputs)
+        check_work(request, path)
+        first_chunk_s = self._graph.deadlines.first_chunk_s
+        flight = Flight.begin(request, path, self._now(), first_chunk_s)
+        ticket.flight = self._flights[request.id] = flight
+        try:
+            self._open(request)
+            async with aclosing(self._outputs(request.id, flight)) as outputs:
+                async for output in outputs:
+                    yield output
+        except Exception as error:
+            flight.failure = error
+            raise
+        finally:
+            del self._flights[request.id]
+            flight.end()
+            for link in flight.path:
+                link.finish(request.id, flight.is_cancelled)
+            for on_end in self._watchers:
+                on_end(flight)
+
+    def _open(self, request: Request) -> None:
+        if request.timeline is not None:
+            request.timeline.mark(GATEWAY, "sent")
+        try:
+            self._fleet.entry.requests.send(request.to_chunk())
+        except ChunkTooLarge as error:
+            message = f"The request is too large: {error}"
+            raise ApiError(413, message, code="request_too_large") from error
+        except (OverflowError, UnicodeError) as error:  # JSON allows what the wire does not
+            raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
+
+    async def _outputs(self, request_id: str, flight: Flight) -> AsyncGenerator[Output, None]:
+        while flight.unfinished:
+            item = await self._next(flight)
+            if isinstance(item, ApiError):
+                raise item
+            link, chunk = item
+            link.grant(request_id)
+            message = chunk.message
+            if isinstance(message, Failed):
+                raise ApiError.from_stage(message)
+            assert not isinstance(message, Mark), "a mark is noted when it comes"
+            name = output_name(message)
+            if name in flight.unfinished:
+                if chunk.last:
+                    flight.unfinished.remove(name)
+                if chunk.last or chunk.tensors:
+                    flight.count(chunk)
+                given_at = self._now()
+                yield output_of(message, chunk.tensors, chunk.last)
+                flight.extend(self._now() - given_at)  # meanwhile we were not asked for more
+
+    async def _next(self, flight: Flight) -> Item | ApiError:
+        """The next item; ApiError once an output is overdue."""
+        while flight.queue.empty():
+            kind = flight.next_due
+            try:
+                async with asyncio.timeout_at(flight.deadlines[kind]):
+                    return await flight.queue.get()
+            except TimeoutError:
+                if flight.deadlines[kind] <= self._now():
+                    raise self._overdue(flight, kind) from None
+        return flight.queue.get_nowait()
+
+    def _overdue(self, flight: Flight, kind: str) -> ApiError:
+        stage = self._graph.outputs[kind]
+        deadlines = self._graph.deadlines
+        is_first = kind not in flight.first_at
+        limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
+        self._fleet.note_overdue(flight.path, limit_s)
+        logger.error("stage %s: no %s in time", stage, kind)
+        return ApiError(504, f"Stage {stage} sent no {kind} in time.", code="stage_timeout")
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _receive(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
+        message = chunk.message
+        flight = self._flights.get(chunk.request_id)
+        if flight is None:  # it crossed our cancel
+            link.forget(chunk.request_id)
+        elif isinstance(message, Mark):
+            link.grant(chunk.request_id)
+            if flight.request.timeline is not None:
+                flight.request.timeline.mark(link.name, message.event, message.at_ns)
+        else:
+            if not isinstance(message, Failed):
+                is_end = chunk.last and not chunk.tensors
+                self._postpone(flight, output_name(message), is_end)
+            flight.queue.put_nowait((link, chunk))
+
+    def _postpone(self, flight: Flight, name: str, is_end: bool) -> None:
+        """An output has come, or no more than its end: when the next chunk of it must be here."""
+        if name in flight.unfinished:
+            now = self._now()
+            flight.deadlines[name] = now + self._graph.deadlines.next_chunk_s
+            if not is_end:
+                flight.first_at.setdefault(name, now)

@@ -1,0 +1,51 @@
+"""A graph that is served: its stages and the requests in them, started and ended in order."""
+
+from pathlib import Path
+from typing import Self
+
+from omnistage.connectors import make_connector
+from omnistage.server.errors import ApiError
+from omnistage.server.runtime.channels import MakeConnector
+from omnistage.server.runtime.fleet import Fleet
+from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
+from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.stage_configs.graph import StageGraph
+
+
+class Runtime:
+    """Holds the fleet and the flights of a graph, for who needs both; an async context."""
+
+    def __init__(
+        self,
+        graph: StageGraph,
+        directory: Path,
+        launch: StageLauncher = StageProcess,
+        make_connector: MakeConnector = make_connector,
+        max_requests: int = MAX_REQUESTS,
+    ) -> None:
+        self.graph = graph
+        self.fleet = Fleet(graph, directory, launch, make_connector)
+        self.flights = Flights(self.fleet, max_requests)
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.fleet.start()
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def _close(self) -> None:
+        await self.fleet.stop_restarts()
+        self.end_requests()
+        await self.fleet.close()
+
+    def end_requests(self) -> None:
+        """Fail every request and command in flight: the server is about to end."""
+        stopping = ApiError(503, "The server is shutting down.", code="stopping")
+        self.flights.end(stopping)
+        self.fleet.fail_commands(stopping)

@@ -1,0 +1,184 @@
+"""Stages that die, hang, are late or never get ready, and what becomes of their requests."""
+
+import itertools
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.chats import TEXT, URL, request_of, settled_after_s, spoken
+from support.fake_stages import FakeGraph
+from support.gateway import OMNI, SharedConnector, outputs_of, running_gateway
+from support.waiting import until, wait_until
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.server.errors import ApiError
+from omnistage.server.runtime.fleet import Fleet, StageDied
+from omnistage.server.runtime.runtime import Runtime
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_gateway import Sound
+
+
+def ended_by_error(client: httpx.Client, body: dict[str, Any]) -> dict[str, Any]:
+    """The error event that ends a stream."""
+    with client.stream("POST", URL, json={**body, "stream": True}) as response:
+        lines = [line for line in response.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    error: dict[str, Any] = json.loads(lines[-2].removeprefix("data: "))["error"]
+    return error
+
+
+def test_a_stage_that_dies_fails_its_requests_and_starts_again_alone(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        thinker, code2wav = (gateway.stages.stages[name] for name in ("thinker", "code2wav"))
+        killer = threading.Timer(0.2, gateway.do, [lambda: code2wav.die("signal SIGKILL")])
+        killer.start()
+        started = time.monotonic()
+        error = ended_by_error(client, spoken("crash"))
+        killer.join()
+        assert time.monotonic() - started < 1
+        assert error["code"] == "stage_unavailable"
+        assert error["type"] == "server_error"
+        assert "code2wav" in error["message"]
+        assert "SIGKILL" in error["message"]
+        assert client.post(URL, json=TEXT).status_code == 200
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        health = client.get("/health").json()["stages"]
+        assert (health["code2wav"]["generation"], health["code2wav"]["restarts"]) == (2, 1)
+        assert (health["thinker"]["generation"], health["thinker"]["restarts"]) == (1, 0)
+        assert gateway.stages.stages["thinker"] is thinker
+        assert client.post(URL, json=spoken("words")).status_code == 200
+        assert settled_after_s(gateway) < 1
+
+
+def test_a_crash_loop_backs_off_and_is_not_ready(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        gateway.stages.is_loading = {"code2wav"}  # it will not come up again
+        for generation in (1, 2):
+            wait_until(lambda count=generation: len(gateway.stages.launched) == 2 + count)  # type: ignore[misc]
+            code2wav = gateway.stages.stages["code2wav"]
+            gateway.do(lambda stage=code2wav: stage.die("exit code 1"))  # type: ignore[misc]
+        time.sleep(0.2)  # the second restart waits
+        assert len(gateway.stages.launched) == 4
+        assert client.get("/ready").status_code == 503
+        refused = client.post(URL, json=spoken("words"))
+        assert refused.status_code == 503
+        assert int(refused.headers["Retry-After"]) > 0
+        assert "exit code 1" in refused.json()["error"]["message"]
+        assert client.post(URL, json=TEXT).status_code == 200
+
+
+def test_a_stage_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"hang_s": 1.1}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+    ):
+        code2wav = gateway.stages.stages["code2wav"]
+        killer = threading.Timer(0.2, gateway.do, [code2wav.freeze])
+        killer.start()
+        started = time.monotonic()
+        error = ended_by_error(client, spoken("crash"))
+        killer.join()
+        assert 1.1 < time.monotonic() - started < 2.5
+        assert "code2wav" in error["message"]
+        assert "no sign of life for 1.1 s" in error["message"]
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert client.post(URL, json=spoken("words")).status_code == 200
+
+
+def test_a_stage_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"start_s": 0.3}}
+    with (
+        running_gateway(tmp_path, graph, frozenset({"talker"})) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        wait_until(lambda: client.get("/health").json()["stages"]["talker"]["state"] == "dead")
+        refused = client.post(URL, json=spoken("words")).json()["error"]["message"]
+        assert "talker" in refused
+        assert "not ready for 0.3 s" in refused
+
+
+def test_a_stage_that_is_late_and_does_not_get_on_starts_again_and_health_says_why(
+    tmp_path: Path,
+) -> None:
+    graph = {**OMNI, "deadlines": {"first_chunk_s": 0.5}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        gateway.stages.stages["thinker"].progress = itertools.repeat(7)
+        gateway.stages.stages["talker"].progress = itertools.count()
+        assert client.post(URL, json=spoken("hang")).status_code == 504
+        overdue_at = time.monotonic()
+        wait_until(lambda: client.get("/health").json()["stages"]["thinker"]["generation"] == 2)
+        assert 0.4 < time.monotonic() - overdue_at < 2.5
+        health = client.get("/health").json()["stages"]
+        assert health["thinker"]["ended_by"] == "no progress for 0.5 s after a request was overdue"
+        assert {name: stage["generation"] for name, stage in health.items()} == {
+            "thinker": 2,
+            "talker": 1,
+            "code2wav": 1,
+        }
+        wait_until(lambda: client.get("/ready").status_code == 200)
+        assert client.post(URL, json=spoken("words")).status_code == 200
+
+
+@pytest.mark.parametrize("progress", [None, itertools.count()], ids=["idle", "gets on"])
+def test_a_stage_that_is_late_and_idle_or_gets_on_stays(
+    progress: Iterator[int] | None, tmp_path: Path
+) -> None:
+    graph = {**OMNI, "deadlines": {"first_chunk_s": 0.5}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        gateway.stages.stages["thinker"].progress = progress
+        assert client.post(URL, json=spoken("hang")).status_code == 504
+        time.sleep(2)  # four of its deadlines
+        health = client.get("/health").json()["stages"]["thinker"]
+        assert (health["state"], health["generation"], health["ended_by"]) == ("ready", 1, "")
+
+
+async def test_a_stage_that_dies_while_loading_is_told(tmp_path: Path) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    stages.is_loading = {"talker"}
+    graph = StageGraph.model_validate(OMNI)
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        stages.stages["talker"].die("exit code 3")
+        with pytest.raises(StageDied, match=r"talker.*exit code 3"):
+            await runtime.fleet.loaded()
+        with pytest.raises(ApiError):
+            await anext(outputs_of(runtime, request_of("words", "text", "audio")))
+
+
+async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
+    tmp_path: Path,
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    fleet = Fleet(StageGraph.model_validate(OMNI), tmp_path, stages.launch, shared)
+    told: list[tuple[str, str]] = []
+    fleet.listen(
+        lambda link, chunk: told.append((link.name, chunk.request_id)),
+        lambda link: told.append((link.name, "died")),
+    )
+    await fleet.start()
+    await fleet.loaded()
+    stages.stages["code2wav"].outputs.send(Chunk("a", Sound()))
+    stages.stages["code2wav"].die("exit code 1")
+    await until(lambda: len(told) == 2)
+    assert told == [("code2wav", "a"), ("code2wav", "died")]
+    await fleet.stop_restarts()
+    await fleet.close()

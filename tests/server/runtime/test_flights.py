@@ -1,0 +1,168 @@
+"""Requests in the graph: cancels, back-pressure, deadlines, several outputs."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+
+import httpx
+import pytest
+from support.chats import TEXT, URL, request_of, settled_after_s, spoken
+from support.fake_stages import FakeGraph
+from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, running_gateway
+from support.waiting import wait_until
+
+from omnistage.server.runtime.request import TextOutput
+from omnistage.server.runtime.runtime import Runtime
+from omnistage.stage_configs.graph import StageGraph
+
+# Over HTTP
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_hanging_up_cancels_on_every_stage(stream: bool, gateway: RunningGateway) -> None:
+    stages = gateway.stages.stages
+    before = {name: len(stage.cancelled) for name, stage in stages.items()}
+    with httpx.Client(base_url=gateway.url, timeout=0.3) as client:
+        if stream:
+            with client.stream("POST", URL, json=spoken("endless", stream=True)) as response:
+                next(response.iter_lines())
+        else:
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(URL, json=spoken("endless"))
+    assert settled_after_s(gateway) < 0.5
+    for name, stage in stages.items():
+        assert len(stage.cancelled) == before[name] + 1
+
+
+def test_hanging_up_while_nothing_has_come_cancels_too(gateway: RunningGateway) -> None:
+    with (
+        httpx.Client(base_url=gateway.url, timeout=0.3) as client,
+        pytest.raises(httpx.ReadTimeout),
+    ):
+        client.post(URL, json=spoken("hang", stream=True))
+    assert settled_after_s(gateway) < 0.5
+
+
+def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI, keep_alive_s=0.05) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+        client.stream("POST", URL, json=spoken("hang", stream=True)) as response,
+    ):
+        lines = response.iter_lines()
+        assert [next(lines), next(lines), next(lines)] == [": keep-alive", "", ": keep-alive"]
+
+
+@pytest.mark.parametrize(
+    ("script", "deadlines"),
+    [
+        ("hang", {"first_chunk_s": 0.3}),
+        ("crash", {"first_chunk_s": 0.3}),
+        ("stall", {"next_chunk_s": 0.3}),
+    ],
+)
+def test_an_output_that_does_not_come_in_time_fails_its_request(
+    script: str, deadlines: dict[str, float], tmp_path: Path
+) -> None:
+    with (
+        running_gateway(tmp_path, {**OMNI, "deadlines": deadlines}) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        started = time.monotonic()
+        refused = client.post(URL, json=spoken(script))
+        assert 0.3 <= time.monotonic() - started < 2
+        assert refused.status_code == 504
+        error = refused.json()["error"]
+        assert error["code"] == "stage_timeout"
+        assert ("thinker" if script == "hang" else "code2wav") in error["message"]
+        assert settled_after_s(gateway) < 1
+
+
+def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI, max_unsent_bytes=1 << 18) as gateway,
+        socket.create_connection(("127.0.0.1", int(gateway.url.rpartition(":")[2]))) as deaf,
+        httpx.Client(base_url=gateway.url, timeout=5) as client,
+    ):
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        body = json.dumps({**TEXT, "messages": [{"role": "user", "content": "flood"}]})
+        body = body[:-1] + ', "stream": true}'
+        head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        deaf.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        thinker = gateway.stages.stages["thinker"]
+        wait_until(lambda: len(thinker.cancelled) == 1)
+        assert settled_after_s(gateway) < 1
+        assert client.post(URL, json=TEXT).status_code == 200
+
+
+# Without HTTP
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[tuple[Runtime, FakeGraph]]:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    graph = StageGraph.model_validate(OMNI)
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        await runtime.fleet.loaded()
+        yield runtime, stages
+
+
+async def test_outputs_end_when_each_kind_has_ended(
+    running: tuple[Runtime, FakeGraph],
+) -> None:
+    runtime, stages = running
+    outputs = [output async for output in outputs_of(runtime, request_of("words", "text", "audio"))]
+    assert sum(output.last for output in outputs) == 2
+    assert not any(stage.cancelled for stage in stages.stages.values())
+
+
+async def test_a_slow_client_holds_its_own_request_only(
+    running: tuple[Runtime, FakeGraph],
+) -> None:
+    runtime, stages = running
+    thinker = stages.stages["thinker"]
+    async with aclosing(outputs_of(runtime, request_of("endless", "text"))) as slow:
+        await anext(slow)
+        await asyncio.sleep(0.1)
+        held = thinker.num_sent
+        await asyncio.sleep(0.05)
+        assert thinker.num_sent == held < 20
+        outputs = [output async for output in outputs_of(runtime, request_of("words", "text"))]
+        assert isinstance(outputs[-1], TextOutput)
+        assert outputs[-1].last
+        held = thinker.num_sent
+        for _ in range(10):
+            await anext(slow)
+        await asyncio.sleep(0.05)
+        assert thinker.num_sent > held
+    await asyncio.sleep(0.05)
+    assert len(thinker.cancelled) == 1
+
+
+async def test_a_stage_is_not_overdue_for_the_time_that_its_client_took(tmp_path: Path) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    graph = StageGraph.model_validate({**OMNI, "deadlines": {"next_chunk_s": 0.2}})
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        await runtime.fleet.loaded()
+        request = request_of("endless", "text", "audio")
+        async with aclosing(outputs_of(runtime, request)) as slow:
+            for _ in range(2):
+                await anext(slow)
+                await asyncio.sleep(0.5)
+            for _ in range(100):
+                await anext(slow)
+
+
+async def test_many_cancels_leak_no_credit(running: tuple[Runtime, FakeGraph]) -> None:
+    runtime, stages = running
+    for _ in range(200):
+        async with aclosing(outputs_of(runtime, request_of("endless", "text", "audio"))) as outputs:
+            await anext(outputs)
+    await asyncio.sleep(0.05)
+    assert not stages.running

@@ -1,0 +1,148 @@
+"""A stage's record: what writes it, and that nobody else can."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Connector
+from omnistage.server.runtime.stage_link import OwnedStage, StageLink, StageRecord, StageState
+from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, Status, TextDelta
+from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command
+
+READY = Ready(speakers=["ethan"], commands={"sleep": ""}, work=WorkBound(max_megapixels=2.0))
+BUSY = Status(running=2, waiting=1, held={"tasks": 2}, progress=7)
+
+
+@pytest.fixture
+def connector(run_directory: Path) -> Iterator[Connector]:
+    """Where both channels of the stage are."""
+    connector = make_connector("inprocess", run_directory, {})
+    connector.create("gateway.dit")
+    connector.create("dit.gateway")
+    yield connector
+    connector.destroy("gateway.dit")
+    connector.destroy("dit.gateway")
+
+
+@pytest.fixture
+def stage(connector: Connector) -> Iterator[OwnedStage]:
+    sender, receiver = (
+        connector.sender("gateway.dit"),
+        connector.receiver("dit.gateway", TO_GATEWAY),
+    )
+    stage = OwnedStage("dit", sender, receiver)
+    yield stage
+    stage.close()
+
+
+def is_stuck(stage: OwnedStage) -> bool:
+    return stage.record.stuck_at is not None
+
+
+def test_a_record_cannot_be_written_nor_replaced(stage: StageLink) -> None:
+    for field in fields(StageRecord):
+        with pytest.raises(FrozenInstanceError):
+            setattr(stage.record, field.name, None)
+    with pytest.raises(AttributeError, match="no setter"):
+        stage.record = StageRecord()  # type: ignore[misc]
+
+
+async def test_a_record_that_was_read_stays_as_it_was(stage: OwnedStage) -> None:
+    before = stage.record
+    stage.hear(READY)
+    assert before == StageRecord()
+    assert stage.record.state is StageState.READY
+
+
+async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
+    now = asyncio.get_running_loop().time()
+    stage.hear(READY)
+    stage.hear(BUSY)
+    record = stage.record
+    assert record.was_ready
+    assert record.ready_at == record.alive_at
+    assert now <= record.alive_at <= now + 1
+    assert (record.speakers, dict(record.commands)) == (("ethan",), {"sleep": ""})
+    assert record.work.max_megapixels == 2.0
+    assert (record.counters["running"], record.held, record.progress) == (2, {"tasks": 2}, 7)
+
+
+async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: OwnedStage) -> None:
+    stage.hear(READY)
+    stage.hear(BUSY)
+    alive_at = stage.record.alive_at
+    stage.note_asleep(("weights",))
+    stage.refuse_requests()
+    stage.note_overdue(5.0)
+    stage.end("signal SIGKILL", is_lost=False)
+    assert stage.record.state is StageState.DEAD
+    stage.begin_next_generation()
+    assert stage.record == StageRecord(
+        generation=2,
+        ended_by="signal SIGKILL",
+        alive_at=alive_at,
+        was_ready=True,
+        speakers=stage.record.speakers,
+        commands=stage.record.commands,
+        work=stage.record.work,
+        stuck_limit_s=5.0,
+    )
+
+
+def test_a_stage_of_which_something_sleeps_takes_no_requests(stage: OwnedStage) -> None:
+    stage.refuse_requests()
+    stage.note_asleep(("weights",))
+    stage.take_requests()
+    assert stage.record.is_closed
+    stage.note_asleep(())
+    stage.take_requests()
+    assert not stage.record.is_closed
+
+
+async def test_a_stage_is_stuck_from_the_first_overdue_request_until_it_gets_on(
+    stage: OwnedStage,
+) -> None:
+    stage.note_overdue(5.0)
+    assert not is_stuck(stage)  # it does not say whether it gets on
+    stage.hear(BUSY)
+    stage.note_overdue(5.0)
+    stuck_at = stage.record.stuck_at
+    assert stuck_at is not None
+    stage.note_overdue(9.0)
+    stage.hear(BUSY)
+    assert stage.record.stuck_at == stuck_at
+    assert stage.record.stuck_limit_s == 5.0
+    stage.hear(Status(progress=8))
+    assert not is_stuck(stage)
+
+
+def test_only_a_stage_that_lives_is_told_and_granted_anything(
+    stage: OwnedStage, connector: Connector
+) -> None:
+    told, answers = connector.receiver("gateway.dit", TO_STAGE), connector.sender("dit.gateway")
+    stage.tell("a", Cancel())
+    got = told.receive()
+    assert got is not None
+    assert got.message == Cancel()
+    answers.send(Chunk("b", TextDelta({})))
+    assert stage.outputs.receive() is not None
+    before = answers.credit("b")
+    stage.end("exit code 1", is_lost=True)
+    stage.tell("c", Cancel())
+    stage.tell("command-1", Command("sleep", {}))
+    stage.finish("c", is_cancelled=True)
+    stage.finish("c", is_cancelled=False)
+    assert told.receive() is None
+    stage.grant("b")
+    assert answers.credit("b") == before
+    stage.begin_next_generation()
+    stage.grant("b")
+    assert answers.credit("b") == before + 1
+    told.close()
+    answers.close()

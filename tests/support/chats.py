@@ -1,0 +1,35 @@
+"""Chats that tests send to a gateway over fake stages."""
+
+import itertools
+import time
+from typing import Any
+
+from support.gateway import MODEL, RunningGateway
+from support.waiting import wait_until
+
+from omnistage.server.runtime.request import Request
+
+URL = "/v1/chat/completions"
+TEXT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
+NUMBERS = itertools.count()
+
+
+def spoken(script: str, **more: Any) -> dict[str, Any]:
+    """A chat that wants text and audio; the script says what the stages do."""
+    audio = {"voice": "ethan", "format": "pcm16"}
+    messages = [{"role": "user", "content": script}]
+    wanted = {"modalities": ["text", "audio"], "audio": audio}
+    return {"model": MODEL, "messages": messages, **wanted, **more}
+
+
+def request_of(script: str, *outputs: str) -> Request:
+    """A chat as it enters the graph, with an id of its own."""
+    body = {"messages": [{"role": "user", "content": script}]}
+    return Request(id=f"{script}-{next(NUMBERS)}", outputs=outputs, body=body)
+
+
+def settled_after_s(gateway: RunningGateway, within_s: float = 1.0) -> float:
+    """How long it took until no stage had a request."""
+    started = time.monotonic()
+    wait_until(lambda: not gateway.stages.running, within_s)
+    return time.monotonic() - started
