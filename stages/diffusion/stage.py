@@ -66,11 +66,13 @@ class DiffusionStage:
     def _read(self, folder: str | None = None) -> Any:
         """The pipeline of a folder, or of ours, on the host."""
         has_text = self._upstream is None
-        return self._load_options.read(folder or self._ports.model, has_text=has_text)
+        model = folder or self._ports.model
+        return self._load_options.read(model, has_text=has_text, stage=self._ports.name)
 
     def _load(self) -> StepBatcher:
         model, is_fed = self._ports.model, self._upstream is not None
-        loaded = self._loaded = self._load_options.load(model, has_text=not is_fed)
+        loaded = self._load_options.load(model, has_text=not is_fed, stage=self._ports.name)
+        self._loaded = loaded
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
         self._control = Control(loaded, self._control_options, self._read, self._ports.name)

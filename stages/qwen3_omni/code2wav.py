@@ -12,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.device.devices import device_of
+from omnistage.stages.device.dtypes import dtype_of
+from omnistage.stages.device.memory import free_bytes
+from omnistage.stages.device.start import Start
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,7 @@ GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer
 MAX_GRAPH_FRAMES = 128
 SAMPLE_MAX = 32767
 SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
+ADVICE = "lower num_slots, take dtype: bfloat16, or a device with more memory"
 
 Codes = npt.NDArray[np.int32]
 Samples = npt.NDArray[np.int16]
@@ -95,22 +99,28 @@ class Code2Wav:
     def from_checkpoint(
         cls,
         model: str,
+        stage: str = "code2wav",
         *,
         num_slots: int = 64,
         dtype: str = "float32",
         device: str | None = None,
         load_format: Literal["auto", "dummy"] = "auto",
     ) -> "Code2Wav":
-        """`device` is CUDA where there is one; `load_format: dummy` takes random weights."""
+        """`device` is CUDA where there is one; `load_format: dummy` takes random weights.
+
+        Raises DoesNotFit before anything is loaded.
+        """
         torch_dtype = dtype_of(dtype)
         if load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format {load_format!r} is none of auto, dummy")
         if num_slots < 1:
             raise ValueError(f"num_slots must be at least 1, not {num_slots}")
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        place = device_of(device)
+        wanted = StreamingVocoder.memory(model, torch_dtype, num_slots)
+        Start(stage, place, torch_dtype, free_bytes(place), ADVICE, wanted).check()
         vocoder = StreamingVocoder.from_checkpoint(
             model,
-            torch.device(device),
+            place,
             torch_dtype,
             num_slots,
             has_weights=load_format != "dummy",

@@ -32,7 +32,8 @@ class Code2WavStage:
 
     async def start(self) -> Ready:
         """Load, and decode one frame."""
-        self._engine = Code2Wav.from_checkpoint(self._ports.model, **self._ports.engine)
+        ports = self._ports
+        self._engine = Code2Wav.from_checkpoint(ports.model, ports.name, **ports.engine)
         self._engine.warm_up()
         self._loop_task = asyncio.create_task(self._loop())
         return Ready(sample_rate_hz=SAMPLE_RATE_HZ)

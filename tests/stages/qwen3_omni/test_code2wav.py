@@ -1,3 +1,4 @@
+import json
 import threading
 import weakref
 from collections import defaultdict
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.qwen3_omni import code2wav
 from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, Failed, to_int16
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
@@ -466,3 +468,18 @@ def test_wrong_options_are_refused(tmp_path: Path, wrong: dict[str, object]) -> 
 def test_samples_are_rounded_and_clipped() -> None:
     samples = to_int16(torch.tensor([-2.0, -1.0, 0.0, 0.6 / 32767, 1.0, 3.0]))
     assert samples.tolist() == [-32767, -32767, 0, 1, 32767, 32767]
+
+
+def test_more_slots_than_memory_are_refused_before_anything_loads(
+    vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"code2wav_config": vocoder_model.config.to_dict()}
+    (tmp_path / "config.json").write_text(json.dumps(config))  # and no weights
+    sizes = StreamingVocoder.memory(str(tmp_path), torch.float32, 3)
+    free = sum(sizes.values())
+    monkeypatch.setattr(code2wav, "free_bytes", lambda device: free)
+    with pytest.raises(DoesNotFit, match=r"stage singer does not fit on cpu: .* lower num_slots"):
+        Code2Wav.from_checkpoint(str(tmp_path), "singer", num_slots=4, device="cpu")
+    Code2Wav.from_checkpoint(
+        str(tmp_path), "singer", num_slots=3, device="cpu", load_format="dummy"
+    )

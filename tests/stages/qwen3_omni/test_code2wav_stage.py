@@ -101,7 +101,7 @@ async def harness(
     vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Harness]:
     engine = Code2Wav(FragileVocoder(vocoder_model, num_slots=8))
-    monkeypatch.setattr(Code2Wav, "from_checkpoint", lambda _: engine)
+    monkeypatch.setattr(Code2Wav, "from_checkpoint", lambda *_: engine)
     harness = Harness(tmp_path)
     await harness.start()
     yield harness
