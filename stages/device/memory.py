@@ -1,4 +1,4 @@
-"""How much memory can still be taken: of a GPU, or of the host and the cgroups we are in."""
+"""Memory of a GPU, or of the host and the cgroups we are in: what is free, and what if none is."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +10,8 @@ import torch
 GIB = 1 << 30
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_CGROUPS = Path("/proc/self/cgroup")
+# Words of what is raised as a plain RuntimeError: by torch for the host, by CUDA's runtime.
+WANT_OF_MEMORY = ("can't allocate memory", "out of memory")
 
 
 class CgroupFiles(NamedTuple):
@@ -33,6 +35,19 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return host_free_bytes()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a computation failed for want of memory, on whatever device."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in WANT_OF_MEMORY)
+
+
+def release_cached() -> None:
+    """Give memory that torch keeps for later back to the GPU; all devices of this process."""
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
 
 
 def host_free_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:

@@ -14,7 +14,7 @@ import torch
 
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
-from omnistage.stages.device.memory import free_bytes
+from omnistage.stages.device.memory import free_bytes, is_out_of_memory, release_cached
 from omnistage.stages.device.start import Start
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 
@@ -47,6 +47,13 @@ class Failed(NamedTuple):
     """A request that could not be decoded even alone; it is forgotten."""
 
     request_id: str
+    is_out_of_memory: bool = False
+
+
+class Fault(NamedTuple):
+    """Why a batch could not be decoded; the exception itself would hold memory."""
+
+    is_out_of_memory: bool
 
 
 @dataclass(slots=True)
@@ -252,15 +259,17 @@ class Code2Wav:
     def _decode(self, batch: list[Stream]) -> list[Audio | Failed]:
         """Of a batch that raises each request alone: only one that raises then has failed."""
         answers = self._try(batch)
-        if answers is not None:
+        if not isinstance(answers, Fault):
             return answers
         # The exception is gone, and with it what its frames held of the memory.
+        if answers.is_out_of_memory:
+            release_cached()
         if len(batch) > 1:
             return [answer for stream in batch for answer in self._decode([stream])]
-        return self._drop(batch[0])
+        return self._drop(batch[0], answers)
 
-    def _try(self, batch: list[Stream]) -> list[Audio | Failed] | None:
-        """One decode; None if it raised, and then every stream is where it was."""
+    def _try(self, batch: list[Stream]) -> list[Audio | Failed] | Fault:
+        """One decode; if it raised, every stream is where it was."""
         with self._lock:
             # A cancel since the batch was chosen has taken its stream's state.
             batch = [stream for stream in batch if stream.state is not None]
@@ -276,10 +285,10 @@ class Code2Wav:
         try:
             pcm, starts = self._vocoder.decode(states, inputs)
             samples = to_int16(pcm).cpu().numpy()
-        except Exception:
+        except Exception as error:
             names = ", ".join(stream.request_id for stream in batch)
             logger.exception("decoding %d frames failed for %s", num_frames, names)
-            return None
+            return Fault(is_out_of_memory(error))
         answers: list[Audio | Failed] = []
         with self._lock:
             rows = zip(batch, states, pieces, samples, starts, strict=True)
@@ -291,13 +300,13 @@ class Code2Wav:
                     answers.append(self._finish_chunk(stream))
         return answers
 
-    def _drop(self, stream: Stream) -> list[Audio | Failed]:
+    def _drop(self, stream: Stream, fault: Fault) -> list[Audio | Failed]:
         with self._lock:
             if not self._is_open(stream):
                 return []  # cancelled meanwhile
             del self._streams[stream.request_id]
             self._release(stream)
-        return [Failed(stream.request_id)]
+        return [Failed(stream.request_id, fault.is_out_of_memory)]
 
     def _is_open(self, stream: Stream) -> bool:
         """Its name may be another stream's by now."""

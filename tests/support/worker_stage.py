@@ -77,7 +77,7 @@ class StageWithoutCommands:
 class StageThatDoesNotFit(StageWithoutCommands):
     """Its start is refused."""
 
-    async def start(self) -> dict[str, Any]:
+    async def start(self) -> Ready:
         raise ValueError("stage one does not fit")
 
 

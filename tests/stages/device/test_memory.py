@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from omnistage.stages.device.memory import free_bytes, host_free_bytes
+from omnistage.stages.device.memory import free_bytes, host_free_bytes, is_out_of_memory
 
 MIB = 1 << 20
 NAMES = {
@@ -75,3 +75,23 @@ def test_nothing_is_free_beyond_a_limit(cgroups: Path, own: Path) -> None:
     own.write_text("0::/\n")
     limit(cgroups, 2, str(MIB), used=2 * MIB, cached=0)
     assert host_free_bytes(cgroups, own) == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory."), True),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_want_of_memory_is_told_from_other_failures(error: Exception, expected: bool) -> None:
+    assert is_out_of_memory(error) is expected
+
+
+def test_want_of_the_host_s_memory_is_as_torch_says_it() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert is_out_of_memory(caught.value)

@@ -271,12 +271,19 @@ class FailingVocoder(StreamingVocoder):
 @pytest.mark.parametrize("error", ERRORS, ids=["memory", "runtime"])
 @pytest.mark.parametrize("where", ["before", "amid", "after"])
 def test_only_the_request_that_fails_alone_fails(
-    vocoder_model: Qwen3OmniMoeCode2Wav, where: str, error: Exception
+    vocoder_model: Qwen3OmniMoeCode2Wav,
+    where: str,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Memory is given back after the batch, before each is tried, and after the one that fails."""
+    is_memory = isinstance(error, torch.OutOfMemoryError)
     guilty = 31  # a code that only the guilty one has, in its second chunk
     vocoder = FailingVocoder(
         vocoder_model, where, error, lambda codes: bool((codes == guilty).any())
     )
+    released: list[int] = []
+    monkeypatch.setattr(code2wav, "release_cached", lambda: released.append(len(vocoder.num_rows)))
     engine = Code2Wav(vocoder)
     codes = {name: random_codes(9, ord(name)) % guilty for name in "abcd"}
     codes["c"][4] = guilty
@@ -289,11 +296,12 @@ def test_only_the_request_that_fails_alone_fails(
     while found := engine.step():
         for answer in found:
             if isinstance(answer, Failed):
-                failed.append(answer.request_id)
+                failed.append(answer)
             else:
                 answers[answer.request_id].append(answer)
-    assert failed == ["c"]
+    assert failed == [Failed("c", is_memory)]
     assert vocoder.num_rows == [4, 4, 1, 1, 1, 1, 3]
+    assert released == ([2, 5] if is_memory else [])
     assert len(answers.pop("c")) == 1
     for name, audios in answers.items():
         assert [audio.last for audio in audios] == [False, False, True]
