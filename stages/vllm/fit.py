@@ -17,6 +17,7 @@ from typing import Any
 import pynvml
 import torch
 from huggingface_hub import try_to_load_from_cache
+from huggingface_hub.errors import HFValidationError
 from transformers import AutoModel
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
@@ -108,15 +109,21 @@ def largest_stack(sizes: Iterable[tuple[str, int]], num_layers: int) -> int:
 
 def _stored_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
     """Of what is on disk: vLLM itself fetches what is not."""
-    folder = Path(model.model)
-    if not folder.is_dir():
-        config = try_to_load_from_cache(model.model, "config.json", revision=model.revision)
-        if not isinstance(config, str):
-            return
-        folder = Path(config).parent
-    for tensor in stored_tensors(folder):
+    folder = _folder_of(model)
+    for tensor in stored_tensors(folder) if folder is not None else ():
         if tensor.name.startswith(part.prefix):
             yield tensor.name, tensor.num_bytes(model.dtype)
+
+
+def _folder_of(model: Any) -> Path | None:
+    """Where its weights are, or None if it is one file, or not there yet."""
+    if Path(model.model).is_dir():
+        return Path(model.model)
+    try:
+        config = try_to_load_from_cache(model.model, "config.json", revision=model.revision)
+    except HFValidationError:  # a file's path
+        return None
+    return Path(config).parent if isinstance(config, str) else None
 
 
 def _empty_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:

@@ -77,6 +77,7 @@ def test_layers_are_shared_by_parallel_devices(small: Path) -> None:
 def test_a_model_whose_layers_are_not_found_is_not_counted(small: Path, tmp_path: Path) -> None:
     assert layer_bytes(config(tmp_path), {}, WHOLE) == 0
     assert layer_bytes(config(Path("no-such/model")), {}, WHOLE) == 0
+    assert layer_bytes(config(Path("/a/file/of/a/model.gguf")), {}, WHOLE) == 0
     assert layer_bytes(config(small, text=SimpleNamespace()), {}, WHOLE) == 0
     unknown = SimpleNamespace(num_hidden_layers=3)
     assert layer_bytes(config(small, text=unknown), {"load_format": "dummy"}, WHOLE) == 0
