@@ -30,7 +30,7 @@ def make_engine(
     bridge: BridgeConfig | None,
     hf_overrides: Callable[[Any], Any] | None = None,
     *,
-    stage: str = "",
+    stage: str = "engine",
     part: ModelPart = WHOLE,
 ) -> Engine:
     """Start an engine; `options` are vLLM's engine arguments, ours come on top.
