@@ -19,8 +19,9 @@ import torch
 from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
+from omnistage.stages.device.devices import device_of
+from omnistage.stages.device.memory import GIB
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.loading.device import GIB, device_of
 from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS

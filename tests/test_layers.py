@@ -49,16 +49,17 @@ DIFFUSION: Table = {
 }
 # What is no model family below stages/: each may import those named here, and no family.
 SHARED: Table = {
+    "device": (),
     "messages": (),
     "worker": ("messages",),
     "vocoder": (),
     "checkpoint": (),
-    "vllm": ("messages", "worker"),
+    "vllm": ("device", "messages", "worker"),
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
     "server": ("app", "serve", "options", *COMMON, "cli"),
-    "stages": ("dtypes", "dummy_weights"),
+    "stages": ("dummy_weights",),
     "stages/diffusion": ("stage",),
 }
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
@@ -222,7 +223,9 @@ def test_only_the_seam_imports_the_engine() -> None:
     refuse("stages", engine, but=("stages/vllm/",))
 
 
-@pytest.mark.parametrize("folder", ["stages/diffusion", "stages/vocoder", "stages/checkpoint"])
+@pytest.mark.parametrize(
+    "folder", ["stages/device", "stages/diffusion", "stages/vocoder", "stages/checkpoint"]
+)
 def test_what_needs_no_engine_imports_no_vllm(folder: str) -> None:
     refuse(folder, ("vllm", f"{OURS}.stages.vllm"))
 

@@ -25,9 +25,10 @@ ERRORS = {
     500: "The server failed.",
     503: "A stage is not there, or the queue is full: come back later.",
     504: "A stage or the request took longer than its deadline.",
+    507: "A stage ran out of memory with this request alone.",
 }
 WITH_TIME = (429, 503)
-WITH_BODY = (413, 415, 429, 503, 504)
+WITH_BODY = (413, 415, 429, 503, 504, 507)
 
 Json = dict[str, Any]
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from omnistage.connectors.sweep import SCRATCH
+from omnistage.stages.messages.start_failure import read_start_failure
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class StageProcess:
 
     def __init__(self, name: str, directory: Path, command: Sequence[str] | None = None) -> None:
         self.name = name
+        self._directory = directory
         worker = [sys.executable, "-m", "omnistage.stages.worker.worker"]
         place = ["--stage", name, "--run-directory", str(directory)]
         self._command = [*worker, *place] if command is None else list(command)
@@ -89,7 +91,9 @@ class StageProcess:
     async def _watch(self) -> str:
         code = await self._process.wait()
         self._kill_group()
-        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        why = read_start_failure(self._directory, self.name)
+        return f"{how}: {why}" if why else how
 
     async def _ends_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait({self._watching}, timeout=seconds)

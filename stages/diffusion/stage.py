@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
+import torch
+
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.diffusion.control.bound import BoundOptions
@@ -24,7 +26,7 @@ from omnistage.stages.diffusion.request.videos import check_kind, counted, outpu
 from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
-from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 logger = logging.getLogger(__name__)
@@ -66,11 +68,13 @@ class DiffusionStage:
     def _read(self, folder: str | None = None) -> Any:
         """The pipeline of a folder, or of ours, on the host."""
         has_text = self._upstream is None
-        return self._load_options.read(folder or self._ports.model, has_text=has_text)
+        model = folder or self._ports.model
+        return self._load_options.read(model, has_text=has_text, stage=self._ports.name)
 
     def _load(self) -> StepBatcher:
         model, is_fed = self._ports.model, self._upstream is not None
-        loaded = self._loaded = self._load_options.load(model, has_text=not is_fed)
+        loaded = self._load_options.load(model, has_text=not is_fed, stage=self._ports.name)
+        self._loaded = loaded
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
         self._control = Control(loaded, self._control_options, self._read, self._ports.name)
@@ -135,6 +139,9 @@ class DiffusionStage:
         except asyncio.CancelledError:
             self._engine.cancel(job)
             raise
+        except torch.OutOfMemoryError as error:
+            logger.error("request %s: %s", opened.id, error)
+            raise out_of_memory(self._ports.name) from None
         except ValueError as error:  # a pipeline's own check of its arguments
             raise RequestError(400, str(error), code="invalid_value") from error
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))

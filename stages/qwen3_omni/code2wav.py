@@ -12,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.device.devices import device_of
+from omnistage.stages.device.dtypes import dtype_of
+from omnistage.stages.device.memory import free_bytes, is_out_of_memory, release_cached
+from omnistage.stages.device.start import Start
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,7 @@ GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer
 MAX_GRAPH_FRAMES = 128
 SAMPLE_MAX = 32767
 SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
+ADVICE = "lower num_slots, take dtype: bfloat16, or a device with more memory"
 
 Codes = npt.NDArray[np.int32]
 Samples = npt.NDArray[np.int16]
@@ -43,6 +47,13 @@ class Failed(NamedTuple):
     """A request that could not be decoded even alone; it is forgotten."""
 
     request_id: str
+    is_out_of_memory: bool = False
+
+
+class Fault(NamedTuple):
+    """Why a batch could not be decoded; the exception itself would hold memory."""
+
+    is_out_of_memory: bool
 
 
 @dataclass(slots=True)
@@ -95,22 +106,28 @@ class Code2Wav:
     def from_checkpoint(
         cls,
         model: str,
+        stage: str = "code2wav",
         *,
         num_slots: int = 64,
         dtype: str = "float32",
         device: str | None = None,
         load_format: Literal["auto", "dummy"] = "auto",
     ) -> "Code2Wav":
-        """`device` is CUDA where there is one; `load_format: dummy` takes random weights."""
+        """`device` is CUDA where there is one; `load_format: dummy` takes random weights.
+
+        Raises DoesNotFit before anything is loaded.
+        """
         torch_dtype = dtype_of(dtype)
         if load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format {load_format!r} is none of auto, dummy")
         if num_slots < 1:
             raise ValueError(f"num_slots must be at least 1, not {num_slots}")
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        place = device_of(device)
+        wanted = StreamingVocoder.memory(model, torch_dtype, num_slots)
+        Start(stage, place, torch_dtype, free_bytes(place), ADVICE, wanted).check()
         vocoder = StreamingVocoder.from_checkpoint(
             model,
-            torch.device(device),
+            place,
             torch_dtype,
             num_slots,
             has_weights=load_format != "dummy",
@@ -242,15 +259,17 @@ class Code2Wav:
     def _decode(self, batch: list[Stream]) -> list[Audio | Failed]:
         """Of a batch that raises each request alone: only one that raises then has failed."""
         answers = self._try(batch)
-        if answers is not None:
+        if not isinstance(answers, Fault):
             return answers
         # The exception is gone, and with it what its frames held of the memory.
+        if answers.is_out_of_memory:
+            release_cached()
         if len(batch) > 1:
             return [answer for stream in batch for answer in self._decode([stream])]
-        return self._drop(batch[0])
+        return self._drop(batch[0], answers)
 
-    def _try(self, batch: list[Stream]) -> list[Audio | Failed] | None:
-        """One decode; None if it raised, and then every stream is where it was."""
+    def _try(self, batch: list[Stream]) -> list[Audio | Failed] | Fault:
+        """One decode; if it raised, every stream is where it was."""
         with self._lock:
             # A cancel since the batch was chosen has taken its stream's state.
             batch = [stream for stream in batch if stream.state is not None]
@@ -266,10 +285,10 @@ class Code2Wav:
         try:
             pcm, starts = self._vocoder.decode(states, inputs)
             samples = to_int16(pcm).cpu().numpy()
-        except Exception:
+        except Exception as error:
             names = ", ".join(stream.request_id for stream in batch)
             logger.exception("decoding %d frames failed for %s", num_frames, names)
-            return None
+            return Fault(is_out_of_memory(error))
         answers: list[Audio | Failed] = []
         with self._lock:
             rows = zip(batch, states, pieces, samples, starts, strict=True)
@@ -281,13 +300,13 @@ class Code2Wav:
                     answers.append(self._finish_chunk(stream))
         return answers
 
-    def _drop(self, stream: Stream) -> list[Audio | Failed]:
+    def _drop(self, stream: Stream, fault: Fault) -> list[Audio | Failed]:
         with self._lock:
             if not self._is_open(stream):
                 return []  # cancelled meanwhile
             del self._streams[stream.request_id]
             self._release(stream)
-        return [Failed(stream.request_id)]
+        return [Failed(stream.request_id, fault.is_out_of_memory)]
 
     def _is_open(self, stream: Stream) -> bool:
         """Its name may be another stream's by now."""

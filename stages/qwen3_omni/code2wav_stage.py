@@ -8,7 +8,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Codes, Edge
 from omnistage.stages.messages.to_gateway import Ready, Sound
 from omnistage.stages.qwen3_omni.code2wav import SAMPLE_RATE_HZ, Audio, Code2Wav, Failed
-from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
 
@@ -26,13 +26,14 @@ class Code2WavStage:
         self._from: dict[str, Receiver[Edge]] = {}
         self._work = asyncio.Event()
         self._watches: dict[str, Watch] = {}
-        self._failed: set[str] = set()
+        self._failed: dict[str, RequestError] = {}
         self._held: dict[str, asyncio.Task[None]] = {}
         self._stepping = asyncio.Lock()
 
     async def start(self) -> Ready:
         """Load, and decode one frame."""
-        self._engine = Code2Wav.from_checkpoint(self._ports.model, **self._ports.engine)
+        ports = self._ports
+        self._engine = Code2Wav.from_checkpoint(ports.model, ports.name, **ports.engine)
         self._engine.warm_up()
         self._loop_task = asyncio.create_task(self._loop())
         return Ready(sample_rate_hz=SAMPLE_RATE_HZ)
@@ -47,9 +48,9 @@ class Code2WavStage:
         try:
             await self._wait(request_id, done)
             if request_id in self._failed:
-                raise RequestError(500, f"Stage {self._ports.name} failed; its log says why.")
+                raise self._failed[request_id]
         finally:
-            self._failed.discard(request_id)
+            self._failed.pop(request_id, None)
             self._engine.cancel(request_id)
             held = self._held.pop(request_id, None)
             if held is not None:
@@ -117,7 +118,7 @@ class Code2WavStage:
     def _answer(self, answer: Audio | Failed) -> None:
         """Whatever is wrong with one answer fails its request only."""
         if isinstance(answer, Failed):
-            self._fail(answer.request_id)
+            self._fail(answer.request_id, answer.is_out_of_memory)
             return
         try:
             self._send(answer)
@@ -125,12 +126,15 @@ class Code2WavStage:
             logger.exception("sound of request %s could not be sent", answer.request_id)
             self._fail(answer.request_id)
 
-    def _fail(self, request_id: str) -> None:
+    def _fail(self, request_id: str, is_out_of_memory: bool = False) -> None:
         self._engine.cancel(request_id)
         done = self._done.get(request_id)
-        if done is not None:
-            self._failed.add(request_id)
-            done.set()
+        if done is None:
+            return
+        stage = self._ports.name
+        error = RequestError(500, f"Stage {stage} failed; its log says why.")
+        self._failed[request_id] = out_of_memory(stage) if is_out_of_memory else error
+        done.set()
 
     async def _step(self) -> list[Audio | Failed]:
         async with self._stepping:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from omnistage.stages.dtypes import default_dtype, dtype_of
+from omnistage.stages.device.dtypes import default_dtype, dtype_of
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_omni.code2wav import Code2Wav
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor

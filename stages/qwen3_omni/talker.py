@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import vllm.envs
 from transformers import AutoConfig, GenerationConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeTalkerModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from omnistage.connectors.chunk import Chunk
@@ -25,6 +26,7 @@ from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingPa
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine, refuse_preemption
 from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 # Defaults of the reference's generate(); the code predictor samples with its own when it samples.
 TEMPERATURE, TOP_K, TOP_P, REPETITION_PENALTY = 0.9, 50, 1.0, 1.05
 PREDICTOR_TOP_K, PREDICTOR_TOP_P = 50, 0.8
+TALKER = ModelPart("talker.", Qwen3OmniMoeTalkerModel)
 
 
 def derived_seed(seed: int, stage: str) -> int:
@@ -106,7 +109,15 @@ class Talker(EngineStage):
             **ports.engine,
             "enable_prefix_caching": False,
         }
-        self._engine = make_engine(AsyncLLM, ports.model, options, bridge, talker_config)
+        self._engine = make_engine(
+            AsyncLLM,
+            ports.model,
+            options,
+            bridge,
+            talker_config,
+            stage=ports.name,
+            part=TALKER,
+        )
         refuse_preemption(self._engine)
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from transformers import AutoConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
 
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
@@ -23,6 +24,7 @@ from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.warm_up import warm_up_text
@@ -31,6 +33,7 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 logger = logging.getLogger(__name__)
 
 MAX_GRIDS = 1 << 16
+THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)
 Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
@@ -119,7 +122,15 @@ class Thinker(EngineStage):
                 chunk_sizes=ports.hidden_chunk_sizes,
                 ledger=ports.ledger,
             )
-        self._engine = make_engine(ThinkerLLM, ports.model, ports.engine, bridge, thinker_config)
+        self._engine = make_engine(
+            ThinkerLLM,
+            ports.model,
+            ports.engine,
+            bridge,
+            thinker_config,
+            stage=ports.name,
+            part=THINKER,
+        )
         self._engine.rendered = {}
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)

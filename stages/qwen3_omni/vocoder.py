@@ -21,7 +21,7 @@ from omnistage.stages.qwen3_omni.vocoder_convolutions import (
     Snake,
 )
 from omnistage.stages.qwen3_omni.vocoder_transformer import WindowTransformer
-from omnistage.stages.qwen3_omni.vocoder_weights import load_vocoder
+from omnistage.stages.qwen3_omni.vocoder_weights import empty_vocoder, load_vocoder
 from omnistage.stages.vocoder.graphs import DecodeGraphs
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
@@ -96,6 +96,12 @@ class StreamingVocoder:
     ) -> "StreamingVocoder":
         """Load the vocoder of a checkpoint folder or hub name."""
         return cls(load_vocoder(model, device, dtype, has_weights=has_weights), num_slots)
+
+    @classmethod
+    def memory(cls, model: str, dtype: torch.dtype, num_slots: int) -> dict[str, int]:
+        """Bytes that such a vocoder holds, by what for; nothing is loaded."""
+        vocoder = cls(empty_vocoder(model, dtype), num_slots=1)
+        return {"weights": vocoder.weight_bytes, "slots": num_slots * vocoder.state_bytes}
 
     # Streams
 

@@ -28,13 +28,7 @@ def load_vocoder(
     model: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool = True
 ) -> Qwen3OmniMoeCode2Wav:
     """The vocoder of a checkpoint folder or hub name; without weights, one with dummy weights."""
-    config_file = _find(model, "config.json")
-    if config_file is None:
-        raise FileNotFoundError(f"{model} has no config.json")
-    settings = json.loads(config_file.read_text())
-    if "code2wav_config" not in settings:
-        raise ValueError(f"{config_file} has no code2wav_config: not a Qwen3-Omni checkpoint")
-    config = Qwen3OmniMoeCode2WavConfig(**settings["code2wav_config"])
+    config = _read_config(model)
     if not has_weights:
         with torch.device(device):
             vocoder = _freeze(Qwen3OmniMoeCode2Wav(config), dtype)
@@ -46,6 +40,22 @@ def load_vocoder(
     vocoder.load_state_dict(_read_tensors(model, device, dtype), assign=True)
     _restore_buffers(vocoder, device)
     return _freeze(vocoder, dtype)
+
+
+def empty_vocoder(model: str, dtype: torch.dtype) -> Qwen3OmniMoeCode2Wav:
+    """The vocoder of a checkpoint folder or hub name as shapes alone: on the meta device."""
+    with torch.device("meta"):
+        return _freeze(Qwen3OmniMoeCode2Wav(_read_config(model)), dtype)
+
+
+def _read_config(model: str) -> Qwen3OmniMoeCode2WavConfig:
+    config_file = _find(model, "config.json")
+    if config_file is None:
+        raise FileNotFoundError(f"{model} has no config.json")
+    settings = json.loads(config_file.read_text())
+    if "code2wav_config" not in settings:
+        raise ValueError(f"{config_file} has no code2wav_config: not a Qwen3-Omni checkpoint")
+    return Qwen3OmniMoeCode2WavConfig(**settings["code2wav_config"])
 
 
 def _freeze(vocoder: Qwen3OmniMoeCode2Wav, dtype: torch.dtype) -> Qwen3OmniMoeCode2Wav:

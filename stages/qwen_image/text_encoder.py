@@ -62,7 +62,9 @@ class TextEncoder(EngineStage):
             "max_model_len": length,
             "enable_prefix_caching": False,
         }
-        self._engine = make_engine(AsyncLLM, _folder(ports.model), options, bridge, text_config)
+        self._engine = make_engine(
+            AsyncLLM, _folder(ports.model), options, bridge, text_config, stage=ports.name
+        )
         await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
         self._control = EngineControl(self._engine)
         return Ready(max_model_len=length, commands=self._control.commands)

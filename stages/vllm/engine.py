@@ -11,6 +11,7 @@ from vllm.usage.usage_lib import UsageContext
 
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT
+from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.ports import BridgeConfig
 
 logger = logging.getLogger(__name__)
@@ -28,11 +29,14 @@ def make_engine(
     options: Mapping[str, Any],
     bridge: BridgeConfig | None,
     hf_overrides: Callable[[Any], Any] | None = None,
+    *,
+    stage: str = "engine",
+    part: ModelPart = WHOLE,
 ) -> Engine:
     """Start an engine; `options` are vLLM's engine arguments, ours come on top.
 
-    `load_format: dummy` means our dummy weights. Raises ValueError for an engine argument that vLLM
-    does not know.
+    `load_format: dummy` means our dummy weights. `part` is what it loads of the model. Raises
+    ValueError for an engine argument that vLLM does not know, and DoesNotFit.
     """
     known = set(AsyncEngineArgs.__dataclass_fields__)
     unknown = sorted(set(options) - known)
@@ -61,6 +65,7 @@ def make_engine(
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    check_fit(stage, config, options, part)
     return engine_class.from_vllm_config(config)
 
 

@@ -21,7 +21,7 @@ class TextStage(EngineStage):
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
-        self._engine = make_engine(JudgedLLM, ports.model, ports.engine, None)
+        self._engine = make_engine(JudgedLLM, ports.model, ports.engine, None, stage=ports.name)
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
         await warm_up_text(self._engine, self._chat)

@@ -29,3 +29,12 @@ class RequestError(Exception):
     def told_by(self, stage: str) -> Failed:
         """As the stage tells the gateway."""
         return Failed(self.status, self.message, self.type, stage, self.param, self.code)
+
+
+def out_of_memory(stage: str) -> RequestError:
+    """The failure of a request that found too little memory although it was computed alone."""
+    message = (
+        f"Stage {stage} ran out of memory with this request alone: "
+        "ask for less at once, or again when the server has less to do."
+    )
+    return RequestError(507, message, code="out_of_memory")

@@ -35,6 +35,7 @@ from omnistage.stages.messages.addresses import (
 from omnistage.stages.messages.edge import Edge as EdgeMessage
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.messages.start_failure import start_failure_told
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command, Request, Stop, ToStage
 from omnistage.stages.worker.commands import Commands
@@ -83,7 +84,9 @@ class StageWorker:
         self._ledger = Ledger(Path(self._ports.ledger))
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
-        self._stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
+        with start_failure_told(directory, name):
+            stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
+        self._stage = stage
         limit_s = graph.deadlines.command_s
         self._commands = Commands(self._stage, name, self._outputs, limit_s)
 
@@ -129,7 +132,8 @@ class StageWorker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        ready = await self._stage.start()
+        with start_failure_told(self._directory, self._name):
+            ready = await self._stage.start()
         for receiver in (self._requests, *self._opens, *self._feeds):
             loop.add_reader(receiver.fileno(), self._drain)
         for sender in self._senders:

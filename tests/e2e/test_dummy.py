@@ -1,5 +1,6 @@
 """A folder without weights, served with dummy ones."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,11 @@ from support.server import assert_same_sound, running_server
 
 pytestmark = pytest.mark.engine
 
+WANTED = {
+    "thinker": r"cpu, float32, seed 0; at least 0\.\d\d GiB wanted \(layers .*, KV cache 0\.06\)",
+    "talker": r"cpu, float32, seed 0; at least 0\.\d\d GiB wanted \(layers .*, KV cache 0\.06\)",
+    "code2wav": r"cpu, float32, no seed; at least 0\.\d\d GiB wanted \(weights .*, slots .*\)",
+}
 EXACT_LENGTH = {
     "max_completion_tokens": 8,
     "stage_params": {
@@ -34,3 +40,7 @@ async def test_a_folder_without_weights_answers_the_same_each_time(
     assert first.text == second.text
     assert np.array_equal(first.codes, second.codes)
     assert_same_sound(first.pcm, second.pcm)
+    log = (tmp_path / "log").read_text()
+    for stage, wanted in WANTED.items():  # each says once what it wants and what is free
+        (line,) = re.findall(rf"stage {stage}: (.* wanted .*)", log)
+        assert re.fullmatch(rf"{wanted}, [1-9]\d*\.\d\d GiB free", line)

@@ -72,3 +72,17 @@ class StageWithoutCommands:
 
     async def close(self) -> None:
         return
+
+
+class StageThatDoesNotFit(StageWithoutCommands):
+    """Its start is refused."""
+
+    async def start(self) -> Ready:
+        raise ValueError("stage one does not fit")
+
+
+class MisconfiguredStage(StageWithoutCommands):
+    """It is refused before its start."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        raise ValueError("unknown engine argument")

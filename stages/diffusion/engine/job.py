@@ -8,13 +8,14 @@ from typing import Any
 
 from greenlet import getcurrent
 
+from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.side_lane import Errand
 from omnistage.stages.diffusion.engine.switchboard import RequestGreenlet
 from omnistage.stages.diffusion.merging.calls import Arguments, Call
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Cancelled, Stop, Stopped, stoppable
-from omnistage.stages.diffusion.merging.targets import Outcome, Target
+from omnistage.stages.diffusion.merging.targets import Outcome, Target, without_frames
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
 
@@ -100,10 +101,14 @@ class Job:
             own.scheduler = copy.deepcopy(own.scheduler)
         try:
             self.result.set_result(own(**self.arguments))
+            return
         except (Cancelled, Stopped):
-            self.result.set_exception(CancelledError())
+            failure: Exception = CancelledError()
         except Exception as error:  # noqa: BLE001 - it is the request's, whatever it is
-            self.result.set_exception(error)
+            failure = without_frames(error)
+        if is_out_of_memory(failure):
+            release_cached()
+        self.result.set_exception(failure)
 
 
 def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:

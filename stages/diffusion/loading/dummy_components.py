@@ -12,8 +12,8 @@ from diffusers import pipelines
 from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
+from omnistage.stages.device.dtypes import default_dtype
 from omnistage.stages.diffusion.loading.page_locked import page_locked
-from omnistage.stages.dtypes import default_dtype
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 
 INDEX = "model_index.json"

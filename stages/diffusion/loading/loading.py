@@ -1,11 +1,9 @@
 """Reads a pipeline: from a folder or the hub, with its weights or random ones, by any class."""
 
 import json
-import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from math import prod
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,8 +11,12 @@ import diffusers
 import torch
 from diffusers import DiffusionPipeline
 
+from omnistage.stages.device.devices import device_of
+from omnistage.stages.device.dtypes import dtype_of
+from omnistage.stages.device.memory import free_bytes
+from omnistage.stages.device.start import Start
+from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.diffusion.loading.components import Parts, Roles
-from omnistage.stages.diffusion.loading.device import check_fit, device_of
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
     empty_components,
@@ -23,13 +25,14 @@ from omnistage.stages.diffusion.loading.dummy_components import (
 )
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
-from omnistage.stages.dtypes import dtype_of
 
 T = TypeVar("T")
 
 TEXT_PARTS = ("text_encoder", "tokenizer")
 LOAD_FORMATS = ("auto", "default", "dummy")
 HOST = torch.device("cpu")
+UNNAMED = "dit"  # a stage, where none is served
+ADVICE = "set offload: sequential or layerwise, or take a device with more memory"
 WITHOUT_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
@@ -75,12 +78,12 @@ class LoadOptions(EngineOptions):
         Roles.of(self.modules or {})
         class_of(self.pipeline_class)
 
-    def load(self, model: str, has_text: bool = True) -> Loaded:
+    def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> Loaded:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
 
         Without text: without all that only encodes its prompts.
         """
-        return self.place(self.read(model, device_of(self.device), has_text))
+        return self.place(self.read(model, device_of(self.device), has_text, stage))
 
     def place(self, pipeline: Any) -> Loaded:
         """A pipeline that was read, on its device."""
@@ -97,7 +100,13 @@ class LoadOptions(EngineOptions):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device)
 
-    def read(self, model: str, device: torch.device = HOST, has_text: bool = True) -> Any:
+    def read(
+        self,
+        model: str,
+        device: torch.device = HOST,
+        has_text: bool = True,
+        stage: str = UNNAMED,
+    ) -> Any:
         """The pipeline of a folder, on the host; random weights on the device if all fit there.
 
         Their values are made on the options' device, wherever they go.
@@ -111,16 +120,23 @@ class LoadOptions(EngineOptions):
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
             sizes = sizes_of(folder, dtype)
-            check_fit(without(left_out, sizes), device, is_offloaded)
+            self._check_fit(stage, device, dtype, without(left_out, sizes))
             return made.from_pretrained(folder, dtype=dtype, **left_out)
         components = without(left_out, empty_components(folder, dtype))
-        check_fit({name: num_bytes(one) for name, one in components.items()}, device, is_offloaded)
+        sizes = {name: num_bytes(one) for name, one in components.items()}
+        self._check_fit(stage, device, dtype, sizes)
         for module in components.values():
             fill(module, maker, HOST if is_offloaded else device)
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
         return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
+
+    def _check_fit(
+        self, stage: str, device: torch.device, dtype: torch.dtype, sizes: Mapping[str, int]
+    ) -> None:
+        start = Start(stage, device, dtype, free_bytes(device), ADVICE, sizes)
+        start.check(takes_turns=self.offload is not None)
 
 
 def class_of(path: str | None) -> Any:
@@ -165,21 +181,11 @@ def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
     """Bytes of each component's weights in a dtype, by the headers of its files."""
     index = json.loads((folder / INDEX).read_text())
     sizes = {
-        name: sum(map(prod, _shapes(folder / name))) * dtype.itemsize
+        name: sum(tensor.num_bytes(dtype) for tensor in stored_tensors(folder / name))
         for name, entry in index.items()
-        if isinstance(entry, list) and (folder / name).is_dir()
+        if isinstance(entry, list) and entry[0] is not None
     }
     return {name: size for name, size in sizes.items() if size}
-
-
-def _shapes(folder: Path) -> Iterator[list[int]]:
-    for path in sorted(folder.glob("*.safetensors")):
-        if path.stem.count("."):  # a variant of the same weights: model.fp16.safetensors
-            continue
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        yield from (entry["shape"] for name, entry in header.items() if name != "__metadata__")
 
 
 def compile_blocks(parts: Parts) -> None:

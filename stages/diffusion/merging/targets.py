@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 
+from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.merging.axes import Axes, form
 from omnistage.stages.diffusion.merging.calls import (
     PLAIN,
@@ -107,7 +108,9 @@ class Component:
             self._is_safe[kind] = is_close(singles, self._together(calls))
         except Stopped:
             raise
-        except Exception:  # noqa: BLE001 - whatever it is, they may not be merged
+        except Exception as error:  # noqa: BLE001 - whatever it is, they may not be merged
+            if is_out_of_memory(error):  # smaller ones may be
+                return singles
             self._is_safe[kind] = False
         if not self._is_safe[kind]:
             logger.info("calls of %s cannot be merged", self.name)
@@ -144,8 +147,9 @@ class Outcome:
 def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[Outcome]:
     """Of calls that may be one; if it fails for several, each is tried alone.
 
-    Once all of them are cancelled it ends at the next module.
-    `finish` is called after the work, for the errors that a device tells late.
+    Once all of them are cancelled it ends at the next module. What fails for want of memory is a
+    torch.OutOfMemoryError that holds none. `finish` is called after the work, for the errors that
+    a device tells late.
     """
     before = TorchModes.now()
     calls[0].modes.set()
@@ -158,13 +162,24 @@ def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -
     except Stopped:  # its traceback would keep what was computed
         return [Outcome(error=Cancelled()) for _ in calls]
     except Exception as error:  # noqa: BLE001 - a request's own, if it is alone
-        if len(calls) == 1:
-            return [Outcome(error=error)]
+        failure = without_frames(error)
     finally:
         before.set()
+    if is_out_of_memory(failure):
+        release_cached()
+    if len(calls) == 1:
+        return [Outcome(error=failure)]
     name = calls[0].target.name
-    logger.warning("%d calls of %s in one failed; each is tried alone", len(calls), name)
+    logger.warning(
+        "%d calls of %s in one failed (%s); each is tried alone", len(calls), name, failure
+    )
+    del failure  # with its frames
     return [outcomes([call], finish)[0] for call in calls]
+
+
+def without_frames(error: Exception) -> Exception:
+    """Of a want of memory its text alone: what its frames hold is needed by others."""
+    return torch.OutOfMemoryError(str(error)) if is_out_of_memory(error) else error
 
 
 def joined(waiting: Sequence[Call], max_rows: int) -> list[int]:

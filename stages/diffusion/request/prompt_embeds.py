@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.dtypes import dtype_of
+from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.messages.edge import Edge, Rows
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.worker.ledger import Held, Ledger

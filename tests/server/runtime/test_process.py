@@ -37,6 +37,21 @@ async def test_its_lines_are_logged_with_its_name(caplog: pytest.LogCaptureFixtu
     assert caplog.messages == ["[thinker] one", "[thinker] two", "[thinker] three"]
 
 
+async def test_how_it_ended_has_the_reason_that_it_left(tmp_path: Path) -> None:
+    script = """
+import sys
+from pathlib import Path
+from omnistage.stages.messages.start_failure import start_failure_told
+with start_failure_told(Path(sys.argv[1]), "thinker"):
+    raise ValueError("it does not fit")
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    stage = StageProcess("thinker", tmp_path, command)
+    await stage.start()
+    assert await stage.wait() == "exit code 1: it does not fit"
+    await stage.stop(1)
+
+
 async def test_it_may_end_by_itself() -> None:
     stage = process("import sys; sys.exit(3)")
     await stage.start()

@@ -1,3 +1,4 @@
+import json
 import threading
 import weakref
 from collections import defaultdict
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.qwen3_omni import code2wav
 from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, Failed, to_int16
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
@@ -269,12 +271,19 @@ class FailingVocoder(StreamingVocoder):
 @pytest.mark.parametrize("error", ERRORS, ids=["memory", "runtime"])
 @pytest.mark.parametrize("where", ["before", "amid", "after"])
 def test_only_the_request_that_fails_alone_fails(
-    vocoder_model: Qwen3OmniMoeCode2Wav, where: str, error: Exception
+    vocoder_model: Qwen3OmniMoeCode2Wav,
+    where: str,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Memory is given back after the batch, before each is tried, and after the one that fails."""
+    is_memory = isinstance(error, torch.OutOfMemoryError)
     guilty = 31  # a code that only the guilty one has, in its second chunk
     vocoder = FailingVocoder(
         vocoder_model, where, error, lambda codes: bool((codes == guilty).any())
     )
+    released: list[int] = []
+    monkeypatch.setattr(code2wav, "release_cached", lambda: released.append(len(vocoder.num_rows)))
     engine = Code2Wav(vocoder)
     codes = {name: random_codes(9, ord(name)) % guilty for name in "abcd"}
     codes["c"][4] = guilty
@@ -287,11 +296,12 @@ def test_only_the_request_that_fails_alone_fails(
     while found := engine.step():
         for answer in found:
             if isinstance(answer, Failed):
-                failed.append(answer.request_id)
+                failed.append(answer)
             else:
                 answers[answer.request_id].append(answer)
-    assert failed == ["c"]
+    assert failed == [Failed("c", is_memory)]
     assert vocoder.num_rows == [4, 4, 1, 1, 1, 1, 3]
+    assert released == ([2, 5] if is_memory else [])
     assert len(answers.pop("c")) == 1
     for name, audios in answers.items():
         assert [audio.last for audio in audios] == [False, False, True]
@@ -466,3 +476,18 @@ def test_wrong_options_are_refused(tmp_path: Path, wrong: dict[str, object]) -> 
 def test_samples_are_rounded_and_clipped() -> None:
     samples = to_int16(torch.tensor([-2.0, -1.0, 0.0, 0.6 / 32767, 1.0, 3.0]))
     assert samples.tolist() == [-32767, -32767, 0, 1, 32767, 32767]
+
+
+def test_more_slots_than_memory_are_refused_before_anything_loads(
+    vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {"code2wav_config": vocoder_model.config.to_dict()}
+    (tmp_path / "config.json").write_text(json.dumps(config))  # and no weights
+    sizes = StreamingVocoder.memory(str(tmp_path), torch.float32, 3)
+    free = sum(sizes.values())
+    monkeypatch.setattr(code2wav, "free_bytes", lambda device: free)
+    with pytest.raises(DoesNotFit, match=r"stage singer does not fit on cpu: .* lower num_slots"):
+        Code2Wav.from_checkpoint(str(tmp_path), "singer", num_slots=4, device="cpu")
+    Code2Wav.from_checkpoint(
+        str(tmp_path), "singer", num_slots=3, device="cpu", load_format="dummy"
+    )

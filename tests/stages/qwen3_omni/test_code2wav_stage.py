@@ -30,12 +30,14 @@ OPEN = Open(Request({}, ["text", "audio"]))
 
 
 class FragileVocoder(StreamingVocoder):
-    """Out of memory, once all is written, in each batch with the guilty code."""
+    """Raises, once all is written, in each batch with the guilty code."""
+
+    error: Exception = torch.OutOfMemoryError("injected")
 
     def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
         pcm = super()._decode(slots, codes)
         if (codes == GUILTY).any():
-            raise torch.OutOfMemoryError("injected")
+            raise self.error
         return pcm
 
 
@@ -101,7 +103,7 @@ async def harness(
     vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Harness]:
     engine = Code2Wav(FragileVocoder(vocoder_model, num_slots=8))
-    monkeypatch.setattr(Code2Wav, "from_checkpoint", lambda _: engine)
+    monkeypatch.setattr(Code2Wav, "from_checkpoint", lambda *_: engine)
     harness = Harness(tmp_path)
     await harness.start()
     yield harness
@@ -115,7 +117,28 @@ def codes(num_frames: int, seed: int = 0) -> npt.NDArray[np.int32]:
     return np.random.default_rng(seed).integers(0, GUILTY, (num_frames, 4), dtype=np.int32)
 
 
-async def test_only_the_guilty_fails_and_its_error_names_the_stage(harness: Harness) -> None:
+OUT_OF_MEMORY = (
+    "Stage code2wav ran out of memory with this request alone: "
+    "ask for less at once, or again when the server has less to do."
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "message"),
+    [
+        (torch.OutOfMemoryError("injected"), 507, "out_of_memory", OUT_OF_MEMORY),
+        (RuntimeError("injected"), 500, None, "Stage code2wav failed; its log says why."),
+    ],
+)
+async def test_only_the_guilty_fails_and_its_error_says_what_happened(
+    error: Exception,
+    status: int,
+    code: str | None,
+    message: str,
+    harness: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FragileVocoder, "error", error)
     names = ["good", "guilty", "fine"]
     await harness.open(*names)
     for number in range(3):
@@ -128,7 +151,7 @@ async def test_only_the_guilty_fails_and_its_error_names_the_stage(harness: Harn
     good, guilty, fine = await asyncio.gather(*tasks, return_exceptions=True)
     assert (good, fine) == (None, None)
     assert isinstance(guilty, RequestError)
-    assert (guilty.status, guilty.message) == (500, "Stage code2wav failed; its log says why.")
+    assert (guilty.status, guilty.code, guilty.message) == (status, code, message)
     assert guilty.told_by("code2wav").stage == "code2wav"
     await until(lambda: all(harness.got[name][-1].last for name in ("good", "fine")))
     assert harness.num_samples("good") == harness.num_samples("fine") == 6 * SAMPLES - 555
@@ -138,7 +161,7 @@ async def test_only_the_guilty_fails_and_its_error_names_the_stage(harness: Harn
 async def test_the_stage_serves_on_after_a_failure(harness: Harness) -> None:
     await harness.open("guilty")
     harness.send("guilty", np.full((1, 4), GUILTY, np.int32), last=True)
-    with pytest.raises(RequestError, match="Stage code2wav failed"):
+    with pytest.raises(RequestError, match="Stage code2wav ran out of memory"):
         await harness.serving["guilty"]
     await harness.stage.alive()
     await harness.open("next")

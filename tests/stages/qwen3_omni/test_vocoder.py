@@ -172,3 +172,14 @@ def test_random_weights_need_only_the_config(
     (pcm,) = continue_streams(vocoder, [vocoder.open()], random_codes(1, 2))
     assert pcm.shape == (1920 * 2 - 555,)
     assert pcm.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_its_memory_is_told_before_it_is_taken(
+    dtype: torch.dtype, vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path, vocoder_model, num_shards=1)
+    told = StreamingVocoder.memory(str(tmp_path), dtype, 5)
+    vocoder = StreamingVocoder.from_checkpoint(str(tmp_path), torch.device("cpu"), dtype, 5)
+    assert told == {"weights": vocoder.weight_bytes, "slots": 5 * vocoder.state_bytes}
+    assert 0 < told["slots"] <= vocoder._rows.nbytes

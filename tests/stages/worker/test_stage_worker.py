@@ -1,6 +1,9 @@
 """What a stage's process does with requests, cancels and failures, whatever its stage is."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stages.messages.start_failure import read_start_failure
 from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     TO_GATEWAY,
@@ -25,6 +29,16 @@ from omnistage.stages.messages.to_gateway import (
 )
 from omnistage.stages.messages.to_stage import Cancel, Command, Request, Stop
 from omnistage.stages.worker.stage_worker import StageWorker, stage_environment
+
+TESTS = Path(__file__).parents[2]
+RUN = """
+import sys
+from pathlib import Path
+from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stages.worker.stage_worker import run_stage
+KINDS["vllm.text"] = Kind(sys.argv[1], frozenset({"text"}))
+run_stage("one", Path(sys.argv[2]))
+"""
 
 
 class Gateway:
@@ -231,6 +245,32 @@ async def test_a_busy_stage_is_alive_until_its_command_is_overdue(gateway: Gatew
 async def test_a_stage_without_commands_says_so(gateway: Gateway) -> None:
     error = refusal(await answer(gateway, "sleep"))
     assert (error.status, error.message) == (400, "Stage one takes no commands.")
+
+
+@pytest.mark.parametrize(
+    ("stage_class", "reason"),
+    [
+        ("StageThatDoesNotFit", "stage one does not fit"),
+        ("MisconfiguredStage", "unknown engine argument"),
+    ],
+)
+def test_a_start_that_fails_leaves_its_reason(
+    stage_class: str, reason: str, run_directory: Path
+) -> None:
+    directory = run_directory / "worker"
+    directory.mkdir(exist_ok=True)
+    graph = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
+    (directory / "graph.json").write_text(StageGraph.model_validate(graph).model_dump_json())
+    gateway = Gateway(directory)
+    program = [sys.executable, "-c", RUN, f"support.worker_stage:{stage_class}", str(directory)]
+    searched = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TESTS)])
+    environment = {**os.environ, "PYTHONPATH": searched}
+    done = subprocess.run(program, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"ValueError: {reason}")
+    assert read_start_failure(directory, "one") == reason
+    gateway.close()
+    for file in directory.iterdir():
+        file.unlink()
 
 
 def test_kernels_of_a_first_start_are_found_by_the_second(

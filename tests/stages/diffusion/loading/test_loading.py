@@ -1,6 +1,8 @@
 """Pipelines from folders: with their weights or random ones, of any class, in their place."""
 
+import json
 import logging
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ import pytest
 import torch
 from diffusers import QwenImagePipeline
 
+from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
-from omnistage.stages.diffusion.loading import device as device_module
+from omnistage.stages.diffusion.loading import loading as loading_module
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
 from omnistage.stages.diffusion.loading.loading import LoadOptions, sizes_of
 from omnistage.stages.diffusion.request.outputs import to_uint8
@@ -49,6 +52,10 @@ def made(pipeline: Any, **arguments: Any) -> torch.Tensor:
     with torch.inference_mode():
         images: torch.Tensor = pipeline(**arguments).images
     return images
+
+
+def not_to_be_called(*_: Any, **__: Any) -> None:
+    raise AssertionError("something was loaded")
 
 
 def modules_of(pipeline: Any) -> dict[str, torch.nn.Module]:
@@ -119,12 +126,45 @@ def test_sizes_are_read_from_the_files(folder: Path) -> None:
 def test_what_does_not_fit_is_refused_before_it_loads(
     load_format: str, qwen: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(device_module, "free_bytes", lambda device: 1 << 10)
-    with pytest.raises(ValueError, match=r"do not fit: 0\.02 GiB wanted .* 0\.00 GiB free on cpu"):
-        LoadOptions(load_format=load_format).load(str(qwen))
+    monkeypatch.setattr(loading_module, "free_bytes", lambda device: 1 << 10)
+    monkeypatch.setattr(QwenImagePipeline, "from_pretrained", not_to_be_called)
+    monkeypatch.setattr(loading_module, "fill", not_to_be_called)
+    with pytest.raises(DoesNotFit) as caught:
+        LoadOptions(load_format=load_format).load(str(qwen), stage="painter")
+    assert re.fullmatch(
+        r"stage painter does not fit on cpu: at least 0\.02 GiB wanted "
+        r"\(.*transformer 0\.\d\d.*\), "
+        r"0\.00 GiB free; set offload: sequential or layerwise, or take a device with more memory",
+        str(caught.value),
+    )
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_what_takes_turns_is_told_and_loads(
+    load_format: str, qwen: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loading_module, "free_bytes", lambda device: 1 << 10)
     with caplog.at_level(logging.INFO):
         LoadOptions(load_format=load_format, offload="sequential").load(str(qwen))
-    assert "0.00 GiB free on cpu, not all at once" in caplog.text
+    said = [line for line in caplog.messages if line.startswith("stage dit: cpu, float32, no seed")]
+    assert [line.endswith("0.00 GiB free, not all at once") for line in said] == [True]
+
+
+def test_what_is_wanted_is_never_more_than_what_is_loaded(folder: Path) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        pipeline = LoadOptions(dtype=str(dtype).removeprefix("torch.")).load(str(folder)).pipeline
+        held = {name: num_bytes(module) for name, module in modules_of(pipeline).items()}
+        sizes = sizes_of(folder, dtype)
+        assert sizes.keys() == held.keys()
+        assert all(sizes[name] <= held[name] for name in sizes)
+
+
+def test_a_component_that_is_not_loaded_is_not_counted(qwen: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(qwen, tmp_path / "copied")
+    index = json.loads((copied / "model_index.json").read_text())
+    index["text_encoder"] = [None, None]
+    (copied / "model_index.json").write_text(json.dumps(index))
+    assert sizes_of(copied, torch.float32).keys() == {"transformer", "vae"}
 
 
 @pytest.mark.parametrize("kind", ["sequential", "layerwise"])

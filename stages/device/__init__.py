@@ -1,0 +1,1 @@
+"""What every stage does first: its device, its dtype, and whether it fits there."""

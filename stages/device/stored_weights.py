@@ -1,0 +1,65 @@
+"""The weights that a folder has, by the headers of its safetensors files; no weight is read."""
+
+import json
+import struct
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+# Tensors of these types take the dtype of the model that is loaded; all others stay as they are.
+CAST = ("F64", "F32", "F16", "BF16")
+SINGLE_FILE = "model.safetensors"
+INDEX_SUFFIX = ".safetensors.index.json"
+
+
+class StoredTensor(NamedTuple):
+    """One tensor of a file."""
+
+    name: str
+    kind: str  # as safetensors calls its dtype
+    num_elements: int
+    num_stored_bytes: int
+
+    def num_bytes(self, dtype: torch.dtype) -> int:
+        """What it takes once loaded into a model of this dtype."""
+        if self.kind in CAST:
+            return self.num_elements * dtype.itemsize
+        return self.num_stored_bytes
+
+
+def stored_tensors(folder: Path) -> Iterator[StoredTensor]:
+    """Every tensor of a folder's weights, each once."""
+    for path in _files(folder):
+        for name, entry in _header(path).items():
+            if name != "__metadata__":
+                start, end = entry["data_offsets"]
+                yield StoredTensor(name, entry["dtype"], prod(entry["shape"]), end - start)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Those of an index, or the single file, or all; without variants (model.fp16.safetensors)."""
+    indexes = [path for path in folder.glob(f"*{INDEX_SUFFIX}") if not _is_variant(path)]
+    if indexes:
+        names = {name for path in indexes for name in _index(path)}
+        return sorted(path for path in map(folder.joinpath, names) if path.is_file())
+    if (folder / SINGLE_FILE).is_file():
+        return [folder / SINGLE_FILE]
+    return sorted(path for path in folder.glob("*.safetensors") if not _is_variant(path))
+
+
+def _is_variant(path: Path) -> bool:
+    return "." in path.name.partition(".safetensors")[0]
+
+
+def _index(path: Path) -> set[str]:
+    return set(json.loads(path.read_text())["weight_map"].values())
+
+
+def _header(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header: dict[str, Any] = json.loads(file.read(length))
+    return header
