@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,7 @@ from openai import OpenAI
 from support.chaos import open_files
 from support.openai_answers import strict_client
 from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
-from support.server import TinyServer, running_server
-
-SETTLE_S = 5.0
+from support.server import RUNNING, SETTLE_S, TinyServer, running_server
 
 
 @pytest.fixture(scope="session")
@@ -53,33 +52,41 @@ async def warm_up(server: TinyServer) -> None:
         await server.ask([{"role": "user", "content": [part, text("What?")]}])
 
 
+@dataclass(frozen=True)
+class Opened:
+    """How many descriptors each process of a server has open, and which process it is."""
+
+    files: dict[str, int]
+    generations: dict[str, int]
+
+    @classmethod
+    def by(cls, server: TinyServer) -> "Opened":
+        """As it is now."""
+        generations = {name: stage["generation"] for name, stage in server.health().items()}
+        return cls(open_files(server), generations)
+
+    def more(self, server: TinyServer) -> dict[str, int]:
+        """Processes with more than then; none if a stage has started again meanwhile."""
+        now = Opened.by(server)
+        if now.generations != self.generations:
+            return {}
+        return {name: n for name, n in now.files.items() if n > self.files.get(name, n)}
+
+
 @pytest.fixture(autouse=True)
-async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """After each test no stage holds anything for a request, and no descriptor more is open."""
-    if "server" not in request.fixturenames:
-        yield
-        return
-    server: TinyServer = request.getfixturevalue("server")
-    before = open_files(server)
-    generations = {name: stage["generation"] for name, stage in server.health().items()}
+async def nothing_is_left() -> AsyncIterator[None]:
+    """After each test no stage of any server holds anything for a request, or has more open."""
+    before = {server: Opened.by(server) for server in RUNNING}
     yield
     deadline = time.monotonic() + SETTLE_S
-    while left := what_is_left(server, before, generations):
+    while left := what_is_left(before):
         assert time.monotonic() < deadline, left
         await asyncio.sleep(0.05)
 
 
-def what_is_left(
-    server: TinyServer, before: dict[str, int], generations: dict[str, int]
-) -> dict[str, object]:
-    """Counts that are not zero, by stage, and processes with more descriptors than before."""
-    health = server.health()
-    left: dict[str, object] = {}
-    for name, stage in health.items():
-        held = {what: count for what, count in stage["held"].items() if count}
-        if held:
-            left[name] = held
-    if generations == {name: stage["generation"] for name, stage in health.items()}:
-        now = open_files(server)
-        left |= {name: count for name, count in now.items() if count > before[name]}
-    return left
+def what_is_left(before: Mapping[TinyServer, Opened]) -> dict[str, object]:
+    """What each server holds, and its processes with more descriptors than before."""
+    alive = [server for server in before if not server.is_killed]
+    held = {f"held at {server.url}": server.held() for server in alive}
+    more = {f"open at {server.url}": before[server].more(server) for server in alive}
+    return {what: found for what, found in {**held, **more}.items() if found}
