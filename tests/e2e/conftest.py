@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from openai import OpenAI
 from support.chaos import open_files
 from support.openai_answers import strict_client
 from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
-from support.server import RUNNING, SETTLE_S, TinyServer, running_server
+from support.server import ADMIN_KEY, RUNNING, SETTLE_S, TinyServer, running_server
+
+from omnistage.stage_configs.pick import GRAPHS
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +30,28 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tiny_checkpoint: Path, server_log: Path, media_folder: Path) -> Iterator[TinyServer]:
-    options = ("--allowed-media-path", str(media_folder))
-    with running_server(str(tiny_checkpoint), server_log, *options) as running:
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the thinker's engine writes its profiles."""
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="session")
+def server(
+    tiny_checkpoint: Path,
+    server_log: Path,
+    media_folder: Path,
+    profiles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[TinyServer]:
+    """The tiny model, with an admin key and a profiler that runs when it is told to."""
+    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
+    profiler = {"profiler": "torch", "torch_profiler_dir": str(profiles)}
+    graph["stages"]["thinker"]["engine"]["profiler_config"] = profiler
+    path = tmp_path_factory.mktemp("graph") / "graph.yaml"
+    path.write_text(yaml.safe_dump(graph))
+    options = ["--model", str(tiny_checkpoint), "--admin-key", ADMIN_KEY]
+    options += ["--allowed-media-path", str(media_folder)]
+    with running_server(str(path), server_log, *options) as running:
         asyncio.run(warm_up(running))
         yield running
 

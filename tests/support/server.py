@@ -18,6 +18,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+ADMIN_KEY = "sk-admin"
 START_S = 600.0
 STOP_S = 60.0
 SETTLE_S = 5.0  # for what requests held to be given back
