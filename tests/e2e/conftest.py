@@ -11,8 +11,8 @@ import yaml
 from openai import OpenAI
 from support.chaos import open_files
 from support.openai_answers import strict_client
-from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
 from support.server import ADMIN_KEY, RUNNING, SETTLE_S, TinyServer, running_server
+from support.warm_up import warm_up
 
 from omnistage.stage_configs.pick import GRAPHS
 
@@ -61,17 +61,6 @@ def client(server: TinyServer) -> Iterator[OpenAI]:
     """OpenAI's own, strict."""
     with strict_client(server.url) as connected:
         yield connected
-
-
-async def warm_up(server: TinyServer) -> None:
-    """Ask with every medium once: what a process opens for its whole life is open then."""
-    parts = [
-        image_part(picture(64, 64, seed=9)),
-        sound_part(sound(4800)),
-        video_part(video_bytes(num_frames=2, size=32)),
-    ]
-    for part in parts:
-        await server.ask([{"role": "user", "content": [part, text("What?")]}])
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from support.prompts import image_part, picture, question, text
 from support.server import TinyServer, running_server
+from support.warm_up import warm_up
 
 pytestmark = pytest.mark.engine
 
@@ -31,6 +32,7 @@ JSON = {"content-type": "application/json"}
 def narrow(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
     log = tmp_path_factory.mktemp("narrow") / "log"
     with running_server(str(tiny_checkpoint), log, "--max-queue", str(QUEUE)) as running:
+        asyncio.run(warm_up(running))
         yield running
 
 
