@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm chaos soak exact gpu image-speed serve check
+.PHONY: venv demo test test-vllm fuzz chaos soak exact gpu image-speed serve check
 
 venv: $(STAMP)
 
@@ -21,10 +21,15 @@ $(STAMP): pyproject.toml scripts/check_torch.py scripts/cpu_shim.py
 	touch $(STAMP)
 
 demo: venv
-	$(BIN)/python scripts/demo.py
+	@$(BIN)/python scripts/demo.py
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
+
+# More bodies drawn from the API's description, and more mutated ones, than in the suite.
+fuzz: venv
+	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
+	  tests/server/endpoints/test_fuzz.py $(ARGS)
 
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)

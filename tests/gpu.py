@@ -33,7 +33,7 @@ import httpx
 import numpy as np
 import yaml
 from rich.console import Console
-from support.chaos import descendants
+from support.chaos import victims
 from support.server import TinyServer, running_server
 
 from omnistage.stage_configs.mps import ALLOW, CONTROL, SHARE
@@ -235,16 +235,10 @@ def nan_steps(server: TinyServer) -> dict[str, int]:
     return {name: stage["nan_steps"] for name, stage in server.health().items()}
 
 
-def command_of(pid: int) -> bytes:
-    """A process's command line, as it was given or as the process calls itself."""
-    return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
 def revive(server: TinyServer) -> float:
     """Kill the talker's engine; seconds until speech is answered again."""
-    worker = next(pid for pid in descendants(server.process.pid) if b"talker" in command_of(pid))
-    engine = next(pid for pid in descendants(worker) if b"EngineCore" in command_of(pid))
-    os.kill(engine, signal.SIGKILL)
+    engine = next(v for v in victims(server) if (v.stage, v.role) == ("talker", "engine"))
+    os.kill(engine.pid, signal.SIGKILL)
     killed = time.monotonic()
     while time.monotonic() < killed + READY_S:
         with contextlib.suppress(httpx.HTTPError):

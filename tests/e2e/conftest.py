@@ -2,17 +2,19 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from openai import OpenAI
 from support.chaos import open_files
 from support.openai_answers import strict_client
-from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
-from support.server import TinyServer, running_server
+from support.server import ADMIN_KEY, RUNNING, SETTLE_S, TinyServer, running_server
+from support.warm_up import warm_up
 
-SETTLE_S = 5.0
+from omnistage.stage_configs.pick import GRAPHS
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +30,28 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tiny_checkpoint: Path, server_log: Path, media_folder: Path) -> Iterator[TinyServer]:
-    options = ("--allowed-media-path", str(media_folder))
-    with running_server(str(tiny_checkpoint), server_log, *options) as running:
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the thinker's engine writes its profiles."""
+    return tmp_path_factory.mktemp("profiles")
+
+
+@pytest.fixture(scope="session")
+def server(
+    tiny_checkpoint: Path,
+    server_log: Path,
+    media_folder: Path,
+    profiles: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[TinyServer]:
+    """The tiny model, with an admin key and a profiler that runs when it is told to."""
+    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
+    profiler = {"profiler": "torch", "torch_profiler_dir": str(profiles)}
+    graph["stages"]["thinker"]["engine"]["profiler_config"] = profiler
+    path = tmp_path_factory.mktemp("graph") / "graph.yaml"
+    path.write_text(yaml.safe_dump(graph))
+    options = ["--model", str(tiny_checkpoint), "--admin-key", ADMIN_KEY]
+    options += ["--allowed-media-path", str(media_folder)]
+    with running_server(str(path), server_log, *options) as running:
         asyncio.run(warm_up(running))
         yield running
 
@@ -42,44 +63,41 @@ def client(server: TinyServer) -> Iterator[OpenAI]:
         yield connected
 
 
-async def warm_up(server: TinyServer) -> None:
-    """Ask with every medium once: what a process opens for its whole life is open then."""
-    parts = [
-        image_part(picture(64, 64, seed=9)),
-        sound_part(sound(4800)),
-        video_part(video_bytes(num_frames=2, size=32)),
-    ]
-    for part in parts:
-        await server.ask([{"role": "user", "content": [part, text("What?")]}])
+@dataclass(frozen=True)
+class Opened:
+    """How many descriptors each process of a server has open, and which process it is."""
+
+    files: dict[str, int]
+    generations: dict[str, int]
+
+    @classmethod
+    def by(cls, server: TinyServer) -> "Opened":
+        """As it is now."""
+        generations = {name: stage["generation"] for name, stage in server.health().items()}
+        return cls(open_files(server), generations)
+
+    def more(self, server: TinyServer) -> dict[str, int]:
+        """Processes with more than then; none if a stage has started again meanwhile."""
+        now = Opened.by(server)
+        if now.generations != self.generations:
+            return {}
+        return {name: n for name, n in now.files.items() if n > self.files.get(name, n)}
 
 
 @pytest.fixture(autouse=True)
-async def nothing_is_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
-    """After each test no stage holds anything for a request, and no descriptor more is open."""
-    if "server" not in request.fixturenames:
-        yield
-        return
-    server: TinyServer = request.getfixturevalue("server")
-    before = open_files(server)
-    generations = {name: stage["generation"] for name, stage in server.health().items()}
+async def nothing_is_left() -> AsyncIterator[None]:
+    """After each test no stage of any server holds anything for a request, or has more open."""
+    before = {server: Opened.by(server) for server in RUNNING}
     yield
     deadline = time.monotonic() + SETTLE_S
-    while left := what_is_left(server, before, generations):
+    while left := what_is_left(before):
         assert time.monotonic() < deadline, left
         await asyncio.sleep(0.05)
 
 
-def what_is_left(
-    server: TinyServer, before: dict[str, int], generations: dict[str, int]
-) -> dict[str, object]:
-    """Counts that are not zero, by stage, and processes with more descriptors than before."""
-    health = server.health()
-    left: dict[str, object] = {}
-    for name, stage in health.items():
-        held = {what: count for what, count in stage["held"].items() if count}
-        if held:
-            left[name] = held
-    if generations == {name: stage["generation"] for name, stage in health.items()}:
-        now = open_files(server)
-        left |= {name: count for name, count in now.items() if count > before[name]}
-    return left
+def what_is_left(before: Mapping[TinyServer, Opened]) -> dict[str, object]:
+    """What each server holds, and its processes with more descriptors than before."""
+    alive = [server for server in before if not server.is_killed]
+    held = {f"held at {server.url}": server.held() for server in alive}
+    more = {f"open at {server.url}": before[server].more(server) for server in alive}
+    return {what: found for what, found in {**held, **more}.items() if found}

@@ -13,7 +13,7 @@ from support.server import TinyServer
 
 pytestmark = pytest.mark.engine
 
-NUM_HEAVY = 16
+NUM_HEAVY = 8
 
 
 @pytest.fixture

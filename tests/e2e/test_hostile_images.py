@@ -16,7 +16,7 @@ from support.waiting import until
 
 pytestmark = pytest.mark.engine
 
-FIRST_S, NEXT_S = 20, 3
+FIRST_S, NEXT_S = 13, 3
 # Ten pictures: half a minute and more for their decoder, a second or two for each module of it.
 LONG = {"prompt": "cats", "n": 10, "size": "384x384", "num_inference_steps": 2}
 GIVEN_UP_AFTER_S = 3

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from support.prompts import image_part, picture, question, text
 from support.server import TinyServer, running_server
+from support.warm_up import warm_up
 
 pytestmark = pytest.mark.engine
 
@@ -22,14 +23,16 @@ logger = logging.getLogger(__name__)
 
 QUEUE = 32
 CLIENTS = 200
-SLOW = 12
+SLOW = 6
 MIB = 1 << 20
+JSON = {"content-type": "application/json"}
 
 
 @pytest.fixture(scope="module")
 def narrow(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
     log = tmp_path_factory.mktemp("narrow") / "log"
     with running_server(str(tiny_checkpoint), log, "--max-queue", str(QUEUE)) as running:
+        asyncio.run(warm_up(running))
         yield running
 
 
@@ -98,6 +101,13 @@ def slow_client(server: TinyServer, body: bytes) -> socket.socket:
     return connection
 
 
+async def all_begun(server: TinyServer) -> None:
+    """Until the talker has all the long requests."""
+    async with asyncio.timeout(30):
+        while server.health()["talker"]["running"] < SLOW:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
 async def times(server: TinyServer) -> list[float]:
     """How long a few answers take, one after the other."""
     taken = []
@@ -108,8 +118,21 @@ async def times(server: TinyServer) -> list[float]:
     return taken
 
 
-async def test_clients_that_do_not_read_hold_nobody_up(narrow: TinyServer) -> None:
-    """They want more speech than a socket's buffers hold."""
+async def read(server: TinyServer, body: bytes) -> None:
+    """A client that asks the same and reads all as it comes."""
+    async with (
+        httpx.AsyncClient(base_url=server.url, timeout=120) as client,
+        client.stream("POST", "/v1/chat/completions", content=body, headers=JSON) as response,
+    ):
+        assert response.status_code == 200
+        async for _ in response.aiter_raw():
+            pass
+
+
+async def test_clients_that_do_not_read_hold_nobody_up_longer_than_those_that_do(
+    narrow: TinyServer,
+) -> None:
+    """They want more speech than a socket's buffers hold, and are more than an engine has seats."""
     await times(narrow)
     before, memory_before = await times(narrow), memory(narrow)
     long = narrow.body(
@@ -117,8 +140,16 @@ async def test_clients_that_do_not_read_hold_nobody_up(narrow: TinyServer) -> No
         stream=True,
         stage_params={"talker": {"max_tokens": 400, "min_tokens": 400, "temperature": 0}},
     )
-    slow = [slow_client(narrow, msgspec.json.encode(long)) for _ in range(SLOW)]
+    body = msgspec.json.encode(long)
+    async with asyncio.TaskGroup() as group:
+        reading = [group.create_task(read(narrow, body)) for _ in range(SLOW)]
+        await all_begun(narrow)
+        assert not any(task.done() for task in reading)
+        beside_readers = await times(narrow)
+    await settled(narrow)
+    slow = [slow_client(narrow, body) for _ in range(SLOW)]
     try:
+        await all_begun(narrow)
         during = await times(narrow)
         await settled(narrow)
         after = await times(narrow)
@@ -126,8 +157,10 @@ async def test_clients_that_do_not_read_hold_nobody_up(narrow: TinyServer) -> No
     finally:
         for connection in slow:
             connection.close()
-    figures = [1e3 * statistics.median(taken) for taken in (before, during, after)]
-    logger.info("median of an answer before, while they are made, unread: %s ms", figures)
+    rounds = (before, beside_readers, during, after)
+    figures = [1e3 * statistics.median(taken) for taken in rounds]
+    logger.info("median of an answer alone, beside readers, others, after: %s ms", figures)
     logger.info("gateway: %d MiB more", grown)
+    assert sum(during) < 2 * sum(beside_readers)
     assert statistics.median(after) < 1.5 * statistics.median(before)
     assert grown < 512

@@ -1,12 +1,21 @@
-"""Each process below the server is killed once, and one engine and one stage hang."""
+"""Processes below the server are killed, with requests and without; an engine and a stage hang."""
 
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos import HELLO, chaos_graph, kill_under_load, ready_again, strike, traces, victims
-from support.server import Reply, TinyServer, launch, running_server
+from support.chaos import (
+    HELLO,
+    chaos_graph,
+    kill_idle,
+    kill_under_load,
+    ready_again,
+    strike,
+    traces,
+    victims,
+)
+from support.server import Reply, TinyServer, running_server
 
 pytestmark = pytest.mark.engine
 
@@ -47,13 +56,21 @@ async def test_only_the_stage_that_was_hit_starts_again(
     await strike(server, victim, blow, expected, within_s=BUSY_S)
 
 
-async def test_a_killed_server_leaves_nothing_that_the_next_one_does_not_remove(
-    tiny_checkpoint: Path, tmp_path: Path
+async def test_a_stage_that_is_killed_while_nothing_runs_starts_again(
+    server: TinyServer, expected: Reply
 ) -> None:
-    killed = launch(str(tiny_checkpoint), tmp_path / "killed")
-    await kill_under_load(killed, after_s=25)
-    assert traces(killed.process.pid)
-    with running_server(str(tiny_checkpoint), tmp_path / "log") as server:
-        assert not traces(killed.process.pid)
-        assert traces(server.process.pid)
-    assert not traces(server.process.pid)
+    victim = next(v for v in victims(server) if (v.stage, v.role) == ("talker", "engine"))
+    await kill_idle(server, victim, expected, within_s=BUSY_S)
+
+
+async def test_a_server_killed_under_load_leaves_nothing_that_the_next_one_does_not_remove(
+    server: TinyServer, expected: Reply, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The last test of this file: it ends the file's server."""
+    pid = server.process.pid
+    await kill_under_load(server, after_s=3)
+    assert traces(pid)
+    with running_server(str(tiny_checkpoint), tmp_path / "log") as following:
+        assert not traces(pid)
+        assert traces(following.process.pid)
+    assert not traces(following.process.pid)

@@ -1,13 +1,16 @@
 """Killing and stopping the processes below a tiny server, and what its clients see of it."""
 
 import asyncio
+import base64
 import contextlib
 import os
 import signal
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -16,19 +19,21 @@ from support.server import Reply, TinyServer, assert_same_sound, decoded
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.worker.lifetime import STAGE_MARK
 
+WORKER, JUDGE = "omnistage.stages.worker.worker", "omnistage.stages.vllm.grammar_judge"
 HANG_S = 6.0
 PROMPT_S = 1.0  # for a client to hear of it
 AUDIO_STAGES = {"thinker", "talker", "code2wav"}
 TEXT_STAGES = {"thinker"}
 NUM_STREAMS = 4  # of each sort
 HELLO = QUESTIONS[0].messages
+LENGTH = 900  # tokens, and frames
 LONG = {
-    "max_completion_tokens": 900,
+    "max_completion_tokens": LENGTH,
     "ignore_eos": True,
-    "stage_params": {"talker": {"temperature": 0, "max_tokens": 900, "ignore_eos": True}},
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True}},
 }
+NUM_SAMPLES = LENGTH * 1920 - 555  # code2wav's last frame is shorter
 
 
 def chaos_graph(folder: Path, hang_s: float = HANG_S) -> Path:
@@ -51,7 +56,7 @@ class Victim:
 
     pid: int
     stage: str
-    role: str  # worker, engine or resource tracker
+    role: str  # worker, engine, resource tracker or judge of grammars
 
     def __str__(self) -> str:
         return f"{self.stage} {self.role}"
@@ -61,40 +66,56 @@ def descendants(pid: int) -> list[int]:
     """All processes below one, parents first."""
     found = []
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, children.read_text().split()):
-            found += [child, *descendants(child)]
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            for child in map(int, children.read_text().split()):
+                found += [child, *descendants(child)]
     return found
 
 
 def victims(server: TinyServer) -> list[Victim]:
-    """Every process below a server."""
+    """Every process below a server: a worker by its command line, others by their worker.
+
+    An engine names itself anew, and with that hides its command line and its environment.
+    """
     found = []
     for pid in filter(is_there, descendants(server.process.pid)):
-        process = Path(f"/proc/{pid}")
-        command = (process / "cmdline").read_bytes().replace(b"\0", b" ")
-        environment = (process / "environ").read_bytes().split(b"\0")
-        marks = [item for item in environment if item.startswith(f"{STAGE_MARK}=".encode())]
-        if b"omnistage.stages.worker.worker" in command:
-            words = command.split()
-            found.append(Victim(pid, words[words.index(b"--stage") + 1].decode(), "worker"))
-        else:
-            role = "tracker" if b"resource_tracker" in command else "engine"
-            found.append(Victim(pid, marks[0].partition(b"=")[2].decode(), role))
+        words = command_of(pid)
+        if WORKER in words:
+            stage = words[words.index("--stage") + 1]
+            below = filter(is_there, descendants(pid))
+            found.append(Victim(pid, stage, "worker"))
+            found += [Victim(one, stage, role_below_a_worker(one)) for one in below]
     return sorted(found, key=lambda victim: (victim.stage, victim.role))
+
+
+def role_below_a_worker(pid: int) -> str:
+    """Of a process that a worker, or an engine of it, has started."""
+    words = command_of(pid)
+    if any("resource_tracker" in word for word in words):
+        return "tracker"
+    return "judge" if JUDGE in words else "engine"
+
+
+def command_of(pid: int) -> list[str]:
+    """A process's command line; of one that has just ended, nothing."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def is_there(pid: int) -> bool:
     """Whether a process runs; one that nobody has waited for does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def open_files(server: TinyServer) -> dict[str, int]:
     """Open descriptors of every process of the server."""
     pids = {"server": server.process.pid}
-    pids |= {str(v): v.pid for v in victims(server) if v.role != "tracker"}
+    pids |= {str(v): v.pid for v in victims(server) if v.role in ("worker", "engine")}
     return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}
 
 
@@ -110,7 +131,16 @@ class Stream:
         self.error: dict[str, object] | None = None
         self.has_finished = False
         self.ended_at = 0.0
+        self.finish_reason = ""
+        self.num_samples = 0
         self._has_audio = has_audio
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it got all that it asked for, and no error."""
+        num_samples = NUM_SAMPLES if self._has_audio else 0
+        has_all = self.finish_reason == "length" and self.num_samples == num_samples
+        return self.has_finished and self.error is None and has_all
 
     async def run(self, server: TinyServer) -> None:
         """Read to the end."""
@@ -138,8 +168,16 @@ class Stream:
             event = decoded(line)
             if "error" in event:
                 self.error = event["error"]
-            elif any(self._is_substance(choice["delta"]) for choice in event["choices"]):
-                self.has_begun.set()
+                return
+            for choice in event["choices"]:
+                self._take_choice(choice)
+
+    def _take_choice(self, choice: dict[str, Any]) -> None:
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        sound = (choice["delta"].get("audio") or {}).get("data") or ""
+        self.num_samples += len(base64.b64decode(sound)) // 2
+        if self._is_substance(choice["delta"]):
+            self.has_begun.set()
 
     def _is_substance(self, delta: dict[str, object]) -> bool:
         audio = delta.get("audio") or {}
@@ -179,6 +217,25 @@ def allowed_s(blow: signal.Signals, within_s: float = PROMPT_S) -> float:
     return within_s if blow is signal.SIGKILL else HANG_S + within_s
 
 
+def check_streams(streams: Sequence[Stream], victim: Victim, blow: signal.Signals) -> None:
+    """Those that needed the process got an error that names its stage, all others are whole.
+
+    A stopped process may have sent all that a stream still needed of it, but not all of every one.
+    The talker's worker opens a request and then has no part in it: its engine goes on alone.
+    """
+    hit = [one for one in streams if victim.role != "tracker" and victim.stage in one.needs]
+    failed = [one for one in hit if one.error is not None]
+    for stream in failed:
+        assert stream.has_finished
+        assert victim.stage in str((stream.error or {})["message"])
+    for stream in streams:
+        assert stream in failed or stream.is_whole, (str(victim), vars(stream))
+    if blow is signal.SIGKILL:
+        assert failed == hit, victim
+    elif hit and (victim.stage, victim.role) != ("talker", "worker"):
+        assert failed, f"all streams of the stopped {victim} went on to their end"
+
+
 async def strike(
     server: TinyServer,
     victim: Victim,
@@ -195,31 +252,47 @@ async def strike(
     os.kill(victim.pid, blow)
     struck_at = time.monotonic()
     await asyncio.gather(*running)
-    error_s = 0.0
-    for stream in streams:
-        assert stream.has_finished
-        if blow is signal.SIGSTOP and stream.error is None:
-            continue  # others had all they needed of the process: its engine went on
-        if victim.role != "tracker" and victim.stage in stream.needs:
-            assert stream.error is not None, victim
-            assert victim.stage in str(stream.error["message"])
-            error_s = max(error_s, stream.ended_at - struck_at)
-        else:
-            assert stream.error is None, (victim, stream.error)
+    check_streams(streams, victim, blow)
+    error_s = max((s.ended_at - struck_at for s in streams if s.error is not None), default=0.0)
     assert error_s < allowed_s(blow, within_s), (victim, error_s)
     if victim.role != "tracker":
         await ready_again(server)
-    answer = await server.ask(HELLO)
+    await check_answer(server, expected)
     service_s = time.monotonic() - struck_at
-    assert answer.text == expected.text
-    assert answer.codes.tolist() == expected.codes.tolist()
-    assert_same_sound(answer.pcm, expected.pcm)
-    for name, stage in server.health().items():
-        is_struck = name == victim.stage and victim.role != "tracker"
-        assert stage["generation"] == before[name]["generation"] + is_struck, (victim, name)
+    check_generations(server, before, {victim.stage} if victim.role != "tracker" else set())
     if blow is signal.SIGSTOP and is_there(victim.pid):
         os.kill(victim.pid, signal.SIGCONT)
     return Outcome(victim, blow, error_s, service_s)
+
+
+async def kill_idle(
+    server: TinyServer, victim: Victim, expected: Reply, within_s: float = PROMPT_S
+) -> None:
+    """kill -9 of a process while no request runs: its death is seen without one."""
+    before = server.health()
+    assert not any(stage["running"] for stage in before.values())
+    os.kill(victim.pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    while server.health()[victim.stage]["restarts"] == before[victim.stage]["restarts"]:
+        assert time.monotonic() - killed_at < within_s, victim
+        await asyncio.sleep(0.02)
+    await ready_again(server)
+    await check_answer(server, expected)
+    check_generations(server, before, {victim.stage})
+
+
+async def check_answer(server: TinyServer, expected: Reply) -> None:
+    """The server answers as it did before."""
+    answer = await server.ask(HELLO)
+    assert answer.text == expected.text
+    assert answer.codes.tolist() == expected.codes.tolist()
+    assert_same_sound(answer.pcm, expected.pcm)
+
+
+def check_generations(server: TinyServer, before: dict[str, Any], struck: set[str]) -> None:
+    """Stages that were struck have started again once, and no other has."""
+    for name, stage in server.health().items():
+        assert stage["generation"] == before[name]["generation"] + (name in struck), name
 
 
 async def load(server: TinyServer) -> None:
@@ -243,6 +316,7 @@ async def kill_under_load(server: TinyServer, after_s: float) -> float:
     await asyncio.sleep(after_s)
     below = descendants(server.process.pid)
     assert server.process.poll() is None
+    server.is_killed = True
     server.process.kill()
     killed_at = time.monotonic()
     server.process.wait()

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from typing import Any
 
 import httpx
@@ -13,6 +14,8 @@ from support.prompts import sound, sound_part
 
 from omnistage.server.chat.fields import DONE, IGNORED, REFUSED
 from omnistage.server.chat.messages import ROLES
+
+LONG = "OMNISTAGE_LONG_FUZZ"
 
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 TURNS = [
@@ -127,6 +130,11 @@ def damaged(draw: st.DrawFn, data: bytes, one_in: int, max_cut: int = 4) -> byte
         return data
     at = draw(st.integers(0, len(data)))
     return data[:at] + draw(st.binary(max_size=4)) + data[at + draw(st.integers(0, max_cut)) :]
+
+
+def num_cases(usual: int, long: int) -> int:
+    """How many to draw in a usual run of the suite, and in `make fuzz`."""
+    return long if os.environ.get(LONG) else usual
 
 
 def fuzzed(count: int = 150) -> settings:

@@ -18,8 +18,11 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 
+ADMIN_KEY = "sk-admin"
 START_S = 600.0
 STOP_S = 60.0
+SETTLE_S = 5.0  # for what requests held to be given back
+RUNNING: list["TinyServer"] = []  # every server of this process that is ready
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class TinyServer:
         self.url = url
         self.process = process
         self.model = model
+        self.is_killed = False  # by a test that means to
 
     def body(self, messages: list[Any], **more: Any) -> dict[str, Any]:
         """A greedy request for text and speech."""
@@ -58,6 +62,12 @@ class TinyServer:
         """What /health says of the stages."""
         stages: dict[str, Any] = httpx.get(f"{self.url}/health").json()["stages"]
         return stages
+
+    def held(self) -> dict[str, dict[str, int]]:
+        """What stages hold for requests: counts that are not zero, by stage."""
+        health = self.health().items()
+        held = {name: {w: n for w, n in stage["held"].items() if n} for name, stage in health}
+        return {name: counts for name, counts in held.items() if counts}
 
     async def ask(self, messages: list[Any], **more: Any) -> Reply:
         """One whole answer."""
@@ -137,7 +147,10 @@ def launch(target: str, log: Path, *options: str) -> TinyServer:
 
 @contextlib.contextmanager
 def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer]:
-    """Serve a folder or a graph file until the context ends; it must end by itself."""
+    """Serve a folder or a graph file until the context ends; it must end by itself.
+
+    Unless it was killed, it must hold nothing for any request by then.
+    """
     server = launch(target, log, *options)
     process = server.process
     try:
@@ -146,15 +159,27 @@ def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer
             assert process.poll() is None, log.read_text()[-6000:]
             assert time.monotonic() < deadline, log.read_text()[-6000:]
             time.sleep(0.2)
+        RUNNING.append(server)
         yield server
+        check_that_nothing_is_held(server)
     finally:
+        if server in RUNNING:
+            RUNNING.remove(server)
         process.send_signal(signal.SIGTERM)
         try:
             code = process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    assert code == 0, log.read_text()[-6000:]
+    assert code == 0 or server.is_killed, log.read_text()[-6000:]
+
+
+def check_that_nothing_is_held(server: TinyServer) -> None:
+    """All that stages held for requests is given back within SETTLE_S."""
+    deadline = time.monotonic() + SETTLE_S
+    while not server.is_killed and (held := server.held()):
+        assert time.monotonic() < deadline, held
+        time.sleep(0.05)
 
 
 def is_ready(url: str) -> bool:

@@ -2,16 +2,18 @@
 
 import httpx
 from hypothesis import given
-from support.fuzz import BODIES, PROMPTS, assert_answered, bodies, fuzzed
+from support.fuzz import BODIES, PROMPTS, assert_answered, bodies, fuzzed, num_cases
+
+COUNT = num_cases(400, 1000)
 
 
-@fuzzed(1000)
+@fuzzed(COUNT)
 @given(data=bodies(BODIES))
 def test_no_body_makes_the_gateway_fail(data: bytes, client: httpx.Client) -> None:
     assert_answered(post(client, "/v1/chat/completions", data), data)
 
 
-@fuzzed(1000)
+@fuzzed(COUNT)
 @given(data=bodies(PROMPTS))
 def test_no_prompt_makes_the_gateway_fail(data: bytes, client: httpx.Client) -> None:
     assert_answered(post(client, "/v1/completions", data), data)

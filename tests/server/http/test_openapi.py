@@ -17,6 +17,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
+from support.fuzz import num_cases
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.keys import Keys
@@ -28,9 +29,9 @@ CHECKS = [
     content_type_conformance,
     response_schema_conformance,
 ]
-COUNT = 2000
-COUNT_CHAT = 400  # its bodies take long to draw, and test_fuzz.py sends others
-COUNT_IMAGES = 200  # of each route of a model that makes pictures
+COUNT = num_cases(600, 2000)
+COUNT_CHAT = num_cases(80, 400)  # its bodies take long to draw, and test_fuzz.py sends others
+COUNT_IMAGES = num_cases(60, 200)  # of each route of a model that makes pictures
 
 Json = dict[str, Any]
 

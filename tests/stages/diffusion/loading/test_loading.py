@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import torch
 from diffusers import QwenImagePipeline
+from support.other_device import OTHER_CPU, places
 
 from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
+from omnistage.stages.diffusion.loading import device as device_module
 from omnistage.stages.diffusion.loading import loading as loading_module
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
 from omnistage.stages.diffusion.loading.loading import LoadOptions, sizes_of
@@ -168,18 +170,27 @@ def test_a_component_that_is_not_loaded_is_not_counted(qwen: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["sequential", "layerwise"])
-def test_requests_of_different_phases_use_modules_in_their_turn(kind: str, qwen: Path) -> None:
+def test_requests_of_different_phases_compute_with_copies_that_come_and_go(
+    kind: str, qwen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bare = LoadOptions().load(str(qwen)).pipeline
+    monkeypatch.setattr(loading_module, "device_of", lambda name: OTHER_CPU)
     loaded = LoadOptions(offload=kind).load(str(qwen))
     turns = loaded.turns
     assert turns is not None
-    uses: list[str] = []
-    for name, module in loaded.parts.moved.items():
-        leaves = [one for one in module.modules() if not list(one.children())]
-        for leaf in leaves:
-            leaf.register_forward_pre_hook(
-                lambda *_, name=name: uses.append(f"{name} in the turn of {turns.name}")
-            )
+    moved = dict(loaded.parts.moved)
+    if kind == "layerwise":  # the rest of the denoiser stays on the device
+        moved["transformer"] = loaded.pipeline.transformer.transformer_blocks
+    homes = {name: places(module.parameters()) for name, module in moved.items()}
+    uses: list[tuple[str, str | None, bool]] = []
+
+    def note(leaf: torch.nn.Module, name: str) -> None:
+        used = places(leaf.parameters(recurse=False))
+        uses.append((name, turns.name, bool(set(used) & set(homes[name]))))
+
+    for name, module in moved.items():
+        for leaf in [one for one in module.modules() if not list(one.children())]:
+            leaf.register_forward_pre_hook(lambda leaf, _, name=name: note(leaf, name))
     once = ask(0, 2)
     engine = StepBatcher(
         loaded.pipeline, once, {**once, "num_images_per_prompt": 2}, 16, False, loaded.parts.dit
@@ -191,9 +202,10 @@ def test_requests_of_different_phases_use_modules_in_their_turn(kind: str, qwen:
         assert (image - made(bare, **ask(seed, 2 + seed))).abs().max() < 1e-5
     engine.close()
     assert max(engine.batch_sizes) > 1
-    assert set(uses) == {
-        f"{name} in the turn of {name}" for name in ("text_encoder", "transformer", "vae")
-    }
+    assert set(uses) == {(name, name, False) for name in ("text_encoder", "transformer", "vae")}
+    turns.end()
+    for name in moved if kind == "sequential" else ("text_encoder", "vae"):
+        assert places(moved[name].parameters()) == homes[name]
 
 
 @pytest.mark.engine

@@ -1,4 +1,4 @@
-"""Which module is where at each step, with the meta device as the accelerator."""
+"""Which module is where at each step: the accelerator is the meta device, or the CPU once more."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +16,7 @@ from support.layouts import (
     MammothModa2,
     OmniGen2,
 )
+from support.other_device import OTHER_CPU, places
 from torch import nn
 
 from omnistage.stages.diffusion.loading.components import Parts, Roles
@@ -146,22 +147,43 @@ def test_a_denoiser_without_blocks_cannot_be_streamed() -> None:
         offload(pipeline, Parts.find(pipeline), "layerwise", META)
 
 
-def test_the_host_keeps_what_it_had() -> None:
+@pytest.mark.parametrize("device", [META, OTHER_CPU], ids=str)
+def test_the_host_keeps_what_it_had(device: torch.device) -> None:
+    module = Dit()
+    tensors = list(module.state_dict(keep_vars=True).values())
+    before, homes = [tensor.detach().clone() for tensor in tensors], places(tensors)
+    movable = Movable([module])
+    movable.bring(device)
+    copies = list(module.state_dict(keep_vars=True).values())
+    assert not set(places(copies)) & set(homes)
+    assert movable.is_here
+    movable.leave()
+    assert not movable.is_here
+    for now, tensor, value in zip(
+        module.state_dict(keep_vars=True).values(), tensors, before, strict=True
+    ):
+        assert now is tensor
+        assert torch.equal(now, value)
+    assert places(tensors) == homes
+
+
+def test_copies_lie_elsewhere_and_have_the_values_of_the_host() -> None:
     module = Dit()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    movable = Movable([module])
-    movable.bring(META)
-    assert all(value.is_meta for value in module.state_dict().values())
-    movable.leave()
+    homes = places(module.parameters())
+    Movable([module]).bring(OTHER_CPU)
+    assert not set(places(module.parameters())) & set(homes)
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name])
 
 
-def test_pinning_changes_no_value() -> None:
+def test_pinning_moves_all_into_one_piece_and_changes_no_value() -> None:
     module = Dit()
     before = {name: value.clone() for name, value in module.state_dict().items()}
+    homes = places(module.parameters())
     Movable([module]).pin()
     assert len(pieces(module)) == 1
+    assert not set(places(module.parameters())) & set(homes)
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name])
 

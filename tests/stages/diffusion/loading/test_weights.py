@@ -8,11 +8,13 @@ import pytest
 import torch
 from support.controlled import Controlled
 from support.loras import write_lora
+from support.other_device import OTHER_CPU, places
 from support.tiny_pipelines import error, quiet, result
 
 from omnistage.stages.diffusion.checkpoint import make_tiny
+from omnistage.stages.diffusion.loading import weights as weights_module
 from omnistage.stages.diffusion.loading.movable import pin
-from omnistage.stages.diffusion.loading.weights import Weights, modules_of, tensors_of
+from omnistage.stages.diffusion.loading.weights import Weights, modules_of, tensors_of, weights_of
 from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
@@ -31,11 +33,15 @@ def other_pipeline(folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("level", [1, 2])
-def test_what_slept_makes_the_same_pictures(level: int, controlled: Make) -> None:
+def test_what_slept_elsewhere_makes_the_same_pictures(
+    level: int, controlled: Make, far_host: None
+) -> None:
     one = controlled("qwen-image")
     before = num_weights(one, "transformer")
+    homes = places(one.pipeline.transformer.parameters())
     assert one.obey("sleep", level=level, tags=None) == {"asleep": PARTS}
     assert num_weights(one, "transformer") == (0 if level == 2 else before)
+    assert not set(places(one.pipeline.transformer.parameters())) & set(homes)
     assert one.obey("wake", tags=None) == {"asleep": []}
     assert num_weights(one, "transformer") == before
     assert error(result(one.ask({}, 1)), one.expected(1)) < 1e-6
@@ -107,19 +113,42 @@ def test_adapters_sleep_too(controlled: Make, tmp_path: Path) -> None:
     assert error(result(one.ask({}, 1)), one.expected(1)) < 1e-6
 
 
-def test_everything_leaves_its_device_and_returns_to_it() -> None:
-    """On the meta device, the only other one that every machine has."""
+def test_a_part_that_sleeps_leaves_the_others_on_their_devices() -> None:
+    """On the meta device, the only other one that every machine has; torch moves nothing off it."""
     pipeline = make_tiny("qwen-image")
     with torch.device("meta"):
-        away = make_tiny("qwen-image")
-    pipeline.vae = away.vae
+        pipeline.vae = make_tiny("qwen-image").vae
     weights = Weights(pipeline, lambda folder: make_tiny("qwen-image"))
-    homes = {name: devices(part) for name, part in modules_of(pipeline).items()}
-    assert homes["vae"] == {"meta"}
+    parts = modules_of(pipeline)
+    homes = {"text_encoder": {"cpu"}, "transformer": {"cpu"}, "vae": {"meta"}}
+    assert {name: devices(part) for name, part in parts.items()} == homes
+    before = [weight.clone() for weight in pipeline.transformer.parameters()]
     weights.sleep(2, ["transformer"])
-    assert devices(pipeline.transformer) == {"cpu"}
+    assert not any(weight.numel() for _, weight in weights_of(pipeline.transformer))
+    assert devices(pipeline.vae) == {"meta"}
+    assert all(weight.numel() for _, weight in weights_of(pipeline.vae))
     weights.wake(None)
-    assert {name: devices(part) for name, part in modules_of(pipeline).items()} == homes
+    assert {name: devices(part) for name, part in parts.items()} == homes
+    assert all(map(torch.equal, pipeline.transformer.parameters(), before))
+
+
+@pytest.fixture
+def far_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device that the weights are on is not the host, though it is a CPU too."""
+    monkeypatch.setattr(weights_module, "HOST", OTHER_CPU)
+
+
+def test_kept_weights_lie_in_the_hosts_memory_with_their_values(far_host: None) -> None:
+    pipeline = make_tiny("qwen-image")
+    weights = Weights(pipeline, lambda folder: pytest.fail("nothing is read again"))
+    tensors = [tensor for part in modules_of(pipeline).values() for tensor in tensors_of(part)]
+    before, homes = [tensor.clone() for tensor in tensors], places(tensors)
+    weights.sleep(1, None)
+    assert not set(places(tensors)) & set(homes)
+    pieces = {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    assert len(pieces) == len(PARTS)  # each part in one piece of page-locked memory
+    weights.wake(None)
+    assert all(map(torch.equal, tensors, before))
 
 
 def devices(part: torch.nn.Module) -> set[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.other_device import OTHER_CPU
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
 from omnistage.stages.diffusion.loading.components import Parts
@@ -123,7 +124,7 @@ def test_an_offloaded_call_stops_at_the_next_module(part: str, kind: str) -> Non
 
 
 def offloaded(kind: str, pipeline: Any) -> None:
-    offload(pipeline, Parts.find(pipeline), kind, torch.device("cpu"))
+    offload(pipeline, Parts.find(pipeline), kind, OTHER_CPU)
 
 
 def test_compiled_modules_have_no_checkpoints() -> None:

@@ -1,0 +1,187 @@
+"""A text model as a stage, in a real engine: its answers, and what a CPU's engine does asleep."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from support.tiny_text import likeliest, write_tiny_text
+from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.kinds import KINDS
+from omnistage.stage_configs.pick import pick_graph
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
+
+pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
+
+ADDRESS = "text.gateway"
+NUM_TOKENS = 16
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 512,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "kv_cache_memory_bytes": 16 << 20,
+}
+
+
+def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
+    """The body of a greedy request."""
+    messages = [{"role": "user", "content": text}]
+    return {
+        "messages": messages,
+        "max_completion_tokens": NUM_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+
+
+class Harness:
+    """A stage, the far end of its channel, and transformers over the same folder."""
+
+    def __init__(self, stage: Any, ready: Mapping[str, Any], outputs: Receiver, model: str) -> None:
+        self.stage = stage
+        self.ready = ready
+        self._outputs = outputs
+        self._came: defaultdict[str, list[Chunk]] = defaultdict(list)
+        self._tokenizer = AutoTokenizer.from_pretrained(model)
+        self._model = Qwen3ForCausalLM.from_pretrained(model).eval()
+
+    async def chunks(self, name: str, body: Mapping[str, Any]) -> list[Any]:
+        """Serve one request; OpenAI's chunks."""
+        serving = asyncio.create_task(self.stage.serve(name, {"body": body, "outputs": ["text"]}))
+        try:
+            async with asyncio.timeout(60):
+                while not (serving.done() and self._has_all(name)):
+                    self._look()
+                    if serving.done():
+                        serving.result()
+                    await asyncio.sleep(0.005)
+        finally:
+            serving.cancel()
+        return [chunk.meta["chunk"] for chunk in self._came.pop(name)]
+
+    async def answer(self, name: str, body: Mapping[str, Any]) -> list[int]:
+        """The token ids of one answer."""
+        chunks = await self.chunks(name, body)
+        return [one for chunk in chunks for choice in chunk["choices"] for one in ids_of(choice)]
+
+    def expected(self, body: Mapping[str, Any]) -> list[int]:
+        """What transformers answers."""
+        ids = self._tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
+        prompt = ids["input_ids"] if isinstance(ids, Mapping) else ids
+        return likeliest(self._model, prompt, NUM_TOKENS)
+
+    def _has_all(self, name: str) -> bool:
+        return bool(self._came[name]) and self._came[name][-1].last
+
+    def _look(self) -> None:
+        while (chunk := self._outputs.receive()) is not None:
+            self._outputs.grant(chunk.request_id)
+            self._came[chunk.request_id].append(chunk)
+
+
+def ids_of(choice: Mapping[str, Any]) -> list[int]:
+    return choice.get("token_ids") or []
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("text") / "tiny"
+    write_tiny_text(path)
+    return path
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def text(folder: Path, run_directory: Path, cpu_engine: None) -> AsyncIterator[Harness]:
+    """The one stage of the graph that is picked for the folder, made by its kind."""
+    spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["text"]
+    assert spec.kind == "vllm.text"
+    module, _, class_name = KINDS[spec.kind].path.partition(":")
+    connector = make_connector("shm", run_directory, {})
+    connector.create(ADDRESS)
+    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS)
+    ports = StagePorts(spec.name, str(folder), {**spec.engine, **ENGINE}, spec.options, outputs)
+    asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
+    stage = getattr(import_module(module), class_name)(ports)
+    ready = await stage.start()
+    yield Harness(stage, ready, far, str(folder))
+    await stage.close()
+    asyncio.get_running_loop().remove_reader(outputs.fileno())
+    outputs.close()
+    far.close()
+    connector.destroy(ADDRESS)
+
+
+async def test_an_answer_equals_transformers_and_ends_with_its_usage(text: Harness) -> None:
+    expected = text.expected(hello())
+    assert len(set(expected)) > 4
+    assert await text.answer("alone", hello()) == expected
+    *_, usage = await text.chunks("usage", hello())
+    assert usage["choices"] == []
+    assert usage["usage"]["completion_tokens"] == NUM_TOKENS
+    assert text.ready["max_model_len"] == ENGINE["max_model_len"]
+
+
+async def test_many_at_once_answer_as_each_alone(text: Harness) -> None:
+    bodies = [hello(f"Number {number}? " * (number + 1)) for number in range(8)]
+    asked = (text.answer(f"many-{number}", body) for number, body in enumerate(bodies))
+    assert await asyncio.gather(*asked) == [text.expected(body) for body in bodies]
+
+
+async def test_a_prompt_that_does_not_fit_is_refused(text: Harness) -> None:
+    with pytest.raises(RequestError) as caught:
+        await text.chunks("long", hello("long " * 500))
+    assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+
+
+async def test_an_answer_keeps_to_a_grammar(text: Harness) -> None:
+    body = {**hello(), "structured_outputs": {"choice": ["yes", "no"]}, "ignore_eos": False}
+    chunks = await text.chunks("grammar", body)
+    deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+    assert "".join(delta.get("content") or "" for delta in deltas) in ("yes", "no")
+
+
+async def test_an_engine_on_a_cpu_takes_no_command_to_sleep_and_says_why(text: Harness) -> None:
+    for command in ("sleep", "wake"):
+        assert "enable_sleep_mode" in text.ready["commands"][command]
+
+
+async def test_sleep_mode_on_a_cpu_is_refused_by_name(folder: Path, cpu_engine: None) -> None:
+    from omnistage.stages.vllm.compat import AsyncLLM
+    from omnistage.stages.vllm.engine import make_engine
+
+    with pytest.raises(ValueError, match="Sleep mode is not supported on current platform"):
+        make_engine(AsyncLLM, str(folder), {**ENGINE, "enable_sleep_mode": True}, None)
+
+
+async def test_a_real_engine_serves_nobody_while_it_sleeps_and_the_same_answer_afterwards(
+    text: Harness,
+) -> None:
+    """vLLM's scheduler sleeps on a CPU too; its weights stay where they are there."""
+    engine, expected = text.stage._engine, text.expected(hello())
+    assert not await engine.is_sleeping()
+    asleep = await text.stage.control("sleep", {"level": 1, "tags": None})
+    assert asleep == {"asleep": ["weights", "kv_cache"]}
+    assert await engine.is_sleeping()
+    await text.stage.alive()
+    asking = asyncio.create_task(text.answer("while it sleeps", hello()))
+    await asyncio.sleep(0.5)
+    assert not asking.done()
+    woken = await text.stage.control("wake", {"tags": ["weights"]})
+    assert woken == {"asleep": ["kv_cache"]}
+    assert await engine.is_sleeping()
+    assert await text.stage.control("wake", {"tags": None}) == {"asleep": []}
+    assert not await engine.is_sleeping()
+    assert await asking == expected
+    assert await text.answer("awake", hello()) == expected

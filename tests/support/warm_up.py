@@ -1,0 +1,15 @@
+"""What a server of the tiny Qwen3-Omni is asked before its descriptors are counted."""
+
+from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
+from support.server import TinyServer
+
+
+async def warm_up(server: TinyServer) -> None:
+    """Ask with every medium once: what a process opens for its whole life is open then."""
+    parts = [
+        image_part(picture(64, 64, seed=9)),
+        sound_part(sound(4800)),
+        video_part(video_bytes(num_frames=2, size=32)),
+    ]
+    for part in parts:
+        await server.ask([{"role": "user", "content": [part, text("What?")]}])
