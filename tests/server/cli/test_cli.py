@@ -226,6 +226,23 @@ def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         assert options.keys.owner(Headers({"authorization": f"Bearer {key}"}))
 
 
+def test_mps_is_auto_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert served_with(monkeypatch).mps == "auto"
+    assert served_with(monkeypatch, "--mps", "off").mps == "off"
+    assert served_with(monkeypatch, "--mps", "on").mps == "on"
+
+
+def test_mps_that_cannot_be_had_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    target = [str(GRAPHS / "vllm_text.yaml"), "--model", "m", "--port", "0"]
+    result = runner.invoke(cli.app, ["serve", *target, "--mps", "on"])
+    assert result.exit_code == 1
+    sentence = "error: --mps on: nvidia-cuda-mps-control is not on the PATH"
+    assert sentence in plain(result.output)
+
+
 def test_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("OMNISTAGE_API_KEY", "sk-a sk-b")
