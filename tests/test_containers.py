@@ -122,6 +122,11 @@ def test_an_image_s_dependencies_are_those_of_a_lock(file: str) -> None:
 # The locks
 
 
+def test_what_made_the_locks_installs_them() -> None:
+    files = [ROOT / name for name in ("Makefile", *FILES)]
+    assert len({re.findall(r"uv==([\d.]+)", path.read_text())[0] for path in files}) == 1
+
+
 def pins(name: str) -> dict[str, Version]:
     """The versions of a lock; each line of it has a version and hashes."""
     text = (DOCKER / "lock" / f"{name}.txt").read_text()
