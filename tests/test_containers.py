@@ -266,10 +266,16 @@ def test_every_server_has_a_page_that_waits_for_it() -> None:
 # Commands
 
 
+GROUP: Any = typer.main.get_command(app)
+
+
+def has_command(name: str) -> bool:
+    return name in GROUP.commands
+
+
 def parse(command: str, arguments: list[str]) -> None:
     """Raises if our command line has no such command, or the command takes no such arguments."""
-    group: Any = typer.main.get_command(app)
-    group.commands[command].make_context(command, arguments)
+    GROUP.commands[command].make_context(command, arguments)
 
 
 def commands() -> dict[str, list[str]]:
@@ -283,21 +289,12 @@ def commands() -> dict[str, list[str]]:
     return {name: words for name, words in found.items() if words != ["serve-tiny"]}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[pytest.mark.xfail(reason="there is no `omnistage demo` yet", raises=KeyError)]
-            if "demo" in words
-            else [],
-        )
-        for name, words in commands().items()
-    ],
-)
+@pytest.mark.parametrize("name", commands())
 def test_a_command_is_one_of_ours_with_options_that_it_has(name: str) -> None:
     program, command, *arguments = commands()[name]
     assert program == "omnistage"
+    if command == "demo" and not has_command("demo"):
+        pytest.xfail("the page is not merged yet")
     parse(command, arguments)
 
 
