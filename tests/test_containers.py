@@ -154,6 +154,18 @@ def test_a_lock_has_all_that_the_project_requires(name: str) -> None:
         assert library in locked
 
 
+def test_the_packages_that_share_nvidia_s_modules_are_of_one_release() -> None:
+    """An older cuda-python brings modules of its own, over those of cuda-bindings."""
+    locked = pins("cuda")
+    assert locked["cuda-python"] == locked["cuda-bindings"]
+
+
+def test_kernels_are_compiled_by_the_cuda_that_torch_has() -> None:
+    locked = pins("cuda")
+    for name in ("cuda-nvcc", "nvvm", "cuda-crt", "cuda-cccl", "cuda-runtime"):
+        assert locked[f"nvidia-{name}"].release[:2] == locked["cuda-toolkit"].release[:2]
+
+
 def test_the_cpu_image_has_the_torch_of_the_makefile_in_its_cpu_build() -> None:
     (torch,) = re.findall(r"^TORCH := torch==(\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert pins("torch-cpu") == {"torch": Version(f"{torch}+cpu")}
