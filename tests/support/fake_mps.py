@@ -8,7 +8,8 @@ from omnistage.server.runtime.mps_daemon import PIPES, PROCESS_NAME
 from omnistage.stage_configs.mps import CONTROL
 
 # As NVIDIA's own: -d starts a daemon, a command comes on standard input, and without a daemon
-# below the pipe directory the answer is an error. A daemon serves while its file is there.
+# below the pipe directory the answer is an error. A daemon serves while its file is there; one that
+# is deaf has none.
 SCRIPT = """\
 #!/bin/sh
 note() { echo "$*" >> "$(dirname "$0")/told"; }
@@ -17,10 +18,13 @@ case $1 in
 -d)
     note "-d pipes=$pipes logs=$CUDA_MPS_LOG_DIRECTORY gpus=${CUDA_VISIBLE_DEVICES-all}"
     BEFORE_START
-    touch "$pipes/control"
     "$0" --daemon > /dev/null 2>&1 < /dev/null &
+    while [ ! -e "$pipes/control" ]; do sleep 0.01; done
     exit 0;;
+--deaf)
+    while true; do sleep 0.02; done;;
 --daemon)
+    touch "$pipes/control"
     while [ -e "$pipes/control" ]; do sleep 0.02; done
     AFTER_QUIT
     exit 0;;
@@ -57,15 +61,23 @@ class FakeMps:
         return notes.read_text().splitlines() if notes.exists() else []
 
     def daemons(self) -> list[int]:
-        """The daemons of this program that run."""
-        return [one.pid for one in psutil.process_iter() if self._is_daemon(one)]
+        """The daemons of this program that run, without what they are just about to start."""
+        found = {one.pid: one for one in psutil.process_iter() if self._is_daemon(one)}
+        return [pid for pid, one in found.items() if parent_of(one) not in found]
 
     def _is_daemon(self, process: psutil.Process) -> bool:
         try:
             command = process.cmdline()
-            is_ours = str(self.folder / CONTROL) in command and "--daemon" in command
-            return (
-                is_ours and process.name().startswith(PROCESS_NAME) and PIPES in process.environ()
-            )
+            is_ours = str(self.folder / CONTROL) in command and PIPES in process.environ()
+            is_daemon = "--daemon" in command or "--deaf" in command
+            return is_ours and is_daemon and process.name().startswith(PROCESS_NAME)
         except psutil.Error:
             return False
+
+
+def parent_of(process: psutil.Process) -> int:
+    """The id of its parent, or 0 if it has just ended."""
+    try:
+        return process.ppid()
+    except psutil.Error:
+        return 0

@@ -188,8 +188,7 @@ def test_a_daemon_that_does_not_answer_is_ended_and_told(
     make_mps: MakeMps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "QUIT_PATIENCE_S", 0.1)
-    deaf = '"$0" --daemon > /dev/null 2>&1 < /dev/null & exit 0'
-    mps = make_mps(before_start=deaf, after_quit="while true; do sleep 0.02; done")
+    mps = make_mps(before_start='"$0" --deaf > /dev/null 2>&1 < /dev/null & exit 0')
     with (
         pytest.raises(MpsError, match="was started and does not answer"),
         mps_daemon(Mps.ON, ONE_GPU, tmp_path / "run"),
