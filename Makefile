@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak exact gpu image-speed serve check
+.PHONY: venv demo test test-vllm fuzz chaos soak exact gpu image-speed serve check lock
 
 venv: $(STAMP)
 
@@ -69,3 +69,23 @@ check: venv
 serve: venv
 	test -e $(TINY)/config.json || $(BIN)/omnistage tiny qwen3-omni $(TINY)
 	$(BIN)/omnistage serve $(TINY)
+
+# What the images of docker/ install: the newest versions that go together, with their hashes, for Python 3.11 on
+# x86-64. Versions that the locks have already are kept; ARGS=--upgrade takes newer ones.
+LOCKER := .venv-lock
+LOCKED := docker/lock
+LOCK = $(LOCKER)/bin/uv pip compile --quiet --generate-hashes --no-annotate --no-emit-index-url \
+  --python-version 3.11 --python-platform x86_64-manylinux_2_28 --custom-compile-command "make lock" $(ARGS)
+
+$(LOCKER)/.ready:
+	$(PYTHON) -m venv $(LOCKER)
+	$(LOCKER)/bin/python -m pip install --quiet uv==0.13.9
+	touch $@
+
+lock: $(LOCKER)/.ready
+	$(LOCKER)/bin/python -m pip download --quiet --no-deps --dest .cache/lock --only-binary :all: \
+	  --python-version 3.11 --platform manylinux_2_28_x86_64 $(TORCH)+cpu
+	echo "$(TORCH)+cpu $$($(LOCKER)/bin/python -m pip hash .cache/lock/torch-*.whl | tail -1)" > $(LOCKED)/torch-cpu.txt
+	$(LOCK) pyproject.toml --extra cpu --extra demo --no-emit-package torch --find-links .cache/lock \
+	  --output-file $(LOCKED)/cpu.txt
+	$(LOCK) pyproject.toml --extra cuda --constraint $(LOCKED)/cuda-constraints.txt --output-file $(LOCKED)/cuda.txt

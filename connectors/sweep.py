@@ -4,6 +4,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,11 +44,17 @@ def make_run_directory(root: Path = DEFAULT_ROOT, scratch_root: Path | None = No
     return RunDirectory(path, scratch, lock)
 
 
-def sweep(root: Path = DEFAULT_ROOT) -> list[Path]:
-    """Remove the folders of servers that are gone; returns those in memory."""
+def sweep(
+    root: Path = DEFAULT_ROOT, before: Callable[[Path], None] = lambda path: None
+) -> list[Path]:
+    """Remove the folders of servers that are gone; returns those in memory.
+
+    `before` is called with each of them while it is still there.
+    """
     removed = []
     for path in root.glob(f"{PREFIX}*"):
         if is_abandoned(path / LOCK):
+            before(path)
             remove_run(path)
             removed.append(path)
     return removed

@@ -7,11 +7,12 @@ from omnistage.server.http.keys import NO_KEYS, Keys
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.runtime.flights import MAX_REQUESTS
+from omnistage.server.runtime.mps_daemon import Mps
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Who may ask, and how much."""
+    """Who may ask, how much, and whether stages run under MPS."""
 
     keys: Keys = NO_KEYS
     admin_keys: Keys = NO_KEYS
@@ -23,3 +24,4 @@ class GatewayOptions:
     decode_bytes: int = NUM_BYTES
     media_path: Path | None = None
     media_domains: tuple[str, ...] = ()
+    mps: Mps = Mps.OFF

@@ -15,6 +15,7 @@ from omnistage.server.http.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import configure_logging, show_loading
+from omnistage.server.runtime.mps_daemon import end_daemon, mps_daemon
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
@@ -33,7 +34,10 @@ def serve(
     launch: StageLauncher = StageProcess,
     options: GatewayOptions = DEFAULTS,
 ) -> int:
-    """Serve until SIGINT or SIGTERM; the exit code."""
+    """Serve until SIGINT or SIGTERM; the exit code.
+
+    Raises OSError if the port is taken, and MpsError if MPS was asked for and cannot be had.
+    """
     console = Console(stderr=True)
     configure_logging(console)
     if graph.note:
@@ -41,13 +45,14 @@ def serve(
     set_large_blocks_apart()
     listening = listen(host, port)
     try:
-        for abandoned in sweep():
+        for abandoned in sweep(before=end_daemon):
             logger.info("removed %s: its server is gone", abandoned)
         run = make_run_directory()
         try:
             limit = options.max_requests
             runtime = Runtime(graph, run.path, launch, max_requests=limit)
-            asyncio.run(_serve(runtime, listening, console, options))
+            with mps_daemon(options.mps, graph, run.path):
+                asyncio.run(_serve(runtime, listening, console, options))
         finally:
             run.remove()
     except StageDied as error:

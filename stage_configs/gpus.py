@@ -29,3 +29,8 @@ def gpu_environment(gpus: Sequence[int]) -> dict[str, str]:
         return {}
     visible = visible_gpus()
     return {VISIBLE: ",".join(visible[gpu] for gpu in gpus)}
+
+
+def used_gpus(gpus: tuple[int, ...]) -> tuple[int, ...]:
+    """The GPUs that a stage uses: its own, or the first visible one if its graph names none."""
+    return gpus or ((0,) if visible_gpus() else ())

@@ -1,4 +1,4 @@
-"""Shares of a GPU's multiprocessors under NVIDIA MPS, and why a stage refuses them.
+"""NVIDIA's MPS: what its daemon answers, and why a stage refuses shares of a GPU's multiprocessors.
 
 Under a share, cuBLAS picks kernels that leave parts of their results unwritten. docs/mps.md has the
 measurements and a reproduction without vLLM.
@@ -42,20 +42,30 @@ def inherited_share_problem() -> str:
     return share_problem(os.environ) or share_problem(_default_share())
 
 
-def _default_share() -> dict[str, str]:
-    """What a running MPS daemon gives to clients that ask for nothing."""
+def ask_daemon(
+    command: str,
+    environment: Mapping[str, str] | None = None,
+    patience_s: float = CONTROL_PATIENCE_S,
+) -> str | None:
+    """What the MPS daemon of an environment (ours if None) answers; None if there is no answer."""
     if shutil.which(CONTROL) is None:
-        return {}
+        return None
     try:
         asked = subprocess.run(
             [CONTROL],
-            input="get_default_active_thread_percentage\n",
+            input=f"{command}\n",
+            env=environment,
             capture_output=True,
             text=True,
-            timeout=CONTROL_PATIENCE_S,
+            timeout=patience_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return {}
-    answer = asked.stdout.strip()
-    return {SHARE: answer} if asked.returncode == 0 and answer else {}
+        return None
+    return asked.stdout.strip() if asked.returncode == 0 else None
+
+
+def _default_share() -> dict[str, str]:
+    """What a running MPS daemon gives to clients that ask for nothing."""
+    answer = ask_daemon("get_default_active_thread_percentage")
+    return {SHARE: answer} if answer else {}

@@ -1,8 +1,8 @@
 """`make gpu`: Qwen3-Omni at its real size, served as shipped: every token checked, then its speed.
 
 The folder has no weights: they are dummy ones, the same in every process. The graph is served under
-NVIDIA's MPS, started and ended here, and asked by 1, 8 and 64 streams; then its talker's engine is
-killed and eight ask again. The same folder served alone, eager and without MPS, judges the answers:
+NVIDIA's MPS (`--mps on`) and asked by 1, 8 and 64 streams; then its talker's engine is killed and
+eight ask again. The same folder served alone, eager and without MPS, judges the answers:
 
 - Text: the reference reads each prompt with its answer, and says for every token how much less
   likely it is than the likeliest. Bfloat16 rounds differently with every batch, so answers need not
@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from rich.console import Console
 from support.chaos import victims
 from support.server import TinyServer, running_server
 
-from omnistage.stage_configs.mps import ALLOW, CONTROL, SHARE
+from omnistage.stage_configs.mps import ALLOW, SHARE
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
@@ -97,22 +97,9 @@ def say(what: str) -> None:
 # The servers
 
 
-@contextlib.contextmanager
-def mps(folder: Path, is_wanted: bool) -> Iterator[None]:
-    """NVIDIA's daemon for the servers inside."""
-    if not is_wanted:
-        yield
-        return
-    for name in ("pipe", "log"):
-        (folder / name).mkdir()
-    os.environ["CUDA_MPS_PIPE_DIRECTORY"] = str(folder / "pipe")
-    os.environ["CUDA_MPS_LOG_DIRECTORY"] = str(folder / "log")
-    subprocess.run([CONTROL, "-d"], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run([CONTROL], input="quit\n", text=True, check=False, timeout=60)
-        del os.environ["CUDA_MPS_PIPE_DIRECTORY"], os.environ["CUDA_MPS_LOG_DIRECTORY"]
+def mps_option(has_mps: bool) -> list[str]:
+    """The server's option that starts NVIDIA's MPS, or does not."""
+    return ["--mps", "on" if has_mps else "off"]
 
 
 def reference_graph(graph: dict[str, Any], folder: Path) -> Path:
@@ -306,11 +293,9 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     ways = [not asked.no_mps] + ([False] if asked.compare_no_mps else [])
     for has_mps in ways:
         way = "MPS" if has_mps else "no MPS"
-        place = folder / way.replace(" ", "-")
-        place.mkdir()
-        log = out / f"{place.name}.log"
+        log = out / f"{way.replace(' ', '-')}.log"
         began = time.monotonic()
-        with mps(place, has_mps), running_server(str(path), log, *options) as server:
+        with running_server(str(path), log, *options, *mps_option(has_mps)) as server:
             say(f"{way}: ready after {time.monotonic() - began:.1f} s")
             for count in streams:
                 rounds[f"{way}, {count} at once"] = asyncio.run(ask_all(server, questions[:count]))
@@ -324,7 +309,7 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
                 seen[f"{way}, after a kill"] = nan_steps(server)
     began = time.monotonic()
     eager = reference_graph(graph, folder)
-    with running_server(str(eager), out / "reference.log", *options) as server:
+    with running_server(str(eager), out / "reference.log", *options, *mps_option(False)) as server:
         say(f"reference: ready after {time.monotonic() - began:.1f} s")
         own = questions[:NUM_SPOKEN]
         expected = asyncio.run(ask_all(server, own, FRAMES_OF_REFERENCE, at_once=1))

@@ -7,6 +7,8 @@ from typing import Annotated
 import typer
 
 from omnistage.server.cli.graphs import fail, missing_gpus, resolve
+from omnistage.server.runtime.mps_daemon import Mps, MpsError
+from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
 
@@ -111,6 +113,13 @@ def serve(
             ".example.org means every host below example.org."
         ),
     ] = None,
+    mps: Annotated[
+        Mps,
+        typer.Option(
+            help="NVIDIA's MPS, with which stages on one GPU run at the same time. The server "
+            "starts and ends the daemon; auto: if stages share a GPU and no daemon runs."
+        ),
+    ] = Mps.AUTO,
 ) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""
     try:
@@ -119,7 +128,7 @@ def serve(
         raise fail(str(error)) from None
     for sentence in missing_gpus(graph):
         raise fail(sentence)
-    if any(stage.gpus for stage in graph.stages.values()) and (
+    if any(used_gpus(stage.gpus) for stage in graph.stages.values()) and (
         sentence := inherited_share_problem()
     ):
         raise fail(sentence)
@@ -149,9 +158,12 @@ def serve(
         decode_bytes=decode_memory_mb << 20,
         media_path=allowed_media_path,
         media_domains=tuple(allowed_media_domains or ()),
+        mps=mps,
     )
     try:
         code = serve_graph(graph, host, port, options=options)
+    except MpsError as error:
+        raise fail(f"--mps {mps}: {error}") from None
     except OSError as error:
         raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
     raise typer.Exit(code)

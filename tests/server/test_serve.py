@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.fake_mps import FakeMps
 from support.gateway import MODEL
 from support.waiting import wait_until
 
@@ -25,11 +26,14 @@ TEXT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
 class Served:
     """A server process that is ready."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, **environment: str) -> None:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT)], stdout=output, stderr=subprocess.STDOUT
+                [sys.executable, str(SCRIPT)],
+                env={**os.environ, **environment},
+                stdout=output,
+                stderr=subprocess.STDOUT,
             )
         self.url = self._wait_for(r"listening on (\S+)")
         self._wait_for(r"stage code2wav (ready)")
@@ -122,6 +126,25 @@ def test_a_killed_server_takes_its_stages_along(served: Served) -> None:
     (abandoned,) = served.folders
     sweep()
     assert not abandoned.exists()
+
+
+def test_mps_ends_with_the_server_and_with_the_next_one_if_it_was_killed(tmp_path: Path) -> None:
+    mps = FakeMps(tmp_path / "bin")
+    gpu = {"CUDA_VISIBLE_DEVICES": "0", "FAKE_SERVER_MPS": "auto", "PATH": mps.path}
+    killed = Served(tmp_path / "killed.log", **gpu)
+    (folder,) = killed.folders
+    for stage in killed.stages:
+        environment = Path(f"/proc/{stage}/environ").read_text().split("\0")
+        assert f"CUDA_MPS_PIPE_DIRECTORY={folder}/mps/pipe" in environment
+    killed.process.kill()
+    killed.process.wait()
+    (abandoned,) = mps.daemons()
+    after = Served(tmp_path / "after.log", **gpu)
+    assert abandoned not in mps.daemons()
+    assert len(mps.daemons()) == 1
+    after.process.terminate()
+    assert after.process.wait(10) == 0, after.log.read_text()
+    assert mps.daemons() == []
 
 
 def test_a_port_that_is_taken_is_told_before_anything_loads() -> None:

@@ -1,7 +1,8 @@
 """A whole server whose stages are fake ones in processes of their own: `serve` without models.
 
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
-usual room for decoding; with a stage's name and a folder it is that stage.
+usual room for decoding; with a stage's name and a folder it is that stage. FAKE_SERVER_MPS is the
+server's `--mps`.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
 from omnistage.server.options import GatewayOptions
+from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
 from omnistage.stage_configs.graph import StageGraph
@@ -49,5 +51,6 @@ if __name__ == "__main__":
         asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2])))
     else:
         graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
-        options = GatewayOptions(decode_bytes=DECODE_BYTES)
+        mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
+        options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps)
         sys.exit(serve(graph, "127.0.0.1", 0, launch, options))

@@ -17,6 +17,7 @@ from omnistage.server import cli
 from omnistage.server.options import GatewayOptions
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.mps import SHARE
 from omnistage.stage_configs.pick import GRAPHS, TEXT_ONLY
 
 runner = CliRunner()
@@ -224,6 +225,41 @@ def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert options.max_unsent_bytes == 3 << 20
     for key in ("sk-flag", "sk-file"):
         assert options.keys.owner(Headers({"authorization": f"Bearer {key}"}))
+
+
+def test_mps_is_auto_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert served_with(monkeypatch).mps == "auto"
+    assert served_with(monkeypatch, "--mps", "off").mps == "off"
+    assert served_with(monkeypatch, "--mps", "on").mps == "on"
+
+
+def test_mps_that_cannot_be_had_is_refused_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    target = [str(GRAPHS / "vllm_text.yaml"), "--model", "m", "--port", "0"]
+    result = runner.invoke(cli.app, ["serve", *target, "--mps", "on"])
+    assert result.exit_code == 1
+    sentence = "error: --mps on: nvidia-cuda-mps-control is not on the PATH"
+    assert sentence in plain(result.output)
+
+
+def test_a_share_is_refused_for_a_stage_that_names_no_gpu_and_uses_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SHARE, "60")
+    target = ["serve", str(GRAPHS / "vllm_text.yaml"), "--model", "m", "--port", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    result = runner.invoke(cli.app, target)
+    assert result.exit_code == 1
+    assert f"{SHARE} is 60" in plain(result.output)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    served: list[StageGraph] = []
+    monkeypatch.setattr(
+        "omnistage.server.serve.serve", lambda graph, *_, **__: served.append(graph)
+    )
+    runner.invoke(cli.app, target)
+    assert len(served) == 1
 
 
 def test_keys_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
-from omnistage.stages.diffusion.loading import device as device_module
 from omnistage.stages.diffusion.loading import loading as loading_module
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
 from omnistage.stages.diffusion.loading.loading import LoadOptions, sizes_of
