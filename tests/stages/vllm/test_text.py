@@ -18,8 +18,10 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import KINDS
 from omnistage.stage_configs.pick import pick_graph
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, TextDelta, ToGateway
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Opened, StagePorts
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -49,17 +51,17 @@ def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
 class Harness:
     """A stage, the far end of its channel, and transformers over the same folder."""
 
-    def __init__(self, stage: Any, ready: Mapping[str, Any], outputs: Receiver, model: str) -> None:
+    def __init__(self, stage: Any, ready: Ready, outputs: Receiver[ToGateway], model: str) -> None:
         self.stage = stage
         self.ready = ready
         self._outputs = outputs
-        self._came: defaultdict[str, list[Chunk]] = defaultdict(list)
+        self._came: defaultdict[str, list[Chunk[ToGateway]]] = defaultdict(list)
         self._tokenizer = AutoTokenizer.from_pretrained(model)
         self._model = Qwen3ForCausalLM.from_pretrained(model).eval()
 
     async def chunks(self, name: str, body: Mapping[str, Any]) -> list[Any]:
         """Serve one request; OpenAI's chunks."""
-        serving = asyncio.create_task(self.stage.serve(name, {"body": body, "outputs": ["text"]}))
+        serving = asyncio.create_task(self.stage.serve(Opened(name, Request(dict(body), ["text"]))))
         try:
             async with asyncio.timeout(60):
                 while not (serving.done() and self._has_all(name)):
@@ -69,7 +71,8 @@ class Harness:
                     await asyncio.sleep(0.005)
         finally:
             serving.cancel()
-        return [chunk.meta["chunk"] for chunk in self._came.pop(name)]
+        told = [chunk.message for chunk in self._came.pop(name)]
+        return [message.chunk for message in told if isinstance(message, TextDelta)]
 
     async def answer(self, name: str, body: Mapping[str, Any]) -> list[int]:
         """The token ids of one answer."""
@@ -110,7 +113,7 @@ async def text(folder: Path, run_directory: Path, cpu_engine: None) -> AsyncIter
     module, _, class_name = KINDS[spec.kind].path.partition(":")
     connector = make_connector("shm", run_directory, {})
     connector.create(ADDRESS)
-    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS)
+    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
     ports = StagePorts(spec.name, str(folder), {**spec.engine, **ENGINE}, spec.options, outputs)
     asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
     stage = getattr(import_module(module), class_name)(ports)
@@ -130,7 +133,7 @@ async def test_an_answer_equals_transformers_and_ends_with_its_usage(text: Harne
     *_, usage = await text.chunks("usage", hello())
     assert usage["choices"] == []
     assert usage["usage"]["completion_tokens"] == NUM_TOKENS
-    assert text.ready["max_model_len"] == ENGINE["max_model_len"]
+    assert text.ready.max_model_len == ENGINE["max_model_len"]
 
 
 async def test_many_at_once_answer_as_each_alone(text: Harness) -> None:
@@ -154,7 +157,7 @@ async def test_an_answer_keeps_to_a_grammar(text: Harness) -> None:
 
 async def test_an_engine_on_a_cpu_takes_no_command_to_sleep_and_says_why(text: Harness) -> None:
     for command in ("sleep", "wake"):
-        assert "enable_sleep_mode" in text.ready["commands"][command]
+        assert "enable_sleep_mode" in text.ready.commands[command]
 
 
 async def test_sleep_mode_on_a_cpu_is_refused_by_name(folder: Path, cpu_engine: None) -> None:
