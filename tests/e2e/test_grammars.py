@@ -53,7 +53,7 @@ async def test_a_pattern_that_counts_beyond_128_is_served(
             "additionalProperties": False,
         },
     ):
-        body = schema(described, max_completion_tokens=900, temperature=0)
+        body = schema(described, max_completion_tokens=300, temperature=0)
         response = await http.post(CHAT, content=body)
         assert response.status_code == 200, response.text
         (choice,) = response.json()["choices"]

@@ -2,6 +2,7 @@
 as the reference.
 """
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import yaml
 from support.prompts import QUESTIONS, Question
 from support.reference import Reference
 from support.server import TinyServer, running_server
+from support.warm_up import warm_up
 
 from omnistage.stage_configs.pick import GRAPHS
 
@@ -43,6 +45,7 @@ def pair(
     file.write_text(yaml.safe_dump(graph))
     model = str(tiny_checkpoints(seed))
     with running_server(str(file), folder / "log", "--model", model) as running:
+        asyncio.run(warm_up(running))
         yield Pair(running, Reference(model))
 
 
