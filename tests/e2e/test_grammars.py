@@ -64,22 +64,6 @@ async def test_a_pattern_that_counts_beyond_128_is_served(
     assert response.status_code == 200, response.text
 
 
-@pytest.mark.parametrize("token", ["<tool_call>", "<|im_end|>", "<|audio_start|>"])
-async def test_a_schema_may_spell_a_token_of_the_model(token: str, http: httpx.AsyncClient) -> None:
-    """The text of a special token is text in a grammar: it ends nothing and calls nothing."""
-    described = {
-        "type": "object",
-        "properties": {"a": {"enum": [token]}},
-        "required": ["a"],
-        "additionalProperties": False,
-    }
-    response = await http.post(CHAT, content=schema(described, max_completion_tokens=200))
-    assert response.status_code == 200, response.text
-    (choice,) = response.json()["choices"]
-    assert choice["finish_reason"] == "stop"
-    assert json.loads(choice["message"]["content"]) == {"a": token}
-
-
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
