@@ -34,7 +34,7 @@ def test_help_names_the_commands_and_imports_no_model_library() -> None:
         "print('heavy:', sorted({'torch', 'vllm', 'transformers'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    for command in ("check", "serve", "tiny", "bench"):
+    for command in ("check", "serve", "tiny", "bench", "demo"):
         assert command in done.stdout
     assert "heavy: []" in done.stdout
 
@@ -241,3 +241,15 @@ def test_a_key_file_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -
     result = runner.invoke(cli.app, arguments)
     assert result.exit_code == 1
     assert "API keys" in plain(result.output)
+
+
+@pytest.mark.parametrize("name", ["gradio", "openai"])
+def test_a_missing_extra_of_the_page_is_told_with_its_name(name: str) -> None:
+    program = (
+        f"import sys\nsys.modules['{name}'] = None\n"
+        "from omnistage.server.cli import main\nsys.argv = ['omnistage', 'demo']\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'omnistage[demo]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,30 @@
+"""What the browser gets beside gradio's own: style and the player of sound."""
+
+from pathlib import Path
+
+import gradio as gr
+
+FOLDER = Path(__file__).parent
+CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
+PLAYER_SCRIPT = (FOLDER / "player.js").read_text(encoding="utf-8")
+PLAYER_HTML = """<div class="os-player" data-state="idle">
+<span class="os-player-words"></span><button type="button" disabled>Stop sound</button></div>"""
+# Names of fonts that are on the reader's machine: nothing is fetched.
+SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
+MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
+
+
+def theme() -> gr.themes.Base:
+    return gr.themes.Default(
+        primary_hue="teal",
+        secondary_hue="teal",
+        neutral_hue="slate",
+        radius_size="sm",
+        font=SANS,
+        font_mono=MONO,
+    )
+
+
+def player() -> gr.HTML:
+    """Its value is the id of the sound to play; None is silence."""
+    return gr.HTML(html_template=PLAYER_HTML, js_on_load=PLAYER_SCRIPT, apply_default_css=False)
