@@ -7,7 +7,7 @@ from typing import Any
 
 from openai import AsyncOpenAI, Timeout
 
-from omnistage.demo.failure import plain
+from omnistage.demo.failure import Unusable, plain
 from omnistage.demo.files import FileStore
 from omnistage.demo.offer import Offer, learn
 from omnistage.demo.sound import Sounds
@@ -78,6 +78,20 @@ def written(text: str | None) -> str:
     return (text or "").strip()
 
 
-def whole(number: float | None) -> int | None:
-    """What a field for numbers holds, as a whole one."""
-    return None if number is None else round(number)
+def number(name: str, field: str | None) -> float | None:
+    """What a field for a number holds; None if it is empty, which leaves it to the server."""
+    text = written(field)
+    if not text:
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise Unusable(f"{name} must be a number, not {text!r}.") from None
+
+
+def whole(name: str, field: str | None) -> int | None:
+    """The same of a whole number."""
+    value = number(name, field)
+    if value is not None and not value.is_integer():
+        raise Unusable(f"{name} must be a whole number, not {value}.")
+    return None if value is None else int(value)

@@ -9,7 +9,7 @@ import gradio as gr
 
 from omnistage.demo import assets, examples
 from omnistage.demo.attachments import parts_of
-from omnistage.demo.backend import Backend, whole, written
+from omnistage.demo.backend import Backend, number, whole, written
 from omnistage.demo.bubbles import bubbles
 from omnistage.demo.chat import Answer, ChatSettings, Turn, ask
 from omnistage.demo.failure import FAILURES
@@ -20,6 +20,7 @@ from omnistage.demo.sound import wav
 from omnistage.demo.waterfall import EMPTY, times_html
 
 FILE_TYPES = ["image", "audio", "video", "text"]
+UNSET = "left to the server"
 PLACEHOLDER = "Ask with words and files"
 HELLO = "**Ask something.** Type, attach files, record your voice, or click an example below."
 # By what a reader clicks: the question, and the names of its files.
@@ -96,9 +97,9 @@ def chat_settings(
     mode: str | None,
     voice: str | None,
     system: str | None,
-    max_tokens: float | None,
-    temperature: float | None,
-    seed: float | None,
+    max_tokens: str | None,
+    temperature: str | None,
+    seed: str | None,
 ) -> ChatSettings:
     """The fields of the tab."""
     return ChatSettings(
@@ -106,9 +107,9 @@ def chat_settings(
         mode if mode in offer.modes else offer.modes[0],
         voice or next(iter(offer.voices), None),
         written(system),
-        whole(max_tokens),
-        temperature,
-        whole(seed),
+        whole("Most tokens of text", max_tokens),
+        number("Temperature", temperature),
+        whole("Seed", seed),
         offer.has_timeline,
     )
 
@@ -156,17 +157,19 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
                     height=260,
                     buttons=[],
                 )
+            gr.Examples(
+                example_questions(backend), box, label="Examples", example_labels=list(EXAMPLES)
+            )
         with gr.Column(scale=1, min_width=300):
             mode = gr.Radio(["Text"], value="Text", label="Answer with", elem_id="mode")
             voice = gr.Dropdown([], label="Voice", visible=False, elem_id="voice")
             with gr.Accordion("More settings", open=False):
                 system = gr.Textbox(label="System prompt", lines=2)
-                limit = gr.Number(label="Most tokens of text", precision=0, minimum=1)
-                temperature = gr.Number(label="Temperature", minimum=0, maximum=2, step=0.1)
-                seed = gr.Number(label="Seed", precision=0)
+                limit = gr.Textbox(label="Most tokens of text", placeholder=UNSET)
+                temperature = gr.Textbox(label="Temperature", placeholder=UNSET)
+                seed = gr.Textbox(label="Seed", placeholder=UNSET)
             gr.Markdown("### Times of the last answer")
             times = gr.HTML(EMPTY, elem_id="times")
-    gr.Examples(example_questions(backend), box, label="Examples", example_labels=list(EXAMPLES))
     chatting = Chatting(backend)
     chosen = [mode, voice, system, limit, temperature, seed]
     shown = [chat, box, turns, player, times]

@@ -9,7 +9,7 @@ import gradio as gr
 from PIL import Image
 
 from omnistage.demo import examples
-from omnistage.demo.backend import Backend, failure_html, whole, written
+from omnistage.demo.backend import Backend, failure_html, number, whole, written
 from omnistage.demo.failure import FAILURES, Unusable
 from omnistage.demo.offer import Offer
 from omnistage.demo.pace import paced
@@ -25,6 +25,7 @@ from omnistage.demo.pictures import (
 )
 from omnistage.demo.waterfall import EMPTY, times_html
 
+UNSET = "left to the server"
 PROMPTS = [
     "A lighthouse on a cliff in the evening sun, oil on canvas",
     "A red bicycle in front of a blue door, photograph",
@@ -66,8 +67,8 @@ class Painting:
         size: str,
         count: float,
         previews: float,
-        steps: float | None,
-        seed: float | None,
+        steps: str | None,
+        seed: str | None,
     ) -> AsyncGenerator[Updates, None]:
         """Pictures of a text."""
 
@@ -79,8 +80,8 @@ class Painting:
                 size,
                 round(count),
                 round(previews),
-                whole(steps),
-                whole(seed),
+                whole("Steps", steps),
+                whole("Seed", seed),
             )
             async for progress in make(self.backend.client, settings):
                 yield progress
@@ -94,10 +95,10 @@ class Painting:
         prompt: str | None,
         offer: Offer | None,
         mask: Image.Image | None,
-        strength: float | None,
+        strength: str | None,
         previews: float,
-        steps: float | None,
-        seed: float | None,
+        steps: str | None,
+        seed: str | None,
     ) -> AsyncGenerator[Updates, None]:
         """A picture changed by a text; a mask that is given as a file replaces a painted one."""
 
@@ -107,9 +108,9 @@ class Painting:
                 (await self.backend.offer(offer)).model,
                 prompt_in(prompt),
                 previews=round(previews),
-                steps=whole(steps),
-                seed=whole(seed),
-                strength=strength,
+                steps=whole("Steps", steps),
+                seed=whole("Seed", seed),
+                strength=number("Strength", strength),
             )
             chosen = painted if mask is None else png(mask.convert("RGBA"))
             async for progress in edit(self.backend.client, settings, image, chosen):
@@ -159,10 +160,10 @@ def _results(name: str) -> tuple[gr.Gallery, gr.HTML, gr.HTML]:
     return gallery, progress, gr.HTML(EMPTY)
 
 
-def _common() -> tuple[gr.Slider, gr.Number, gr.Number]:
+def _common() -> tuple[gr.Slider, gr.Textbox, gr.Textbox]:
     previews = gr.Slider(0, MAX_PREVIEWS, 2, step=1, label="Previews")
-    steps = gr.Number(label="Steps", precision=0, minimum=1)
-    seed = gr.Number(label="Seed", precision=0)
+    steps = gr.Textbox(label="Steps", placeholder=UNSET)
+    seed = gr.Textbox(label="Seed", placeholder=UNSET)
     return previews, steps, seed
 
 
@@ -228,11 +229,8 @@ def build_edit(backend: Backend, offer: gr.State) -> None:
                     buttons=[],
                     label="Mask as a file: transparent where the picture may change",
                 )
-                strength = gr.Number(
-                    label="Strength: how far from the picture, up to 1",
-                    minimum=0,
-                    maximum=1,
-                    step=0.1,
+                strength = gr.Textbox(
+                    label="Strength: how far from the picture, up to 1", placeholder=UNSET
                 )
                 previews, steps, seed = _common()
             house = backend.files.save(png(examples.picture()), ".png")
