@@ -19,7 +19,7 @@ TABS = {
     "transcription": "Transcription",
 }
 CONCURRENCY = 32
-KEEP_S = 3600  # how long files that readers sent stay
+KEEP_S = 86_400  # how long files that readers sent stay
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from socket import socket
+from socket import AF_INET, AF_INET6, create_server, socket
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when it is imported
 
@@ -65,18 +65,23 @@ def add_sounds(app: FastAPI, sounds: Sounds) -> None:
 
 
 def serve(url: str, api_key: str | None, host: str, port: int) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; its files go with it."""
+    """Serve the page until Ctrl-C or SIGTERM; its files go with it. OSError if it cannot listen."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again at its end
     with (
         contextlib.suppress(KeyboardInterrupt),
+        listening_at(host, port) as listening,
         tempfile.TemporaryDirectory(prefix="omnistage-demo-") as folder,
     ):
         os.environ["GRADIO_TEMP_DIR"] = folder
         backend = Backend.connect(url, api_key, FileStore(Path(folder)))
         # Gradio prints what fails in it; uvicorn would tell of every page that is open at the end.
-        config = uvicorn.Config(build_app(backend), host, port, log_level="critical")
+        config = uvicorn.Config(build_app(backend), log_level="critical")
         config.timeout_graceful_shutdown = STOP_S
-        Announced(config).run()
+        Announced(config).run([listening])
+
+
+def listening_at(host: str, port: int) -> socket:
+    return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
 
 
 class Announced(uvicorn.Server):
@@ -84,6 +89,6 @@ class Announced(uvicorn.Server):
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            host, port = self.servers[0].sockets[0].getsockname()[:2]
+        for one in sockets or ():
+            host, port = one.getsockname()[:2]
             Console().print(f"The page is at http://{host}:{port}", highlight=False)

@@ -30,4 +30,7 @@ def demo(
         if error.name in NEEDED:
             raise fail(MISSING) from None
         raise
-    serve(url, api_key, host, port)
+    try:
+        serve(url, api_key, host, port)
+    except OSError as error:
+        raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
