@@ -6,7 +6,7 @@ import signal
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from socket import AF_INET, AF_INET6, create_server, socket
+from socket import socket
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when it is imported
 
@@ -64,12 +64,11 @@ def add_sounds(app: FastAPI, sounds: Sounds) -> None:
         return StreamingResponse(found.read(), media_type=SAMPLES)
 
 
-def serve(url: str, api_key: str | None, host: str, port: int) -> None:
-    """Serve the page until Ctrl-C or SIGTERM; its files go with it. OSError if it cannot listen."""
+def serve(url: str, api_key: str | None, listening: socket) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; its files go with it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again at its end
     with (
         contextlib.suppress(KeyboardInterrupt),
-        listening_at(host, port) as listening,
         tempfile.TemporaryDirectory(prefix="omnistage-demo-") as folder,
     ):
         os.environ["GRADIO_TEMP_DIR"] = folder
@@ -78,10 +77,6 @@ def serve(url: str, api_key: str | None, host: str, port: int) -> None:
         config = uvicorn.Config(build_app(backend), log_level="critical")
         config.timeout_graceful_shutdown = STOP_S
         Announced(config).run([listening])
-
-
-def listening_at(host: str, port: int) -> socket:
-    return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
 
 
 class Announced(uvicorn.Server):

@@ -78,7 +78,7 @@ def limit_tokens(page: Page) -> None:
 
 
 def question_by_keyboard(page: Page) -> None:
-    """A typed question gets text, and sound that plays before the answer has ended."""
+    """A typed question gets text, and sound that plays before its end and can be stopped."""
     limit_tokens(page)
     box = page.locator("#question textarea")
     box.fill("Tell me a story.")
@@ -90,7 +90,8 @@ def question_by_keyboard(page: Page) -> None:
     assert all(word in times for word in ("TTFT", "TTFP", "RTF")), times
     label = page.get_attribute("#times svg", "aria-label") or ""
     assert all(stage in label for stage in ("thinker", "talker", "code2wav")), label
-    until(page, lambda: page.evaluate(PLAYER) == "ended")
+    page.get_by_role("button", name="Stop sound").click()
+    assert page.evaluate(PLAYER) == "ended"
     assert page.locator("#chat .message.bot, #chat .bot").count() > 0
 
 

@@ -1,5 +1,6 @@
 """`omnistage demo`."""
 
+from socket import AF_INET, AF_INET6, create_server, socket
 from typing import Annotated
 
 import typer
@@ -24,13 +25,19 @@ def demo(
     port: Annotated[int, typer.Option(help="The port to listen on; 0 means any free port.")] = 7860,
 ) -> None:
     """Serve a page in which a server can be tried: chat, pictures, edits, speech, transcripts."""
+    with listening_at(host, port) as listening:
+        try:
+            from omnistage.demo.serve import serve
+        except ModuleNotFoundError as error:
+            if error.name in NEEDED:
+                raise fail(MISSING) from None
+            raise
+        serve(url, api_key, listening)
+
+
+def listening_at(host: str, port: int) -> socket:
+    """The socket of the page, before anything large is imported for it."""
     try:
-        from omnistage.demo.serve import serve
-    except ModuleNotFoundError as error:
-        if error.name in NEEDED:
-            raise fail(MISSING) from None
-        raise
-    try:
-        serve(url, api_key, host, port)
+        return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except OSError as error:
         raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
