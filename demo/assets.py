@@ -15,13 +15,20 @@ MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
 
 
 def theme() -> gr.themes.Base:
-    return gr.themes.Default(
+    """Gradio's own with fonts of the reader's machine and hints of enough contrast."""
+    chosen = gr.themes.Default(
         primary_hue="teal",
         secondary_hue="teal",
         neutral_hue="slate",
         radius_size="sm",
         font=SANS,
         font_mono=MONO,
+    )
+    return chosen.set(
+        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued_dark="*neutral_400",
+        input_placeholder_color="*neutral_500",
+        input_placeholder_color_dark="*neutral_400",
     )
 
 

@@ -1,5 +1,6 @@
 """The one server behind the page, and what all readers of the page share."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
@@ -46,7 +47,12 @@ class Backend:
 
 def failure_html(sentence: str) -> str:
     """A failure where it is seen and read out."""
-    return f'<div class="os-failure" role="alert">{escape(sentence)}</div>' if sentence else ""
+    return f'<div class="os-failure" role="alert">{with_code(sentence)}</div>'
+
+
+def with_code(sentence: str) -> str:
+    """A sentence with what is between backticks as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(sentence))
 
 
 def line_html(sentence: str) -> str:
@@ -63,7 +69,7 @@ def status_html(offer: Offer) -> str:
 
 def dead_html(sentence: str) -> str:
     """Why nothing works."""
-    return _head("os-dead", f'<span role="alert">{escape(sentence)}</span>')
+    return _head("os-dead", f'<span role="alert">{with_code(sentence)}</span>')
 
 
 def _head(state: str, words: str) -> str:

@@ -126,16 +126,16 @@ def transcription(page: Page, sound: Path) -> None:
     until(page, lambda: "Done." in page.inner_text("#heard-line"))
 
 
-def small_pictures(page: Page, number: int) -> None:
-    """Few steps, on the tab of this number among those of pictures."""
+def few_steps(page: Page) -> None:
+    """On the tab that is shown."""
     page.get_by_role("button", name="More settings").locator("visible=true").click()
-    page.get_by_label("Steps").nth(number).fill("8")
+    page.get_by_label("Steps").locator("visible=true").fill("8")
 
 
 def picture(page: Page) -> None:
     """An image is made, with steps and previews on the way."""
     open_tab(page, "Pictures")
-    small_pictures(page, 0)
+    few_steps(page)
     size = page.get_by_label("Size")
     size.fill("256x256")
     size.press("Enter")
@@ -151,7 +151,7 @@ def picture(page: Page) -> None:
 def edit(page: Page) -> None:
     """A picture is painted on and edited below the paint."""
     open_tab(page, "Edits")
-    small_pictures(page, 1)
+    few_steps(page)
     page.get_by_role("button", name="A house in a meadow").click()
     page.wait_for_timeout(3000)
     canvas = page.locator("#edit-picture canvas").first

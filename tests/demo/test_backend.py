@@ -35,3 +35,9 @@ def test_failures_are_read_out_and_escaped() -> None:
     for html in (dead_html("<gone>"), failure_html("<gone>")):
         assert 'role="alert"' in html
         assert "&lt;gone&gt;" in html
+
+
+def test_commands_in_a_failure_are_code() -> None:
+    assert "<code>omnistage serve &lt;MODEL&gt;</code>" in dead_html(
+        "Try `omnistage serve <MODEL>`."
+    )
