@@ -27,6 +27,10 @@ def theme() -> gr.themes.Base:
     return chosen.set(
         body_text_color_subdued="*neutral_500",
         body_text_color_subdued_dark="*neutral_400",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
         input_placeholder_color="*neutral_500",
         input_placeholder_color_dark="*neutral_400",
     )

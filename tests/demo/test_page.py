@@ -201,6 +201,13 @@ def test_a_picture_is_made(images: Client) -> None:
     assert "First picture" in last(updates, 2)
 
 
+def test_a_chat_is_answered_by_a_picture(images: Client) -> None:
+    chosen = ("Text and picture", None, "", None, None, None)
+    updates = ask(images, "a boat", chosen=chosen)
+    assert files(last(updates, 0), "assistant") == [".png"]
+    assert "First picture" in last(updates, 3)
+
+
 def test_steps_and_a_preview_are_shown_and_stop_ends_it_at_the_server(
     images: Client, image_gateway: RunningGateway
 ) -> None:
