@@ -281,10 +281,6 @@ def test_every_server_has_a_page_that_waits_for_it() -> None:
 GROUP: Any = typer.main.get_command(app)
 
 
-def has_command(name: str) -> bool:
-    return name in GROUP.commands
-
-
 def parse(command: str, arguments: list[str]) -> None:
     """Raises if our command line has no such command, or the command takes no such arguments."""
     GROUP.commands[command].make_context(command, arguments)
