@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml scripts/check_torch.py scripts/cpu_shim.py
 	touch $(STAMP)
 
 demo: venv
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python scripts/tiny_demo.py
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
