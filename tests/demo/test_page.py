@@ -19,6 +19,7 @@ from support.page import running_page
 from omnistage.connectors.chunk import Chunk
 from omnistage.demo import examples
 from omnistage.demo.pictures import png
+from omnistage.stages.messages.to_stage import Request
 
 DEAD = "http://127.0.0.1:9"
 SOUND_BYTES = 2 * sum(FRAMES) * SAMPLES_PER_FRAME
@@ -220,8 +221,8 @@ def test_steps_and_a_preview_are_shown_and_stop_ends_it_at_the_server(
     image_gateway.wait_until_idle()
 
 
-def requests_to(gateway: RunningGateway) -> list[Chunk]:
-    return [one for one in gateway.stages.stages["dit"].seen if one.kind == "request"]
+def requests_to(gateway: RunningGateway) -> list[Chunk[Request]]:
+    return gateway.stages.stages["dit"].opened
 
 
 def test_a_picture_is_edited_below_a_mask(

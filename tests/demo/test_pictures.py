@@ -22,10 +22,11 @@ from omnistage.demo.pictures import (
     picture_request,
     png,
 )
+from omnistage.stages.messages.to_stage import Request
 
 
-def last_request(gateway: RunningGateway) -> Chunk:
-    return [one for one in gateway.stages.stages["dit"].seen if one.kind == "request"][-1]
+def last_request(gateway: RunningGateway) -> Chunk[Request]:
+    return gateway.stages.stages["dit"].opened[-1]
 
 
 async def test_steps_previews_and_pictures_come_in_turn(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ async def test_an_edit_sends_the_picture_and_the_mask(tmp_path: Path) -> None:
         request = last_request(gateway)
     assert len(told[-1].pictures) == 1
     assert told[-1].preview is not None
-    assert request.meta["body"]["strength"] == 0.5
+    assert request.message.body["strength"] == 0.5
     assert request.tensors["image0"].numpy()[0, 0].tolist() == [255, 0, 0]
     repainted = request.tensors["mask"].numpy()
     assert (repainted[:8, :8] > 0).all()
