@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak exact gpu image-speed serve check lock
+.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu image-speed serve check lock
 
 venv: $(STAMP)
 
@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml scripts/check_torch.py scripts/cpu_shim.py
 	touch $(STAMP)
 
 demo: venv
-	@$(BIN)/python scripts/demo.py
+	@$(BIN)/python scripts/tiny_demo.py
 
 test: venv
 	$(BIN)/python -m pytest $(ARGS)
@@ -37,6 +37,11 @@ chaos: venv
 # ARGS="--hostile --minutes 60 --server omni|pictures|both --rate 2 --seed 0": plain requests beside hostile ones.
 soak: venv
 	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
+
+# ARGS="--shots FOLDER --browser PATH": a browser is needed, which pip does not bring (docs/demo.md).
+page: venv
+	$(BIN)/python -m pip install --quiet playwright
+	PYTHONPATH=tests $(BIN)/python tests/page.py $(ARGS)
 
 exact: venv
 	PYTHONPATH=tests $(BIN)/python tests/exact.py $(ARGS)

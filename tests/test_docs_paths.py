@@ -16,7 +16,17 @@ FILE = re.compile(r"(?<![\w./<>-])((?:[\w-]+/)*[\w-]+\.(?:py|yaml|md|json))\b(?!
 FOLDER = re.compile(r"(?<![\w./<>-])((?:[\w-]+/)+)(?![\w.<*])")
 LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
-SEARCHED = ("server", "stages", "stage_configs", "connectors", "bench", "tests", "docs", "scripts")
+SEARCHED = (
+    "server",
+    "stages",
+    "stage_configs",
+    "connectors",
+    "bench",
+    "demo",
+    "tests",
+    "docs",
+    "scripts",
+)
 
 
 def is_there(name: str) -> bool:

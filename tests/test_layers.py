@@ -13,18 +13,22 @@ ROOT = Path(__file__).parent.parent
 OURS = "omnistage"
 MODEL_LIBRARIES = ("torch", "vllm", "transformers", "diffusers")
 WEB = ("fastapi", "starlette", "uvicorn")
+PAGE_LIBRARIES = ("gradio", "openai")
+HEAVY = (*MODEL_LIBRARIES, *PAGE_LIBRARIES)
+HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "aiohttp", "requests", "urllib", "http")
 
-MESSAGES, BENCH = f"{OURS}.stages.messages", f"{OURS}.bench"
+MESSAGES, BENCH, DEMO = (f"{OURS}.{name}" for name in ("stages.messages", "bench", "demo"))
 
 Table = Mapping[str, Collection[str]]
 
 # Root folders, each with those that it may import. A folder comes after all that it imports.
 LAYERS: Table = {
     "bench": (),
+    "demo": (),
     "connectors": (),
     "stage_configs": ("connectors",),
     "stages": ("connectors", "stage_configs"),
-    "server": ("bench", "connectors", "stage_configs", "stages"),
+    "server": ("bench", "connectors", "demo", "stage_configs", "stages"),
 }
 # The rooms of the gateway. Files beside them: `errors` and `outcome` are below all rooms, the
 # others put the rooms together.
@@ -128,11 +132,13 @@ def test_the_gateway_talks_to_stages_over_the_wire_only() -> None:
         if not place(path).startswith(COMMAND_LINE):
             names = {name for name in imports(path) if not is_below(name, (MESSAGES,))}
             names -= {f"{OURS}.stages"}  # the package in which the messages are
-            wrong = sorted(name for name in names if is_below(name, (f"{OURS}.stages", BENCH)))
+            wrong = sorted(
+                name for name in names if is_below(name, (f"{OURS}.stages", BENCH, DEMO))
+            )
             assert not wrong, f"{place(path)} imports {wrong}"
 
 
-@pytest.mark.parametrize("layer", ["server", "stage_configs", "connectors", "bench"])
+@pytest.mark.parametrize("layer", ["server", "stage_configs", "connectors", "bench", "demo"])
 def test_only_stages_import_model_libraries(layer: str) -> None:
     refuse(layer, MODEL_LIBRARIES, but=(BARE_PIPELINE,))
 
@@ -141,12 +147,13 @@ def test_the_wire_carries_no_pickles() -> None:
     refuse("connectors", ("pickle", "dill", "cloudpickle", "multiprocessing.connection"))
 
 
+def test_the_page_asks_a_server_by_the_sdk_only() -> None:
+    refuse("demo", HTTP_CLIENTS)
+
+
 @pytest.mark.parametrize("module", ["omnistage.server.cli", "omnistage.server.serve"])
-def test_the_gateway_loads_no_model_library(module: str) -> None:
-    program = (
-        f"import sys, {module};"
-        "sys.exit(' '.join({'torch', 'vllm', 'transformers', 'diffusers'} & set(sys.modules)) or 0)"
-    )
+def test_the_gateway_loads_no_library_of_models_or_of_the_page(module: str) -> None:
+    program = f"import sys, {module};sys.exit(' '.join({set(HEAVY)} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.strip() == ""
     assert done.returncode == 0
@@ -272,6 +279,6 @@ def test_exceptions_are_needed() -> None:
     assert bare & set(MODEL_LIBRARIES) == {"diffusers", "torch"}
     path = ROOT / COMMAND_LINE
     command_line = list(files(COMMAND_LINE)) if path.is_dir() else [path.with_suffix(".py")]
-    for layer in ("stages", "bench"):
+    for layer in ("stages", "bench", "demo"):
         names = {name for one in command_line for name in imports(one)}
         assert any(is_below(name, (f"{OURS}.{layer}",)) for name in names)

@@ -12,7 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("server", "stages", "connectors", "stage_configs", "bench")
+PARTS = ("server", "stages", "connectors", "stage_configs", "bench", "demo")
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -1,4 +1,4 @@
-"""The command line: check, serve, tiny, bench."""
+"""The command line: check, serve, tiny, bench, demo."""
 
 import typer
 
@@ -8,6 +8,7 @@ from omnistage.server.cli.bench_bridge import bridge
 from omnistage.server.cli.bench_connectors import connectors
 from omnistage.server.cli.bench_stages import stages
 from omnistage.server.cli.check import check
+from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
 from omnistage.server.cli.serve import serve
 from omnistage.server.cli.tiny import tiny
@@ -22,6 +23,7 @@ bench.command("images")(bench_images)
 app.command()(check)
 app.command()(serve)
 app.command()(tiny)
+app.command()(demo)
 bench.command()(connectors)
 bench.command()(stages)
 bench.command()(bridge)

@@ -35,7 +35,7 @@ def test_help_names_the_commands_and_imports_no_model_library() -> None:
         "print('heavy:', sorted({'torch', 'vllm', 'transformers'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    for command in ("check", "serve", "tiny", "bench"):
+    for command in ("check", "serve", "tiny", "bench", "demo"):
         assert command in done.stdout
     assert "heavy: []" in done.stdout
 
@@ -277,3 +277,25 @@ def test_a_key_file_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -
     result = runner.invoke(cli.app, arguments)
     assert result.exit_code == 1
     assert "API keys" in plain(result.output)
+
+
+@pytest.mark.parametrize("name", ["gradio", "openai"])
+def test_a_missing_extra_of_the_page_is_told_with_its_name(name: str) -> None:
+    program = (
+        f"import sys\nsys.modules['{name}'] = None\n"
+        "from omnistage.server.cli import main\n"
+        "sys.argv = ['omnistage', 'demo', '--port', '0']\nmain()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "pip install 'omnistage[demo]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_is_taken_is_told_before_the_page_is_built() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = runner.invoke(cli.app, ["demo", "--port", str(port)])
+    assert result.exit_code == 1
+    assert f"error: cannot listen on 127.0.0.1:{port}: " in plain(result.output)
+    assert "gradio" not in sys.modules

@@ -5,8 +5,8 @@ import threading
 import time
 from pathlib import Path
 
-import demo
 import pytest
+import tiny_demo
 from support.gateway import OMNI, running_gateway
 
 MAX_LINES = 25
@@ -37,14 +37,14 @@ def test_a_run_shows_stages_question_answer_and_times_and_no_log(
 
         loading = threading.Thread(target=load)
         loading.start()
-        demo.demonstrate(NOTHING, server_of(gateway.url), tmp_path / "log")
+        tiny_demo.demonstrate(NOTHING, server_of(gateway.url), tmp_path / "log")
         loading.join()
     shown = "".join(capfd.readouterr())
     for stage in OMNI["stages"]:
         assert f"{stage}: ready" in shown
-    for word in (demo.QUESTION, "answer      'Hello there'", "answer.wav", "TTFP", "RTF"):
+    for word in (tiny_demo.QUESTION, "answer      'Hello there'", "answer.wav", "TTFP", "RTF"):
         assert word in shown
-    assert (tmp_path / demo.ANSWER).stat().st_size > 44
+    assert (tmp_path / tiny_demo.ANSWER).stat().st_size > 44
     assert "noise" not in shown
     assert "/health" not in shown
     assert len(shown.splitlines()) < MAX_LINES
@@ -54,10 +54,10 @@ def test_a_run_shows_stages_question_answer_and_times_and_no_log(
 def test_a_server_that_ends_while_it_loads_shows_the_end_of_its_log(tmp_path: Path) -> None:
     fails = [sys.executable, "-c", "raise SystemExit('out of memory')"]
     with pytest.raises(SystemExit, match=r"(?s)out of memory.*ended while it loaded"):
-        demo.demonstrate(NOTHING, fails, tmp_path / "log")
+        tiny_demo.demonstrate(NOTHING, fails, tmp_path / "log")
 
 
 def test_a_model_that_cannot_be_written_is_the_end(tmp_path: Path) -> None:
     fails = [sys.executable, "-c", "raise SystemExit('disk full')"]
     with pytest.raises(SystemExit, match=r"(?s)disk full.*could not be written"):
-        demo.demonstrate(fails, NOTHING, tmp_path / "log")
+        tiny_demo.demonstrate(fails, NOTHING, tmp_path / "log")

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-import demo
 import pytest
+import tiny_demo
 from support.audio import samples_of
 from support.server import TinyServer
 
@@ -17,11 +17,11 @@ def test_the_question_of_the_demo_is_answered_in_five_lines(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    demo.ask(server.url)
+    tiny_demo.ask(server.url)
     shown = "".join(capfd.readouterr()).splitlines()
     words = [line.split()[0] for line in shown]
     assert words == ["question", "answer", "answer.wav", "TTFP", "RTF"]
-    sound = samples_of((tmp_path / demo.ANSWER).read_bytes())
-    assert len(sound) / demo.RATE == pytest.approx(float(shown[2].split()[1]), abs=0.01)
+    sound = samples_of((tmp_path / tiny_demo.ANSWER).read_bytes())
+    assert len(sound) / tiny_demo.RATE == pytest.approx(float(shown[2].split()[1]), abs=0.01)
     assert float(shown[3].split()[1]) > 0
     assert float(shown[4].split()[1]) > 0

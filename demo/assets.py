@@ -1,0 +1,41 @@
+"""What the browser gets beside gradio's own: style and the player of sound."""
+
+from pathlib import Path
+
+import gradio as gr
+
+FOLDER = Path(__file__).parent
+CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
+PLAYER_SCRIPT = (FOLDER / "player.js").read_text(encoding="utf-8")
+PLAYER_HTML = """<div class="os-player" data-state="idle">
+<span class="os-player-words"></span><button type="button" disabled>Stop sound</button></div>"""
+# Names of fonts that are on the reader's machine: nothing is fetched.
+SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
+MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
+
+
+def theme() -> gr.themes.Base:
+    """Gradio's own with fonts of the reader's machine and hints of enough contrast."""
+    chosen = gr.themes.Default(
+        primary_hue="teal",
+        secondary_hue="teal",
+        neutral_hue="slate",
+        radius_size="sm",
+        font=SANS,
+        font_mono=MONO,
+    )
+    return chosen.set(
+        body_text_color_subdued="*neutral_500",
+        body_text_color_subdued_dark="*neutral_400",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
+        input_placeholder_color="*neutral_500",
+        input_placeholder_color_dark="*neutral_400",
+    )
+
+
+def player() -> gr.HTML:
+    """Its value is the id of the sound to play; None is silence."""
+    return gr.HTML(html_template=PLAYER_HTML, js_on_load=PLAYER_SCRIPT, apply_default_css=False)

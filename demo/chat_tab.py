@@ -1,0 +1,204 @@
+"""The tab of chats."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+
+from omnistage.demo import assets, examples
+from omnistage.demo.attachments import parts_of
+from omnistage.demo.backend import Backend, number, whole, written
+from omnistage.demo.bubbles import bubbles
+from omnistage.demo.chat import Answer, ChatSettings, Turn, ask
+from omnistage.demo.failure import FAILURES
+from omnistage.demo.offer import Offer
+from omnistage.demo.pace import paced
+from omnistage.demo.pictures import png
+from omnistage.demo.sound import wav
+from omnistage.demo.waterfall import EMPTY, times_html
+
+FILE_TYPES = ["image", "audio", "video", "text"]
+UNSET = "left to the server"
+PLACEHOLDER = "Ask with words and files"
+HELLO = "**Ask something.** Type, attach files, record your voice, or click an example below."
+# By what a reader clicks: the question, and the names of its files.
+EXAMPLES = {
+    "A short story": ("Tell me a very short story about a lighthouse.", ()),
+    "A picture": ("What is in this picture?", ("picture",)),
+    "A melody": ("What do you hear?", ("melody",)),
+    "A picture and a melody": ("Does the melody fit the picture?", ("picture", "melody")),
+}
+
+Updates = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTab:
+    """What the page changes when it has learnt what the server offers."""
+
+    mode: gr.Radio
+    voice: gr.Dropdown
+
+
+@dataclass(frozen=True, slots=True)
+class Chatting:
+    """Answers questions; every update is of chat, question, turns, player and times."""
+
+    backend: Backend
+
+    async def answer(
+        self,
+        asked: Mapping[str, Any],
+        turns: tuple[Turn, ...] | None,
+        offer: Offer | None,
+        *chosen: Any,
+    ) -> AsyncGenerator[Updates, None]:
+        """Ask, and show what comes."""
+        question = Turn(written(asked.get("text")), tuple(asked.get("files") or ()))
+        if not (question.text or question.files):
+            yield (gr.skip(),) * 5
+            return
+        before = turns or ()
+        answer = Answer(self.backend.sounds.open())
+        yield bubbles((*before, question), True), None, (*before, question), None, EMPTY
+        try:
+            settings = chat_settings(await self.backend.offer(offer), *chosen)
+            question = replace(question, parts=tuple(parts_of(question.files)))
+            if "audio" in settings.outputs:
+                yield gr.skip(), gr.skip(), gr.skip(), answer.sound.id, gr.skip()
+            coming = ask(self.backend.client, settings, (*before, question), answer)
+            async with aclosing(paced(coming)) as news:
+                async for _ in news:
+                    question = replace(question, answer=answer.text)
+                    yield self._show((*before, question), answer, True)
+            question = replace(question, answer_files=self._files(answer))
+        except FAILURES as error:
+            question = replace(question, answer=answer.text, failure=self.backend.plain(error))
+        finally:
+            answer.sound.end()
+        yield self._show((*before, question), answer, False)
+
+    def _show(self, turns: tuple[Turn, ...], answer: Answer, is_running: bool) -> Updates:
+        times = times_html(answer.timing, answer.marks)
+        return bubbles(turns, is_running), gr.skip(), turns, gr.skip(), times
+
+    def _files(self, answer: Answer) -> tuple[str, ...]:
+        """The pictures and the sound of an answer, to be looked at and heard again."""
+        save = self.backend.files.save
+        images = [save(image, ".png") for image in answer.images]
+        samples = answer.sound.samples
+        return (*images, *([save(wav(samples), ".wav")] if samples else ()))
+
+
+def chat_settings(
+    offer: Offer,
+    mode: str | None,
+    voice: str | None,
+    system: str | None,
+    max_tokens: str | None,
+    temperature: str | None,
+    seed: str | None,
+) -> ChatSettings:
+    """The fields of the tab."""
+    return ChatSettings(
+        offer.model,
+        mode if mode in offer.modes else offer.modes[0],
+        voice or next(iter(offer.voices), None),
+        written(system),
+        whole("Most tokens of text", max_tokens),
+        number("Temperature", temperature),
+        whole("Seed", seed),
+        offer.has_timeline,
+    )
+
+
+def add_capture(capture: str | None, asked: Mapping[str, Any] | None) -> Updates:
+    """A picture of the camera becomes a file of the question."""
+    if capture is None:
+        return gr.skip(), gr.skip()
+    known = asked or {}
+    files = [*(known.get("files") or ()), capture]
+    return {"text": known.get("text") or "", "files": files}, None
+
+
+def build(backend: Backend, offer: gr.State) -> ChatTab:
+    """Lay it out and connect it."""
+    turns = gr.State(())
+    with gr.Row(equal_height=False):
+        with gr.Column(scale=2, min_width=320):
+            chat = gr.Chatbot(
+                label="Conversation",
+                height=440,
+                placeholder=HELLO,
+                elem_id="chat",
+                buttons=["copy"],
+                feedback_options=None,
+            )
+            player = assets.player()
+            box = gr.MultimodalTextbox(
+                sources=["upload", "microphone"],
+                file_count="multiple",
+                file_types=FILE_TYPES,
+                placeholder=PLACEHOLDER,
+                label="Question",
+                show_label=False,
+                elem_id="question",
+            )
+            with gr.Row():
+                stop = gr.Button("Stop", size="sm", min_width=80)
+                new = gr.Button("New conversation", size="sm", min_width=80)
+            with gr.Accordion("Camera", open=False):
+                camera = gr.Image(
+                    sources=["webcam"],
+                    type="filepath",
+                    label="Take a picture for the question",
+                    height=260,
+                    buttons=[],
+                )
+            gr.Examples(
+                example_questions(backend), box, label="Examples", example_labels=list(EXAMPLES)
+            )
+        with gr.Column(scale=1, min_width=300):
+            mode = gr.Radio(["Text"], value="Text", label="Answer with", elem_id="mode")
+            voice = gr.Dropdown([], label="Voice", visible=False, elem_id="voice")
+            with gr.Accordion("More settings", open=False):
+                system = gr.Textbox(label="System prompt", lines=2)
+                limit = gr.Textbox(label="Most tokens of text", placeholder=UNSET)
+                temperature = gr.Textbox(label="Temperature", placeholder=UNSET)
+                seed = gr.Textbox(label="Seed", placeholder=UNSET)
+            gr.Markdown("### Times of the last answer")
+            times = gr.HTML(EMPTY, elem_id="times")
+    chatting = Chatting(backend)
+    chosen = [mode, voice, system, limit, temperature, seed]
+    shown = [chat, box, turns, player, times]
+    running = box.submit(chatting.answer, [box, turns, offer, *chosen], shown, api_name="chat")
+    stop.click(lambda: None, None, player, cancels=[running], api_visibility="private")
+    for clearing in (new.click, chat.clear):
+        clearing(
+            lambda: ([], (), None, EMPTY),
+            None,
+            [chat, turns, player, times],
+            cancels=[running],
+            api_visibility="private",
+        )
+    camera.change(add_capture, [camera, box], [box, camera], api_visibility="private")
+    mode.change(
+        lambda chosen: gr.update(visible=chosen == "Text and speech"),
+        mode,
+        voice,
+        api_visibility="private",
+    )
+    return ChatTab(mode, voice)
+
+
+def example_questions(backend: Backend) -> list[list[dict[str, Any]]]:
+    """One of each kind."""
+    picture = backend.files.save(png(examples.picture()), ".png")
+    melody = backend.files.save(examples.melody(), ".wav")
+    files = {"picture": picture, "melody": melody}
+    return [
+        [{"text": text, "files": [files[name] for name in names]}]
+        for text, names in EXAMPLES.values()
+    ]

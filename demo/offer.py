@@ -1,0 +1,77 @@
+"""What a server offers, learnt from the server itself."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import openai
+from openai import AsyncOpenAI
+
+OURS = "omnistage"
+LOADING = "Its voices are not known yet: stages are still loading."
+# Outputs of a chat by the name of the choice.
+MODES: Mapping[str, tuple[str, ...]] = {
+    "Text": ("text",),
+    "Text and speech": ("text", "audio"),
+    "Text and picture": ("text", "image"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One model, what it makes, and with which voices."""
+
+    model: str
+    outputs: frozenset[str]
+    voices: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    has_timeline: bool = False
+
+    @property
+    def modes(self) -> list[str]:
+        """The choices of a chat's output. A server without a text model sends pictures alone."""
+        return [name for name, outputs in MODES.items() if outputs[-1] in self.outputs]
+
+    @property
+    def tabs(self) -> frozenset[str]:
+        """The tabs that this server can serve."""
+        found = {"chat"} if self.modes else set()
+        if "text" in self.outputs:
+            found.add("transcription")
+        if "audio" in self.outputs:
+            found.add("speech")
+        if "image" in self.outputs:
+            found |= {"pictures", "edits"}
+        return frozenset(found)
+
+
+async def learn(client: AsyncOpenAI) -> Offer:
+    """Ask for the models and the voices."""
+    models = await client.models.list()
+    if not models.data:
+        raise openai.OpenAIError("The server lists no model.")
+    card = models.data[0]
+    extra = card.model_extra or {}
+    outputs = frozenset(extra.get("output_modalities") or ("text",))
+    voices, note = await _voices(client) if "audio" in outputs else ((), "")
+    notes = tuple(one for one in (extra.get("note", ""), note) if one)
+    return Offer(card.id, outputs, voices, notes, has_timeline=card.owned_by == OURS)
+
+
+async def _voices(client: AsyncOpenAI) -> tuple[tuple[str, ...], str]:
+    """The voices, and why there are none."""
+    try:
+        answer = await client.get("/audio/voices", cast_to=object)
+    except openai.NotFoundError:
+        return (), ""
+    except openai.InternalServerError as error:
+        if error.status_code == 503:
+            return (), LOADING
+        raise
+    return names_of(answer), ""
+
+
+def names_of(answer: object) -> tuple[str, ...]:
+    """The names in a list of voices: each a string or an object with a name."""
+    listed: Sequence[Any] = answer.get("voices", ()) if isinstance(answer, dict) else ()
+    return tuple(str(one["name"] if isinstance(one, dict) else one) for one in listed)

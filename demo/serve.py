@@ -1,0 +1,89 @@
+"""Serves the page, and beside it the sounds on their way."""
+
+import contextlib
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from socket import socket
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when it is imported
+
+import gradio as gr
+import uvicorn
+from fastapi import FastAPI, HTTPException
+from fastapi.responses import StreamingResponse
+from rich.console import Console
+
+from omnistage.demo import assets
+from omnistage.demo.backend import Backend
+from omnistage.demo.files import FileStore
+from omnistage.demo.page import build_page
+from omnistage.demo.sound import Sounds
+
+MAX_FILE = "32mb"
+SAMPLES = "application/octet-stream"
+STOP_S = 1
+
+
+def build_app(backend: Backend) -> FastAPI:
+    """The page at / and sounds at /sound/ID."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with backend.client:
+            yield
+
+    app = FastAPI(lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    add_sounds(app, backend.sounds)
+    gr.mount_gradio_app(
+        app,
+        build_page(backend),
+        path="/",
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        max_file_size=MAX_FILE,
+        theme=assets.theme(),
+        css=assets.CSS,
+    )
+    return app
+
+
+def add_sounds(app: FastAPI, sounds: Sounds) -> None:
+    """GET /sound/{id}: samples, each as soon as it is there."""
+
+    @app.get("/sound/{sound_id}")
+    async def sound(sound_id: str) -> StreamingResponse:
+        found = sounds.find(sound_id)
+        if found is None:
+            raise HTTPException(404, "This sound is not there any more.")
+        return StreamingResponse(found.read(), media_type=SAMPLES)
+
+
+def serve(url: str, api_key: str | None, listening: socket) -> None:
+    """Serve the page until Ctrl-C or SIGTERM; its files go with it."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # uvicorn raises it again at its end
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        tempfile.TemporaryDirectory(prefix="omnistage-demo-") as folder,
+    ):
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        backend = Backend.connect(url, api_key, FileStore(Path(folder)))
+        # Gradio prints what fails in it; uvicorn would tell of every page that is open at the end.
+        config = uvicorn.Config(build_app(backend), log_level="critical")
+        config.timeout_graceful_shutdown = STOP_S
+        Announced(config).run([listening])
+
+
+class Announced(uvicorn.Server):
+    """Says where the page is once it can be opened."""
+
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
+        for one in sockets or ():
+            host, port = one.getsockname()[:2]
+            Console().print(f"The page is at http://{host}:{port}", highlight=False)
