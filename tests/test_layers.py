@@ -61,6 +61,7 @@ BESIDE: Table = {
     "stages": ("dtypes", "dummy_weights"),
     "stages/diffusion": ("stage",),
 }
+FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
@@ -172,6 +173,12 @@ def test_what_is_below_all_rooms_imports_none_of_them(name: str) -> None:
 
 def test_the_runtime_knows_nothing_of_http() -> None:
     refuse("server/runtime", WEB)
+
+
+def test_bodies_are_checked_in_one_place() -> None:
+    """No other file makes an answer of what pydantic says of a field."""
+    refuse("server", ("pydantic.ValidationError",), but=(FIELDS,))
+    assert "pydantic.ValidationError" in imports(ROOT / FIELDS)
 
 
 # Stages
