@@ -46,7 +46,7 @@ def encode(chunk: Chunk) -> Record:
     """Describe the chunk; the tensors' memory is shared."""
     sizes = [tensor.num_bytes for tensor in chunk.tensors.values()]
     tensors = [
-        (name, tensor.dtype, list(tensor.shape), size)
+        (name, tensor.dtype, tensor.shape, size)
         for (name, tensor), size in zip(chunk.tensors.items(), sizes, strict=True)
     ]
     header = encode_header((chunk.request_id, chunk.message, chunk.index, chunk.last, tensors))
@@ -64,6 +64,6 @@ def decode(header: bytes, body: memoryview, messages: Messages[M]) -> Chunk[M]:
     tensors = {}
     start = 0
     for name, dtype, shape, num_bytes in described:
-        tensors[name] = Tensor(dtype, tuple(shape), body[start : start + num_bytes])
+        tensors[name] = Tensor(dtype, shape, body[start : start + num_bytes])
         start += aligned(num_bytes)
     return Chunk(request_id, message, index, tensors, last)

@@ -1,5 +1,7 @@
 """What chunks say, as types: each channel carries a few kinds of message and refuses all others."""
 
+import operator
+from functools import reduce
 from typing import Any, Generic
 
 import msgspec
@@ -17,7 +19,7 @@ M_co = TypeVar("M_co", bound=Message, default=Message, covariant=True)
 
 # A chunk without its tensors' bytes: request, message, index, last, and of each tensor its name,
 # dtype, shape and number of bytes.
-Header = tuple[str, M, int, bool, list[tuple[str, str, list[int], int]]]
+Header = tuple[str, M, int, bool, list[tuple[str, str, tuple[int, ...], int]]]
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -30,9 +32,7 @@ class Messages(Generic[M]):
     """The kinds of message that a channel carries."""
 
     def __init__(self, *kinds: type[M]) -> None:
-        union: Any = kinds[0]
-        for kind in kinds[1:]:
-            union |= kind
+        union: Any = reduce(operator.or_, kinds)
         header: Any = Header[union]  # type: ignore[misc]
         self._decoder: msgspec.msgpack.Decoder[Header[M]] = msgspec.msgpack.Decoder(header)
 

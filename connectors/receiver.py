@@ -6,7 +6,7 @@ from typing import Generic
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import decode
 from omnistage.connectors.contract import Closed
-from omnistage.connectors.messages import M, Messages
+from omnistage.connectors.messages import M, Messages, UnknownMessage
 from omnistage.connectors.ring import NO_SLOT, Ring
 from omnistage.connectors.ring_end import RingAccess, RingEnd
 
@@ -61,7 +61,13 @@ class RingReceiver(RingEnd, Generic[M]):
         self._owes_wake_up = True
         if self._ring.num_used >= self._ring.num_bytes // 4:
             self._has_room.set()  # a sender need not wait until all is read
-        chunk = decode(header, body, self._messages)
+        try:
+            chunk = decode(header, body, self._messages)
+        except UnknownMessage:
+            if slot != NO_SLOT:  # what is dropped holds no credit
+                self._ring.grant(slot, 1)
+                self._has_room.set()
+            raise
         if slot != NO_SLOT:
             self._hold(chunk.request_id, slot)
         return chunk

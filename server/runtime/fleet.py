@@ -9,10 +9,7 @@ from typing import Any
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.channels import (
-    Channels,
-    MakeConnector,
-)
+from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead

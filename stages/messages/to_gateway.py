@@ -7,6 +7,8 @@ import msgspec
 from omnistage.connectors.messages import Message, Messages
 from omnistage.stage_configs.work import WorkBound
 
+PictureOutput = Literal["image", "video"]
+
 ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
 
 
@@ -92,7 +94,7 @@ class Picture(Message, frozen=True):
     `text_tokens` counts the request's words.
     """
 
-    output: Literal["image", "video"]
+    output: PictureOutput
     index: int = 0
     is_preview: bool = False
     text_tokens: int = 0
@@ -101,7 +103,7 @@ class Picture(Message, frozen=True):
 class Step(Message, frozen=True):
     """A denoising step was taken; `num_steps` is 0 if the pipeline does not tell it."""
 
-    output: Literal["image", "video"]
+    output: PictureOutput
     step: int
     num_steps: int = 0
 

@@ -124,8 +124,7 @@ class Exporter(BlockedQuery):
 
     def _open(self, row: int, request_id: str, rows: object) -> None:
         """`rows`: the fields of `Rows`, if they are not its defaults."""
-        hidden = Rows() if rows is None else msgspec.convert(rows, Rows)
-        message = Codes() if self._kind == "codes" else hidden
+        message = Codes() if self._kind == "codes" else msgspec.convert(rows or {}, Rows)
         self._streams[row] = _Stream(request_id, message)
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]

@@ -78,7 +78,7 @@ class Other(Message, frozen=True):
 def test_a_message_that_the_channel_does_not_carry_is_an_error_that_names_it(
     open_ends: Callable[..., Ends],
 ) -> None:
-    sender, receiver = open_ends()
+    sender, receiver = open_ends(credit=2)
     sender.send(Chunk("a", Other()))
     sender.send(chunk(index=3))
     with pytest.raises(UnknownMessage, match="request a, message 'other'"):
@@ -86,6 +86,7 @@ def test_a_message_that_the_channel_does_not_carry_is_an_error_that_names_it(
     got = receiver.receive()
     assert got is not None
     assert got.index == 3
+    assert sender.credit("a") == 1  # only the chunk that arrived holds any
 
 
 def test_every_received_tensor_starts_at_a_multiple_of_64_bytes(

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import io
 import socket
+import sys
 import threading
+import traceback
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
@@ -110,7 +113,8 @@ def running_gateway(
             is_started.set()
             await server.serve(sockets=[listening])
 
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    # A daemon: what does not end fails here and does not keep the suite from ending.
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert is_started.wait(10)
     loop, server, stages = started[0]
@@ -120,7 +124,17 @@ def running_gateway(
     finally:
         server.should_exit = True
         thread.join(10)
-        assert not thread.is_alive()
+        assert not thread.is_alive(), f"the gateway does not end: {waiting_in(thread, loop)}"
+
+
+def waiting_in(thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> str:
+    """Where a thread stands, and each task of the loop that it runs."""
+    stacks = io.StringIO()
+    assert thread.ident is not None
+    traceback.print_stack(sys._current_frames()[thread.ident], file=stacks)
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(file=stacks)
+    return stacks.getvalue()
 
 
 async def outputs_of(runtime: Runtime, request: Request) -> AsyncGenerator[Output, None]:

@@ -5,8 +5,7 @@ from collections import deque
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.request import outputs
-from omnistage.stages.diffusion.request.videos import MadeKind
-from omnistage.stages.messages.to_gateway import Picture, Step
+from omnistage.stages.messages.to_gateway import Picture, PictureOutput, Step
 from omnistage.stages.worker.stage import StagePorts
 
 Item = tuple[Step | Picture, outputs.Picture | None]
@@ -18,7 +17,7 @@ class Told:
     So no more waits than there are previews, and a step after each.
     """
 
-    def __init__(self, ports: StagePorts, request_id: str, kind: MadeKind) -> None:
+    def __init__(self, ports: StagePorts, request_id: str, kind: PictureOutput) -> None:
         self._ports = ports
         self._request_id = request_id
         self._kind = kind

@@ -1,16 +1,15 @@
 """Pipelines that make videos: how they are told from others."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
+from omnistage.stages.messages.to_gateway import PictureOutput
 from omnistage.stages.worker.failure import RequestError
-
-MadeKind = Literal["image", "video"]
 
 COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 
 
-def output_kind(known: Iterable[str]) -> MadeKind:
+def output_kind(known: Iterable[str]) -> PictureOutput:
     """What a pipeline whose call has these arguments makes: `image` or `video`."""
     return "video" if "num_frames" in known else "image"
 
