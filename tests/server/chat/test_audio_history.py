@@ -1,9 +1,10 @@
 """How long spoken answers are remembered, and how many."""
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from omnistage.server.chat import audio_history
 from omnistage.server.chat.audio_history import OVERHEAD_BYTES, AudioHistory, SpokenAnswer
 
 NOW = 1_000_000.0
@@ -12,7 +13,7 @@ NOW = 1_000_000.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [NOW]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(audio_history, "time", SimpleNamespace(time=lambda: now[0]))
     return now
 
 

@@ -1,7 +1,10 @@
 """Pictures by URL: bounded in number and time."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from omnistage.server.images import store as store_module
 from omnistage.server.images.store import PATH, ImageStore
 
 
@@ -34,7 +37,7 @@ def test_the_oldest_goes_first() -> None:
 
 def test_what_has_expired_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("omnistage.server.images.store.time.monotonic", lambda: now)
+    monkeypatch.setattr(store_module, "time", SimpleNamespace(monotonic=lambda: now))
     store = ImageStore(lifetime_s=10)
     first = store.put(b"1", "image/png")
     now = 105.0

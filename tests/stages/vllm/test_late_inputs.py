@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
+from omnistage.stages.vllm import late_inputs
 from omnistage.stages.vllm.late_inputs import (
     ALL,
     EARLY_S,
@@ -101,11 +103,11 @@ def test_hidden_rows_come_back_by_position() -> None:
 
 
 class Clock:
-    """time.monotonic under a test's control."""
+    """The module's own time.monotonic under a test's control; event loops keep theirs."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
-        patch.setattr("omnistage.stages.vllm.late_inputs.time.monotonic", lambda: self.now)
+        patch.setattr(late_inputs, "time", SimpleNamespace(monotonic=lambda: self.now))
 
 
 @pytest.fixture
