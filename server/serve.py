@@ -8,10 +8,10 @@ import socket
 import uvicorn
 from rich.console import Console
 
+from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
-from omnistage.server.http.memory import set_large_blocks_apart
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import configure_logging, show_loading

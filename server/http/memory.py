@@ -1,22 +1,11 @@
-"""Memory that a large request took goes back to the system; glibc alone would keep most of it.
-
-Its threshold for blocks of their own grows with each such block that is freed, up to 32 MiB, and
-what each thread allocates below it stays with the thread's arena.
-"""
+"""Memory that a large request took goes back to the system: what its small blocks left as well."""
 
 import asyncio
 import ctypes
 
-LARGE_BYTES = 1 << 20
+from omnistage.connectors.large_blocks import LARGE_BYTES
+
 WAIT_S = 1.0  # between the end of a large request and giving back: several end together
-M_MMAP_THRESHOLD = -3
-
-
-def set_large_blocks_apart() -> None:
-    """Have the C library map each large block by itself, so that it is gone once it is freed."""
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 class GivingBack:

@@ -9,6 +9,7 @@ from vllm.config import StructuredOutputsConfig
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
+from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
@@ -35,9 +36,12 @@ def make_engine(
 ) -> Engine:
     """Start an engine; `options` are vLLM's engine arguments, ours come on top.
 
+    It computes in a process of its own: in this one media are prepared, whose memory goes back.
+
     `load_format: dummy` means our dummy weights. `part` is what it loads of the model. Raises
     ValueError for an engine argument that vLLM does not know, and DoesNotFit.
     """
+    set_large_blocks_apart()
     known = set(AsyncEngineArgs.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:

@@ -1,14 +1,29 @@
-"""Media that lie beside the server are answered as those in the body."""
+"""Media that lie beside the server are answered as those in the body; none leaves it larger."""
 
+import asyncio
 import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
+from support.hostile import large_png
+from support.hostile_soak import memory_mib
+from support.prompts import (
+    data_url,
+    image_part,
+    picture,
+    sound,
+    sound_part,
+    text,
+    video_bytes,
+    video_part,
+)
 from support.server import TinyServer, assert_same_sound
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.engine
+
+SETTLED_MIB = 32.0  # that a process may be larger after large pictures
 
 
 def as_file(part: dict[str, Any], folder: Path, name: str) -> dict[str, Any]:
@@ -34,3 +49,16 @@ async def test_files_are_answered_as_data(server: TinyServer, media_folder: Path
     assert there.text == here.text
     assert there.codes.tolist() == here.codes.tolist()
     assert_same_sound(there.pcm, here.pcm)
+
+
+async def test_memory_of_large_pictures_comes_back(server: TinyServer) -> None:
+    def memory() -> float:
+        return memory_mib(server)["thinker worker"]
+
+    await server.ask([{"role": "user", "content": [image_part(picture(64, 64)), text("?")]}])
+    before = memory()
+    url = data_url("image/png", large_png(9))
+    content = [{"type": "image_url", "image_url": {"url": url}}, text("?")]
+    asking = [server.ask([{"role": "user", "content": content}]) for _ in range(4)]
+    await asyncio.gather(*asking)
+    wait_until(lambda: memory() - before < SETTLED_MIB)
