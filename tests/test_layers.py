@@ -1,6 +1,7 @@
 """Who may import whom. Each table is exact: an arrow that it has and nobody needs fails as well."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -241,6 +242,16 @@ def test_what_needs_no_engine_imports_no_vllm(folder: str) -> None:
 def test_a_room_of_the_diffusion_stage_imports_what_its_table_says(room: str) -> None:
     assert arrows("stages/diffusion", room) == set(DIFFUSION[room])
     refuse(f"stages/diffusion/{room}", (f"{OURS}.stages.diffusion.stage",))
+
+
+# Tests
+
+
+def test_no_test_changes_the_clock_of_the_process() -> None:
+    """Event loops of the session's servers run beside it: one would sleep until that clock."""
+    changed = re.compile(r"""setattr\(\s*(time\b|["'](.+\.)?time\.)""")
+    found = [place(path) for path in files("tests") if changed.search(path.read_text("utf-8"))]
+    assert not found, f"replace the module's `time` instead: {found}"
 
 
 # The tables themselves

@@ -47,7 +47,12 @@ def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(scope="module")
 def client(images: TinyServer) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{images.url}/v1", api_key="none", max_retries=0) as connected:
+    with OpenAI(
+        base_url=f"{images.url}/v1",
+        api_key="none",
+        max_retries=0,
+        default_headers={"Connection": "close"},  # a kept one is a descriptor left over
+    ) as connected:
         yield connected
 
 
