@@ -15,7 +15,8 @@ from typing import Any
 from omnistage.stages.messages.log_bound import shortened
 from omnistage.stages.vllm.compat import AsyncLLM, GrammarRefused, SamplingParams
 from omnistage.stages.vllm.grammar_judge import SCHEMA, Kind
-from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_pattern
+from omnistage.stages.vllm.spelled_tokens import check_schema, check_texts
+from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_choice, lark_of_pattern
 
 JUDGE = "omnistage.stages.vllm.grammar_judge"
 NUM_AT_ONCE = 2
@@ -99,6 +100,7 @@ def constraint_of(
         return None
     if given.json is not None:
         schema = json.loads(given.json) if isinstance(given.json, str) else given.json
+        check_schema(schema, added_tokens)
         if isinstance(schema, dict):
             schema = {**schema, "x-guidance": {"coerce_one_of": True, "whitespace_flexible": True}}
         given.json = json.dumps(schema)
@@ -117,7 +119,13 @@ def constraint_of(
             given.grammar, given.regex = grammar, None
         return "regex", judged_pattern
     if given.choice is not None:
-        return "choice", json.dumps(given.choice)
+        judged_choice = json.dumps(given.choice)
+        grammar = lark_of_choice(given.choice, added_tokens)
+        if grammar is None:
+            check_texts(given.choice, added_tokens)
+        else:
+            given.grammar, given.choice = grammar, None
+        return "choice", judged_choice
     return None if given.grammar is None else ("grammar", given.grammar)
 
 

@@ -6,10 +6,11 @@ a tag with a beginning, arguments that follow a JSON schema, and an end.
 
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from omnistage.stages.vllm.compat import GrammarRefused
+from omnistage.stages.vllm.spelled_tokens import check_schema
 
 TOKEN = re.compile(r"<[^<>\s]+>")  # as a grammar can name one
 SLASH = r"\/"
@@ -33,10 +34,20 @@ def lark_of_pattern(pattern: str, added_tokens: Collection[str]) -> str | None:
     return lark.grammar({"type": "regex", "pattern": pattern})
 
 
+def lark_of_choice(choice: Sequence[str], added_tokens: Collection[str]) -> str | None:
+    """The Lark grammar of some texts of which one has added tokens; None if none has any."""
+    lark = _Lark(added_tokens)
+    if all(len(lark.split(text)) == 1 for text in choice):
+        return None
+    texts = [{"type": "const_string", "value": text} for text in choice]
+    return lark.grammar({"type": "or", "elements": texts})
+
+
 class _Lark:
     """The rules of one grammar."""
 
     def __init__(self, added_tokens: Collection[str]) -> None:
+        self._added_tokens = added_tokens
         names = [re.escape(name) for name in added_tokens if TOKEN.fullmatch(name)]
         self._names = re.compile(f"({'|'.join(names)})") if names else None
         self._rules = ["%llguidance {}", r"TEXT: /(.|\n)*/"]
@@ -94,7 +105,9 @@ class _Lark:
         return self._rule("one", " | ".join(self._rule("tag", body) for body in bodies))
 
     def _arguments(self, content: dict[str, Any]) -> str:
-        return self._rule("arguments", f"%json {json.dumps(_schema(content))}")
+        schema = _schema(content)
+        check_schema(schema, self._added_tokens)
+        return self._rule("arguments", f"%json {json.dumps(schema)}")
 
     def _text(self, text: str) -> str:
         """A text in a rule: its parts in quotes, the tokens between them by name."""

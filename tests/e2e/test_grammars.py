@@ -79,8 +79,12 @@ async def test_a_pattern_that_counts_beyond_128_is_served(
             "",
         ),
         (schema({"type": "string", "pattern": r"(a)\1"}), "response_format", "backreferences"),
+        (schema({"enum": ["<tool_call>"]}), "response_format", "spells <tool_call>"),
     ],
-    ids=["heavy patterns", "nested counts", "1,900 optional properties", "a backreference"],
+    ids=[
+        *("heavy patterns", "nested counts", "1,900 optional properties", "a backreference"),
+        "a token of the model",
+    ],
 )
 async def test_a_grammar_that_the_engine_cannot_take_is_a_400_that_says_why(
     body: bytes, param: str, words: str, http: httpx.AsyncClient
@@ -92,6 +96,13 @@ async def test_a_grammar_that_the_engine_cannot_take_is_a_400_that_says_why(
     assert error["message"].startswith("Grammar error")
     assert words in error["message"]
     assert len(response.content) < 2048
+
+
+async def test_a_choice_may_spell_a_token_of_the_model(http: httpx.AsyncClient) -> None:
+    body = chat(structured_outputs={"choice": ["<tool_call>a", "<think>b"]})
+    response = await http.post(CHAT, content=body)
+    assert response.status_code == 200, response.text
+    assert response.json()["choices"][0]["finish_reason"] == "stop"
 
 
 async def test_heavy_schemas_at_once_are_refused_and_others_are_answered_meanwhile(

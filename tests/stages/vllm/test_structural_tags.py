@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from omnistage.stages.vllm.compat import GrammarRefused
 from omnistage.stages.vllm.grammar_judge import problem_of
-from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_pattern
+from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_choice, lark_of_pattern
 
 SCHEMA = {"type": "object", "properties": {"at": {"enum": [1, 2]}}, "required": ["at"]}
 GO = '<tool_call>\n{"name": "Go", "arguments": {"at": 2}}\n</tool_call>'
@@ -101,6 +101,28 @@ def test_a_call_can_be_made_of_a_tokenizer_s_own_tokens(form: str, tiny_checkpoi
             assert re.match(PATTERN, tokenizer.decode(taken, skip_special_tokens=False))
         if form is ONE:
             assert tokenizer.decode(taken).startswith("<tool_call>")
+
+
+def test_a_choice_of_a_tokenizer_s_own_tokens_can_be_made(tiny_checkpoint: Any) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(str(tiny_checkpoint))
+    tokens = llguidance.hf.from_tokenizer(tokenizer, len(tokenizer))
+    grammar = lark_of_choice(["no", "a<tool_call>b"], tokenizer.get_added_vocab())
+    assert grammar is not None
+    for text in ("no", "a<tool_call>b"):
+        matcher = llguidance.LLMatcher(tokens, grammar, log_level=0)
+        for token in tokenizer(text)["input_ids"]:
+            assert matcher.consume_token(token), matcher.get_error()
+        assert matcher.is_accepting()
+
+
+def test_a_choice_without_tokens_stays_one() -> None:
+    assert lark_of_choice(["a", "b"], ("<tool_call>",)) is None
+
+
+def test_arguments_whose_schema_spells_a_token_are_refused() -> None:
+    form = {"type": "json_schema", "json_schema": {"enum": ["<tool_call>"]}}
+    with pytest.raises(GrammarRefused, match="spells <tool_call>"):
+        grammar_of(json.dumps({"format": form}), ("<tool_call>",))
 
 
 def test_a_pattern_without_tokens_stays_one() -> None:
