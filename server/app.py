@@ -23,7 +23,6 @@ from omnistage.server.endpoints.transcription import Transcriptions, transcripti
 from omnistage.server.endpoints.videos import MEDIA_TYPE as VIDEO
 from omnistage.server.endpoints.videos import Videos
 from omnistage.server.endpoints.voices import voice_routes
-from omnistage.server.http.at_end import AtEnd
 from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
 from omnistage.server.http.deadline import Deadline
@@ -34,6 +33,7 @@ from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.openapi import EVENTS, described, install_openapi
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
+from omnistage.server.http.state import WithState
 from omnistage.server.images.store import ImageStore
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
@@ -51,7 +51,6 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     app = FastAPI(title="omnistage", description=DESCRIPTION, redoc_url=None)
     giving_back = GivingBack()
     room = DecodeRoom(options.decode_bytes, giving_back)
-    app.add_middleware(AtEnd)
     app.add_middleware(BodyLimit, giving_back=giving_back)
     app.add_middleware(Deadline, timeout_s=options.timeout_s)
     if options.requests_per_minute is not None:
@@ -89,6 +88,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     metrics = Metrics(runtime)
     app.include_router(metrics_routes(metrics))
     app.add_middleware(RequestCount, metrics=metrics, endpoints=endpoints_of(app))
+    app.add_middleware(WithState)
     install_openapi(app, has_keys=bool(options.keys))
     return app
 

@@ -24,9 +24,9 @@ from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.fields import unknown_fields
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
 from omnistage.server.endpoints.image_chat import ImageChat, wants_images
-from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.request import Request

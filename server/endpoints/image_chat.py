@@ -17,10 +17,10 @@ from omnistage.server.chat.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.chat.messages import ROLES
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.errors import invalid
-from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import EventStream
+from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.form import edit_request

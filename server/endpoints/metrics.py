@@ -11,7 +11,8 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.http.openapi import described
-from omnistage.server.outcome import Outcome, outcome_of
+from omnistage.server.http.state import state_of
+from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
@@ -117,7 +118,7 @@ class Present(Collector):
 
 
 class RequestCount:
-    """ASGI middleware: counts the POSTs to some endpoints; outermost, so that it sees refusals."""
+    """ASGI middleware: counts the POSTs to some endpoints; outside of whatever refuses."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: Collection[str]) -> None:
         self._app = app
@@ -134,12 +135,12 @@ class RequestCount:
         outcome = Outcome.CANCELLED
         try:
             await self._app(scope, receive, send)
-            outcome = outcome_of(scope)
+            outcome = state_of(scope).outcome
         except Exception:
             outcome = Outcome.FAILED
             raise
         finally:
-            status = scope.get("state", {}).get("status")
+            status = state_of(scope).status
             self._metrics.answered(scope["path"], outcome, status, time.monotonic() - started)
 
 

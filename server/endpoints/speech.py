@@ -16,9 +16,9 @@ from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretc
 from omnistage.server.chat.admission import checked_stage_params, known_speaker
 from omnistage.server.chat.schema import Number, Seed, StageParams, Voice
 from omnistage.server.errors import ApiError
-from omnistage.server.http.at_end import held
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
+from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import warning_headers
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
 from omnistage.server.runtime.runtime import Runtime

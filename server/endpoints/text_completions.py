@@ -24,10 +24,10 @@ from omnistage.server.chat.fields import (
 from omnistage.server.chat.schema import MAX_CHOICES, CompletionRequest
 from omnistage.server.chat.usage import usage_of
 from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.runtime import Runtime

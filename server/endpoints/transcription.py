@@ -21,12 +21,12 @@ from omnistage.server.endpoints.transcription_fields import (
     request_of,
 )
 from omnistage.server.errors import ApiError
-from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import in_thread
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
+from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.request import Request, TextOutput

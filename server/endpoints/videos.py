@@ -14,8 +14,8 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, Field
 
 from omnistage.server.chat.schema import Count, Seed
-from omnistage.server.http.at_end import held
 from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import warning_headers, whole_answer
 from omnistage.server.images.schema import MAX_PROMPT, Scale
 from omnistage.server.runtime.request import ImageOutput, Request

@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from omnistage.server.errors import ApiError
 from omnistage.server.http.keys import is_guarded
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.state import state_of
 
 WINDOW_S = 60.0
 MAX_CLIENTS = 10_000
@@ -37,7 +38,7 @@ class RateLimit:
         if not (is_counted and is_guarded(scope["path"])):
             await self._app(scope, receive, send)
             return
-        client = scope.get("state", {}).get("key") or str((scope.get("client") or ("?",))[0])
+        client = state_of(scope).key or str((scope.get("client") or ("?",))[0])
         wait_s = self._take(client)
         left_s = max(0.0, self._whole_at.get(client, 0.0) - self._now())
         told = {

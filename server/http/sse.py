@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.errors import ApiError, internal_error
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import ClientGone, unless_gone
-from omnistage.server.http.request_id import request_id_of
-from omnistage.server.outcome import Outcome, tell_outcome
+from omnistage.server.http.state import state_of
+from omnistage.server.outcome import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -109,12 +109,12 @@ class EventStream(Response):
         try:
             refusal = await unless_gone(receive, self._send_all(scope, send))
         except ClientGone:
-            logger.info("%s: the client hung up (499)", request_id_of(scope))
-            tell_outcome(scope, Outcome.CANCELLED)
+            logger.info("%s: the client hung up (499)", state_of(scope).request_id)
+            state_of(scope).told_outcome = Outcome.CANCELLED
             return
         except ClientTooSlow as error:
-            logger.warning("%s: cut off: %s", request_id_of(scope), error)
-            tell_outcome(scope, Outcome.CANCELLED)
+            logger.warning("%s: cut off: %s", state_of(scope).request_id, error)
+            state_of(scope).told_outcome = Outcome.CANCELLED
             return
         if refusal is not None:
             await refusal.to_response()(scope, receive, send)
@@ -132,7 +132,7 @@ class EventStream(Response):
         if failure is not None and not self._is_started:
             return failure
         if failure is not None:
-            tell_outcome(scope, Outcome.FAILED)
+            state_of(scope).told_outcome = Outcome.FAILED
         ending = self._ending(failure)
         if ending is not None:
             await self._send(send, ending)

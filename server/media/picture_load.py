@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from fastapi import Request
 
-from omnistage.server.http.at_end import end_of
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
+from omnistage.server.http.state import state_of
 from omnistage.server.media.check import BASE_BYTES, Medium
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.pictures import File, InputPictures, picture_bytes, read_pictures
@@ -39,7 +39,7 @@ async def _read(
     num_bytes, num_kept = await room.run(BASE_BYTES, lambda: picture_bytes(files))
     masks = files[len(images) :]
     work = lambda: read_pictures(files[: len(images)], masks[0] if masks else None)  # noqa: E731
-    return await room.run(num_bytes, work, end_of(http.scope), num_kept)
+    return await room.run(num_bytes, work, state_of(http.scope).at_end, num_kept)
 
 
 def _file(source: Source) -> File:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from omnistage.server.endpoints.speech import Speech, SpeechRequest
 from omnistage.server.endpoints.text_completions import TextCompletions
 from omnistage.server.errors import ApiError
 from omnistage.server.http.memory import GivingBack
+from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.store import ImageStore
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
@@ -74,9 +75,10 @@ def http_request() -> Iterator[HttpRequest]:
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    with ExitStack() as at_end:
+    state = RequestState()
+    with state.at_end:
         scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
-        yield HttpRequest({**scope, "state": {"at_end": at_end}}, receive)
+        yield HttpRequest({**scope, PLACE: state}, receive)
 
 
 async def body_of(response: Response, http: HttpRequest) -> str:
