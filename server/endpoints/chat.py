@@ -21,13 +21,13 @@ from omnistage.server.chat.chunks import (
     with_usage,
 )
 from omnistage.server.chat.completion import Completion
-from omnistage.server.chat.fields import unknown_fields
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
 from omnistage.server.endpoints.image_chat import ImageChat, wants_images
 from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.state import held
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.runtime import Runtime
@@ -72,7 +72,7 @@ class ChatCompletions:
             answer.request.timeline.mark(GATEWAY, "received", received_ns)
         ticket = held(http, self._runtime.flights.admit(answer.request.outputs))
         await self._media.load(answer.request.body["messages"], http)
-        headers = warning_headers(await beside_loop(http, lambda: unknown_fields(chat)))
+        headers = warning_headers(await beside_loop(http, lambda: chat.unknown))
         if chat.stream:
             events = with_usage(self._chunks(answer, ticket), answer.has_usage)
             return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)

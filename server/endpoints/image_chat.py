@@ -13,18 +13,18 @@ from fastapi import Response
 
 from omnistage.server.chat.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.chat.completion import Completion
-from omnistage.server.chat.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.chat.messages import ROLES
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.errors import invalid
 from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.fields import parse, warning_headers
+from omnistage.server.http.form_body import Fields
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.images.form import edit_request
-from omnistage.server.images.schema import IGNORED, IMAGE_ONLY, image_fields
+from omnistage.server.images.schema import IMAGE_ONLY, EditRequest
 from omnistage.server.images.usage import chat_usage
 from omnistage.server.media.check import Medium
 from omnistage.server.media.load import MediaLoader
@@ -36,8 +36,14 @@ from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})
 # What has a meaning here; of an image request's fields, those that a chat cannot have.
-READ = {"messages", "model", "modalities", "n", "seed", "stream", "stream_options"}
+READ = {"messages", "model", "modalities", "stream", "stream_options"}
 NOT_HERE = {"prompt", "partial_images", "stream_progress", "response_format"}
+
+
+class ImageChatRequest(EditRequest):
+    """What a chat says of the pictures that answer it."""
+
+    ignored = EditRequest.ignored | ChatRequest.ignored
 
 
 def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
@@ -58,17 +64,14 @@ class ImageChat:
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         self._check(chat)
-        fields = image_fields(chat.model_extra or {})
-        fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
-        asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
+        asked = parse(ImageChatRequest, {**said_of_images(chat), "prompt": prompt})
         ticket = held(http, self.runtime.flights.admit(IMAGE_ONLY))
         given = await load_pictures(media, None, self.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
         answer = ImageAnswer("chat", asked, given, request, ticket)
         head = AnswerHead(request.id, self.runtime.graph.model)
-        unknown = chat.model_fields_set - READ - fields.keys() - IGNORED - CHAT_IGNORED
-        headers = warning_headers(sorted(unknown))
+        headers = warning_headers(sorted([*asked.unknown, *(chat.model_fields_set & NOT_HERE)]))
         if not chat.stream:
             return await whole_answer(http, request.id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
@@ -85,6 +88,12 @@ class ImageChat:
             raise invalid("modalities", f"asks for image; this model makes {makes}")
         if chat.stream_options is not None and not chat.stream:
             raise invalid("stream_options", "is only allowed when stream is true")
+
+
+def said_of_images(chat: ChatRequest) -> Fields:
+    """The fields of a chat that are not the chat's own."""
+    said = chat.model_fields_set - READ - NOT_HERE
+    return {name: value for name, value in chat if name in said}
 
 
 def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from fastapi import Request as HttpRequest
 from fastapi import Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from omnistage.server.audio.encoder import AudioEncoder, make_encoder
 from omnistage.server.audio.sound import encoded
@@ -16,10 +16,10 @@ from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretc
 from omnistage.server.chat.admission import checked_stage_params, known_speaker
 from omnistage.server.chat.schema import Number, Seed, StageParams, Voice
 from omnistage.server.errors import ApiError
+from omnistage.server.http.fields import RequestFields, warning_headers
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held
-from omnistage.server.http.whole_answer import warning_headers
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
@@ -34,14 +34,13 @@ CONTENT_TYPES = {
     "wav": "audio/wav",
     "pcm": "audio/pcm",
 }
-IGNORED = frozenset({"stream", "user"})  # `stream` is other servers': this one always does
 OUTPUTS = ("text", "audio")  # of the text comes only how many tokens it has
 
 
-class SpeechRequest(BaseModel):
+class SpeechRequest(RequestFields):
     """OpenAI's fields, and below them ours."""
 
-    model_config = ConfigDict(extra="allow")
+    ignored = frozenset({"stream", "user"})  # `stream` is other servers': this one always does
 
     input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
     model: str | None = None
@@ -83,7 +82,7 @@ class Speech:
             encoder = TimeStretch(encoder, asked.speed)
         events = self._events(request, encoder, ticket)
         limit = self.max_unsent_bytes
-        headers = warning_headers(sorted((asked.model_extra or {}).keys() - IGNORED))
+        headers = warning_headers(asked.unknown)
         if asked.stream_format == "sse":
             return BareEventStream(events, self.keep_alive_s, limit, headers)
         return SoundStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})

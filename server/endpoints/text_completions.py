@@ -15,25 +15,18 @@ from omnistage.server.chat.chunks import (
     finish_reason_of,
     with_usage,
 )
-from omnistage.server.chat.fields import (
-    COMPLETION_DONE,
-    COMPLETION_REFUSED,
-    check_refused,
-    unknown_names,
-)
-from omnistage.server.chat.schema import MAX_CHOICES, CompletionRequest
+from omnistage.server.chat.schema import COMPLETION_DONE, CompletionRequest
 from omnistage.server.chat.usage import usage_of
-from omnistage.server.errors import invalid, unsupported
 from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
 from omnistage.server.http.state import held
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 
-DEFAULT_TOKENS = 16  # OpenAI's
 # Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset({"model", "best_of", "stream", "stream_options"})
 
@@ -93,7 +86,7 @@ class TextCompletions:
             bool(asked.return_token_ids),
             "text_completion",
         )
-        headers = warning_headers(unknown_names(asked, COMPLETION_REFUSED))
+        headers = warning_headers(asked.unknown)
         if asked.stream:
             events = with_usage(self._chunks(request, head, ticket), asked.has_usage)
             return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
@@ -103,23 +96,12 @@ class TextCompletions:
         graph = self._runtime.graph
         check_model(asked.model, graph.model)
         check_makes("text", graph.outputs, "text")
-        max_tokens = DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
-        asked.check(max_tokens)
-        check_refused(asked.model_extra or {}, COMPLETION_REFUSED)
-        num_choices = asked.n or 1
-        if asked.best_of not in (None, num_choices):
-            raise unsupported("best_of", f"best_of {asked.best_of} with n {num_choices}")
-        if num_choices * asked.num_prompts > MAX_CHOICES:
-            raise invalid("n", f"times the number of prompts exceeds {MAX_CHOICES}")
-        if max_tokens == 0 and not asked.echo:
-            raise invalid("max_tokens", "must be at least 1 without echo")
-        if asked.echo and asked.return_token_ids:
-            raise unsupported("echo", "echo with return_token_ids")
+        asked.check()
         body = asked.model_dump(exclude_none=True, include=set(COMPLETION_DONE - OWN_FIELDS))
         return Request(
             id=f"cmpl-{uuid4().hex}",
             outputs=("text",),
-            body={**body, "max_tokens": max_tokens},
+            body={**body, "max_tokens": asked.num_tokens},
             seed=asked.seed,
         )
 

@@ -22,12 +22,13 @@ from omnistage.server.endpoints.transcription_fields import (
 )
 from omnistage.server.errors import ApiError
 from omnistage.server.http.beside_loop import in_thread
+from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
 from omnistage.server.http.state import held
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.runtime import Runtime
@@ -67,7 +68,7 @@ class Transcriptions:
             (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
-        headers = warning_headers(sorted(asked.model_extra or {}))
+        headers = warning_headers(asked.unknown)
         if not asked.stream:
             body = self._body(request, transcript, ticket)
             return await whole_answer(http, request.id, body, headers)

@@ -3,10 +3,11 @@
 import base64
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, Field
 
 from omnistage.server.chat.schema import at_most
-from omnistage.server.errors import ApiError, field_path, invalid, unsupported
+from omnistage.server.errors import invalid, unsupported
+from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.http.form_body import Fields
 from omnistage.server.media.parts import decoded
 
@@ -32,10 +33,8 @@ Languages = Annotated[
 ]
 
 
-class SoundRequest(BaseModel):
+class SoundRequest(RequestFields):
     """Fields of both questions; a form's values are text, so numbers may be."""
-
-    model_config = ConfigDict(extra="allow")
 
     task: ClassVar[str]
 
@@ -49,6 +48,7 @@ class SoundRequest(BaseModel):
 
     def check(self) -> None:
         """Raise ApiError for what the model cannot do."""
+        super().check()
         if self.response_format in ("srt", "vtt"):
             asked = f"{self.response_format}: this model makes no time stamps, so it"
             raise unsupported("response_format", asked)
@@ -149,14 +149,7 @@ def request_of(kind: type[T], fields: Fields) -> T:
     """Checked fields; `input_audio: {data, format}` stands for a file in JSON. ApiError."""
     if "input_audio" in fields:
         fields = {**fields, "file": _decoded(fields.pop("input_audio"))}
-    try:
-        request = kind.model_validate(fields)
-    except ValidationError as error:
-        first = error.errors()[0]
-        param = field_path(first["loc"])
-        raise ApiError(
-            400, f"{param}: {first['msg']}", param=param, code="invalid_value"
-        ) from error
+    request = parse(kind, fields)
     request.check()
     return request
 

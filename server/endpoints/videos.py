@@ -11,12 +11,13 @@ import av
 from fastapi import Request as HttpRequest
 from fastapi import Response
 from PIL import Image
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from omnistage.server.chat.schema import Count, Seed
+from omnistage.server.http.fields import RequestFields, warning_headers
 from omnistage.server.http.served import check_makes, check_model
 from omnistage.server.http.state import held
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.schema import MAX_PROMPT, Scale
 from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.runtime.runtime import Runtime
@@ -29,10 +30,8 @@ CODEC, PIXEL_FORMAT = "libx264", "yuv420p"
 Side = Annotated[Count, Field(ge=16, le=4096, multiple_of=2)]
 
 
-class VideoRequest(BaseModel):
+class VideoRequest(RequestFields):
     """What a client can say; what the pipeline cannot make is its own refusal."""
-
-    model_config = ConfigDict(extra="allow")
 
     prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
     model: str | None = None
@@ -60,7 +59,7 @@ class Videos:
         body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
         ticket = held(http, self._runtime.flights.admit(request.outputs))
-        headers = warning_headers(sorted(asked.model_extra or {}))
+        headers = warning_headers(asked.unknown)
         making = self._make(request, asked.fps, ticket)
         return await whole_answer(http, request.id, making, headers, MEDIA_TYPE)
 

@@ -1,15 +1,15 @@
 """The fields of image requests, and the request that the stages get."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.chat.schema import Count, Flag, Loras, Number, Seed
 from omnistage.server.errors import invalid
+from omnistage.server.http.fields import RequestFields
 from omnistage.server.media.pictures import Encoding, InputPictures
 from omnistage.server.runtime.request import Request
 
@@ -51,10 +51,10 @@ def checked_prompt(value: Any) -> Any:
 Prompts = Annotated[str | list[str], BeforeValidator(checked_prompt)]
 
 
-class ImageRequest(BaseModel):
+class ImageRequest(RequestFields):
     """OpenAI's fields, and below them ours."""
 
-    model_config = ConfigDict(extra="allow")
+    ignored = IGNORED
 
     prompt: Prompts
     model: str | None = None
@@ -92,14 +92,9 @@ class ImageRequest(BaseModel):
         """The answer's name for what is made: only these two take fewer steps."""
         return self.quality if self.quality in ("low", "medium") else "high"
 
-    @property
-    def unknown(self) -> list[str]:
-        """Fields that nobody here knows, and that so have no effect."""
-        return sorted((self.model_extra or {}).keys() - IGNORED)
-
     def to_request(self, given: InputPictures) -> Request:
         """As the stages get it; raises ApiError for fields that do not go together."""
-        self._check()
+        self.check()
         width, height = self._size()
         sent = {name: getattr(self, name) for name in SENT_ON if name in type(self).model_fields}
         tensors = {f"image{i}": Tensor.from_numpy(image) for i, image in enumerate(given.images)}
@@ -119,7 +114,9 @@ class ImageRequest(BaseModel):
         """`n` of each prompt."""
         return (self.n or 1) * (1 if isinstance(self.prompt, str) else len(self.prompt))
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raise ApiError for fields that do not go together."""
+        super().check()
         if self.num_pictures > MAX_PICTURES:
             raise invalid("n", f"times the number of prompts must be at most {MAX_PICTURES}")
         if self.output_compression is not None and self.encoding.form == "png":
@@ -168,8 +165,3 @@ WORDS = frozenset(
         "input_fidelity",
     }
 )
-
-
-def image_fields(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of a body's fields that an image request has."""
-    return {name: given[name] for name in given.keys() & EditRequest.model_fields.keys()}
