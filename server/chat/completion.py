@@ -18,7 +18,7 @@ class Sound:
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, audio: Mapping[str, Any]) -> None:
-        """Take one `delta.audio`."""
+        """Add one `delta.audio`."""
         self.id = audio.get("id", self.id)
         self.expires_at = audio.get("expires_at", self.expires_at)
         self.transcript += audio.get("transcript", "")
@@ -50,7 +50,7 @@ class Choice:
     sound: Sound = field(default_factory=Sound)
 
     def add(self, choice: Mapping[str, Any]) -> None:
-        """Take one delta."""
+        """Add one delta."""
         delta = choice["delta"]
         for name in ("content", "refusal", "reasoning", "reasoning_content"):
             if delta.get(name):
@@ -110,7 +110,7 @@ class Completion:
         self._usage: ChatChunk = {}
 
     def add(self, chunk: ChatChunk) -> None:
-        """Take one chunk."""
+        """Add one chunk."""
         self._usage = chunk.get("usage") or self._usage
         self._head |= {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
         for choice in chunk["choices"]:

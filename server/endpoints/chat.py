@@ -92,7 +92,7 @@ class ChatCompletions:
             made = encoded(made, answer.make_encoder)
         async with aclosing(made) as outputs:
             async for output in outputs:
-                for chunk in answer.chunks.take(output):
+                for chunk in answer.chunks.chunks_of(output):
                     yield chunk
                     _mark_first(answer.request.timeline, chunk)
         speech = answer.chunks

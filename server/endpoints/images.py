@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """POST of both; FastAPI does not read the bodies of edits, so it is told of them."""
+    """POST of both; FastAPI does not read the bodies of edits, so their schema is given."""
     router, json_router = APIRouter(), APIRouter(route_class=JsonRoute)
     images, graph = Images(gateway), gateway.runtime.graph
     body = json_examples(image_examples(graph))

@@ -28,7 +28,7 @@ class Transcript:
         """Whether the client asked for them."""
         return isinstance(self.asked, TranscriptionRequest) and bool(self.asked.include)
 
-    def take(self, chunk: Mapping[str, Any]) -> Body | None:
+    def add(self, chunk: Mapping[str, Any]) -> Body | None:
         """Add one chunk of the chat; its event, if it has text.
 
         Raises ApiError for a transcript that does not fit into the context.
@@ -72,7 +72,7 @@ class Transcript:
     def _json(self) -> Body:
         usage = usage_of(self.usage, 0)
         audio = usage["prompt_tokens_details"]["audio_tokens"]
-        told = {
+        tokens = {
             "type": "tokens",
             "input_tokens": usage["prompt_tokens"],
             "output_tokens": usage["completion_tokens"],
@@ -83,7 +83,7 @@ class Transcript:
             },
         }
         more = {"logprobs": self.logprobs} if self.has_logprobs else {}
-        return {"text": self.text, **more, "usage": told}
+        return {"text": self.text, **more, "usage": tokens}
 
     @property
     def _verbose(self) -> Body:

@@ -39,7 +39,7 @@ FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """POST of both; FastAPI does not read their bodies, so it is told of them."""
+    """POST of both; FastAPI does not read their bodies, so their schema is given."""
     router = APIRouter()
     answers = Transcriptions(gateway)
     for name, kind, answer in (
@@ -111,7 +111,7 @@ class Transcriptions:
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:
                     assert isinstance(output, TextOutput)
-                    event = transcript.take(output.chunk)
+                    event = transcript.add(output.chunk)
                     if event is not None:
                         yield event
         except ApiError as error:

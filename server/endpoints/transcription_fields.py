@@ -57,7 +57,7 @@ class SoundRequest(RequestFields):
 
     @property
     def instruction(self) -> str:
-        """What the model is told, after the sound."""
+        """The instruction to the model, after the audio."""
         raise NotImplementedError
 
     @property
@@ -101,7 +101,7 @@ class TranscriptionRequest(SoundRequest):
 
     @property
     def instruction(self) -> str:
-        """What the model is told, after the sound."""
+        """The instruction to the model, after the audio."""
         parts = ["Transcribe the audio into text, word for word. Answer with the text only."]
         if self.language:
             parts.append(f"The language of the audio is {self.language}.")
@@ -115,7 +115,7 @@ class TranscriptionRequest(SoundRequest):
 
     @property
     def text_language(self) -> str:
-        """As it was told: the model does not tell it."""
+        """As the client has given it: the model does not say it."""
         return self.language or "unknown"
 
 
@@ -132,9 +132,11 @@ class TranslationRequest(SoundRequest):
 
     @property
     def instruction(self) -> str:
-        """What the model is told, after the sound."""
-        told = "Translate the speech in the audio into English. Answer with the translation only."
-        return f"{told} {STYLE} {self.prompt}" if self.prompt else told
+        """The instruction to the model, after the audio."""
+        instruction = (
+            "Translate the speech in the audio into English. Answer with the translation only."
+        )
+        return f"{instruction} {STYLE} {self.prompt}" if self.prompt else instruction
 
     @property
     def text_language(self) -> str:

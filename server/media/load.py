@@ -90,5 +90,5 @@ class MediaLoader:
         path = self._folder.check(url)
         most = budget.num_bytes
         data = await self.room.run(most, lambda: self._folder.read(path, most))
-        budget.take(len(data))
+        budget.spend(len(data))
         return data
