@@ -112,7 +112,7 @@ class SpeechChunks:
         self._num_frames = 0
 
     def chunks_of(self, output: Output) -> list[ChatChunk]:
-        """A delta of the transcript or of the sound."""
+        """A delta of the transcript or of the audio."""
         if isinstance(output, TextOutput):
             return self._open(output.chunk) + self._text_chunks(output.chunk)
         assert isinstance(output, AudioOutput)
@@ -144,12 +144,12 @@ class SpeechChunks:
     def _audio_chunks(self, output: AudioOutput) -> list[ChatChunk]:
         if output.last:
             self._num_frames = output.num_frames
-        sound: ChatChunk = {}
+        audio: ChatChunk = {}
         if output.data:
-            sound["data"] = output.data
+            audio["data"] = output.data
         if self._has_codes and output.codes:
-            sound["codes"] = output.codes
-        return [self.head.chunk([choice_of(self._audio(**sound))])] if sound else []
+            audio["codes"] = output.codes
+        return [self.head.chunk([choice_of(self._audio(**audio))])] if audio else []
 
     def _audio(self, **fields: Any) -> ChatChunk:
         """`delta.audio`; clients concatenate ids, so only the first one carries it."""

@@ -22,7 +22,7 @@ from omnistage.server.chat.chunks import (
 )
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
-from omnistage.server.chat.translate import Admission
+from omnistage.server.chat.translate import Translator
 from omnistage.server.endpoints.answers import ChatCompletion
 from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway
@@ -56,7 +56,7 @@ class ChatCompletions:
     history: AudioHistory = field(default_factory=AudioHistory)
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
-        """Answer with text, speech or pictures: whole, or as events while they are made."""
+        """Answer with text, speech or images: whole, or as events while they are made."""
         if wants_images(chat, self.gateway.runtime.graph):
             images = ImageChat(self.gateway)
             return await images.create(chat, http)
@@ -75,7 +75,7 @@ class ChatCompletions:
 
     def _answer(self, chat: ChatRequest) -> "Answer":
         graph = self.gateway.runtime.graph
-        request = Admission(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
+        request = Translator(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format
@@ -125,7 +125,7 @@ class Answer:
 
 
 def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:
-    """Stamp the first text and the first sound once they have been handed on."""
+    """Stamp the first text and the first audio once they have been handed on."""
     if timeline is None:
         return
     for choice in chunk["choices"]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.server.chat.usage import usage_of
-from omnistage.server.endpoints.transcription_fields import SoundRequest, TranscriptionRequest
+from omnistage.server.endpoints.transcription_fields import AudioRequest, TranscriptionRequest
 from omnistage.server.errors import ApiError
 
 Body = dict[str, Any]
@@ -14,9 +14,9 @@ Body = dict[str, Any]
 
 @dataclass(slots=True)
 class Transcript:
-    """The text of one answer as far as it has come, and how long its sound is."""
+    """The text of one answer as far as it has come, and how long its audio is."""
 
-    asked: SoundRequest
+    asked: AudioRequest
     duration_s: float = 0.0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Transcript:
 
     @property
     def _segment(self) -> Body:
-        """One for all: where in the sound a word was said is not known."""
+        """One for all: where in the audio a word was said is not known."""
         data = self.text.encode()
         return {
             "id": 0,

@@ -1,4 +1,4 @@
-"""What can be asked about one sound, and the words in which the model is asked it."""
+"""What can be asked about one audio file, and the words in which the model is asked it."""
 
 import base64
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -33,7 +33,7 @@ Languages = Annotated[
 ]
 
 
-class SoundRequest(RequestFields):
+class AudioRequest(RequestFields):
     """Fields of both questions; a form's values are text, so numbers may be."""
 
     task: ClassVar[str]
@@ -66,7 +66,7 @@ class SoundRequest(RequestFields):
         raise NotImplementedError
 
 
-class TranscriptionRequest(SoundRequest):
+class TranscriptionRequest(AudioRequest):
     """What was said, in its own language."""
 
     task = "transcribe"
@@ -119,7 +119,7 @@ class TranscriptionRequest(SoundRequest):
         return self.language or "unknown"
 
 
-class TranslationRequest(SoundRequest):
+class TranslationRequest(AudioRequest):
     """What was said, in English."""
 
     task = "translate"
@@ -144,7 +144,7 @@ class TranslationRequest(SoundRequest):
         return "english"
 
 
-T = TypeVar("T", bound=SoundRequest)
+T = TypeVar("T", bound=AudioRequest)
 
 
 def request_of(kind: type[T], fields: Fields) -> T:
@@ -163,7 +163,7 @@ def _decoded(audio: Any) -> bytes:
     return decoded(data, "input_audio.data")
 
 
-def chat_messages(request: SoundRequest) -> list[dict[str, Any]]:
+def chat_messages(request: AudioRequest) -> list[dict[str, Any]]:
     """The question as one turn of a chat; what a file is called does not count, what it is does."""
     audio = {"data": base64.b64encode(request.file).decode("ascii"), "format": "wav"}
     parts = [

@@ -43,7 +43,7 @@ class MediaLoader:
         return await self.load_media(list(media_of(messages)), http)
 
     async def load_media(self, media: Sequence[Medium], http: Request) -> list[float]:
-        """Put what is elsewhere into the media; the seconds of each, 0 of what is no sound.
+        """Put what is elsewhere into the media; the seconds of each, 0 of what is no audio.
 
         Raises ApiError, also when `http` is overdue, and ClientGone.
         """

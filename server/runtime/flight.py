@@ -37,7 +37,7 @@ class Flight:
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
-    num_pictures: int = 0
+    num_images: int = 0
 
     @classmethod
     def begin(
@@ -79,7 +79,7 @@ class Flight:
             num_samples = len(chunk.tensors["pcm"].data) / SAMPLE_BYTES
             self.audio_s += num_samples / sample_rate_of(link)
         elif isinstance(message, Picture) and not message.is_preview:
-            self.num_pictures += 1
+            self.num_images += 1
             if chunk.last:
                 self.num_tokens_in += message.text_tokens
 
