@@ -67,6 +67,7 @@ BESIDE: Table = {
     "stages": ("dummy_weights",),
     "stages/diffusion": ("stage",),
 }
+FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
@@ -196,6 +197,12 @@ def test_of_the_runtime_only_these_import(name: str, users: set[str]) -> None:
 
 def test_nothing_outside_the_runtime_writes_a_stages_record() -> None:
     refuse("server", [f"{OURS}.server.runtime.stage_link.OwnedStage"], but=("server/runtime/",))
+
+
+def test_bodies_are_checked_in_one_place() -> None:
+    """No other file makes an answer of what pydantic says of a field."""
+    refuse("server", ("pydantic.ValidationError",), but=(FIELDS,))
+    assert "pydantic.ValidationError" in imports(ROOT / FIELDS)
 
 
 # Stages

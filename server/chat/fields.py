@@ -1,24 +1,7 @@
-"""Every top-level field of a chat or text completion, and what the server does with it.
+"""Fields of a chat or text completion that have no effect here, or that are refused.
 
-docs/api.md lists the same; a test compares the two.
+Those that have one are in schema.py. docs/api.md lists all of them; a test compares.
 """
-
-from collections.abc import Mapping, Set
-from typing import Any
-
-from pydantic import BaseModel
-
-from omnistage.server.chat.messages import unknown_keys
-from omnistage.server.chat.schema import (
-    AudioOptions,
-    ChatRequest,
-    CompletionRequest,
-    Sampling,
-    StreamOptions,
-)
-from omnistage.server.errors import unsupported
-
-DONE = frozenset(ChatRequest.model_fields)
 
 # OpenAI's, meant for its own service: accepted so that clients which always send them work.
 IGNORED = frozenset(
@@ -83,10 +66,6 @@ REFUSED = frozenset(
     }
 )
 
-# Of POST /v1/completions; what is chat's alone would have no effect there.
-COMPLETION_DONE = frozenset(CompletionRequest.model_fields)
-COMPLETION_REFUSED = (DONE | REFUSED | {"suffix"}) - COMPLETION_DONE
-
 # Of chat_template_kwargs: these are not the template's but those of the call that renders it.
 RENDERING = frozenset(
     {
@@ -107,33 +86,3 @@ RENDERING = frozenset(
         "truncation",
     }
 )
-
-NESTED = {"audio": AudioOptions, "stream_options": StreamOptions}
-
-
-def check_refused(extra: Mapping[str, Any], refused: Set[str] = REFUSED) -> None:
-    """Raise ApiError for the first known field that asks for what is not done."""
-    for name in sorted(refused & extra.keys()):
-        if extra[name]:
-            raise unsupported(name)
-
-
-def check_template_kwargs(given: Mapping[str, Any] | None) -> None:
-    """Raise ApiError for what is no variable of a chat template."""
-    for name in sorted(RENDERING & (given or {}).keys()):
-        raise unsupported(f"chat_template_kwargs.{name}")
-
-
-def unknown_fields(chat: ChatRequest) -> list[str]:
-    """What nobody here knows of a checked request, and so has no effect."""
-    return unknown_names(chat, REFUSED) + unknown_keys(chat.messages)
-
-
-def unknown_names(asked: Sampling, refused: Set[str]) -> list[str]:
-    """Fields that nobody here knows, at the top and in options."""
-    unknown = sorted((asked.model_extra or {}).keys() - IGNORED - refused)
-    for name in NESTED:
-        options = getattr(asked, name, None)
-        if isinstance(options, BaseModel):  # an extra field of the same name is what it is
-            unknown += [f"{name}.{key}" for key in sorted(options.model_extra or {})]
-    return unknown

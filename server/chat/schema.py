@@ -14,9 +14,12 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
+from omnistage.server.chat.fields import IGNORED, REFUSED, RENDERING
 from omnistage.server.chat.grammar import check_response_format, check_structured_outputs
 from omnistage.server.chat.message_schema import MESSAGES
-from omnistage.server.errors import invalid
+from omnistage.server.chat.messages import unknown_keys
+from omnistage.server.errors import invalid, unsupported
+from omnistage.server.http.fields import RequestFields
 
 MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4
@@ -30,6 +33,7 @@ MAX_IDS = 1 << 18
 MAX_MESSAGES = 1 << 14
 MAX_TOOLS = 128
 MAX_NAMES = 64
+DEFAULT_TOKENS = 16  # OpenAI's, of a text completion
 
 # As JSON has them: a string or a boolean is no number, and no number is infinite.
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
@@ -123,19 +127,15 @@ def _voice_name(voice: Any) -> Any:
 Voice = Annotated[str, BeforeValidator(_voice_name)]
 
 
-class AudioOptions(BaseModel):
+class AudioOptions(RequestFields):
     """How an answer is spoken and encoded."""
-
-    model_config = ConfigDict(extra="allow")
 
     voice: Voice | None = None
     format: str = "wav"
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(RequestFields):
     """What a stream contains beside its deltas; `include_obfuscation` is known and ignored."""
-
-    model_config = ConfigDict(extra="allow")
 
     include_usage: Flag = False
     include_obfuscation: Flag = False
@@ -148,7 +148,7 @@ def _not_heard(value: bool) -> bool:
 
 
 class ProcessorOptions(BaseModel):
-    """How much of a picture or a video's frame the model sees."""
+    """How much of an image or a video's frame the model sees."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -184,10 +184,10 @@ class StageParameters(BaseModel):
         return self
 
 
-class Sampling(BaseModel):
+class Sampling(RequestFields):
     """How a model answers, whatever it is asked: OpenAI's fields and vLLM's."""
 
-    model_config = ConfigDict(extra="allow")
+    ignored = IGNORED
 
     model: str | None = None
     stream: Flag | None = None
@@ -237,7 +237,7 @@ class Sampling(BaseModel):
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
-    def check(self, max_tokens: int | None) -> None:
+    def check_sampling(self, max_tokens: int | None) -> None:
         """Raise ApiError for fields that do not go together, or ask for too large a grammar."""
         if self.stream_options is not None and not self.stream:
             raise invalid("stream_options", "is only allowed when stream is true")
@@ -251,8 +251,56 @@ class Sampling(BaseModel):
             check_structured_outputs(self.structured_outputs)
 
 
+class ChatRequest(Sampling):
+    """The body of POST /v1/chat/completions."""
+
+    refused = REFUSED
+
+    messages: Annotated[list[dict[str, Any]], at_most(MAX_MESSAGES), WithJsonSchema(MESSAGES)] = (
+        Field(min_length=1, fail_fast=True)
+    )
+    modalities: Names | None = None
+    audio: AudioOptions | None = None
+    max_tokens: NumTokens | None = None
+    max_completion_tokens: NumTokens | None = None
+    logprobs: Flag | None = None
+    top_logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    stage_params: StageParams | None = None
+    return_codes: Flag | None = None
+    return_timeline: Flag | None = None
+    # The entry stage's chat class reads these itself, and refuses what it cannot use.
+    tools: Tools | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    include_reasoning: Flag | None = None
+    chat_template_kwargs: Options | None = None
+    mm_processor_kwargs: ProcessorOptions | None = None
+
+    def check(self) -> None:
+        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
+        self.check_sampling(self.max_completion_tokens or self.max_tokens)
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("top_logprobs", "needs logprobs to be true")
+        super().check()
+        for name in sorted(RENDERING & (self.chat_template_kwargs or {}).keys()):
+            raise unsupported(f"chat_template_kwargs.{name}")
+
+    @property
+    def unknown(self) -> list[str]:
+        """Fields that nobody here knows, and such keys of messages."""
+        return super().unknown + unknown_keys(self.messages)
+
+
+DONE = frozenset(ChatRequest.model_fields)
+
+
 class CompletionRequest(Sampling):
     """The body of POST /v1/completions."""
+
+    refused = REFUSED | DONE | {"suffix"}  # what is chat's alone would have no effect here
 
     prompt: str | list[Any]
     max_tokens: Annotated[Count, Field(ge=0, le=1 << 31)] | None = None
@@ -278,29 +326,24 @@ class CompletionRequest(Sampling):
         is_one = isinstance(self.prompt, str) or isinstance(self.prompt[0], int)
         return 1 if is_one else len(self.prompt)
 
+    @property
+    def num_tokens(self) -> int:
+        """How many may be made for a prompt."""
+        return DEFAULT_TOKENS if self.max_tokens is None else self.max_tokens
 
-class ChatRequest(Sampling):
-    """The body of POST /v1/chat/completions."""
+    def check(self) -> None:
+        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
+        self.check_sampling(self.num_tokens)
+        super().check()
+        num_choices = self.n or 1
+        if self.best_of not in (None, num_choices):
+            raise unsupported("best_of", f"best_of {self.best_of} with n {num_choices}")
+        if num_choices * self.num_prompts > MAX_CHOICES:
+            raise invalid("n", f"times the number of prompts exceeds {MAX_CHOICES}")
+        if self.num_tokens == 0 and not self.echo:
+            raise invalid("max_tokens", "must be at least 1 without echo")
+        if self.echo and self.return_token_ids:
+            raise unsupported("echo", "echo with return_token_ids")
 
-    messages: Annotated[list[dict[str, Any]], at_most(MAX_MESSAGES), WithJsonSchema(MESSAGES)] = (
-        Field(min_length=1, fail_fast=True)
-    )
-    modalities: Names | None = None
-    audio: AudioOptions | None = None
-    max_tokens: NumTokens | None = None
-    max_completion_tokens: NumTokens | None = None
-    logprobs: Flag | None = None
-    top_logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
-    stage_params: StageParams | None = None
-    return_codes: Flag | None = None
-    return_timeline: Flag | None = None
-    # The entry stage's chat class reads these itself, and refuses what it cannot use.
-    tools: Tools | None = None
-    tool_choice: str | dict[str, Any] | None = None
-    parallel_tool_calls: Flag | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
-        None
-    )
-    include_reasoning: Flag | None = None
-    chat_template_kwargs: Options | None = None
-    mm_processor_kwargs: ProcessorOptions | None = None
+
+COMPLETION_DONE = frozenset(CompletionRequest.model_fields)

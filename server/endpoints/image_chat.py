@@ -1,4 +1,4 @@
-"""Chats that are answered by pictures: the last text of the user says what is in them."""
+"""Chats that are answered by images: the last text of the user says what is in them."""
 
 import asyncio
 import base64
@@ -13,35 +13,40 @@ from fastapi import Response
 
 from omnistage.server.chat.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.chat.completion import Completion
-from omnistage.server.chat.fields import IGNORED as CHAT_IGNORED
 from omnistage.server.chat.messages import ROLES
 from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import invalid
-from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.fields import parse, warning_headers
+from omnistage.server.http.form_body import Fields
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import EventStream
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
+from omnistage.server.http.state import held
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.images.form import edit_request
-from omnistage.server.images.schema import IGNORED, IMAGE_ONLY, image_fields
+from omnistage.server.images.schema import IMAGE_ONLY, EditRequest
 from omnistage.server.images.usage import chat_usage
 from omnistage.server.media.check import Medium
-from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.image_load import load_images
 from omnistage.server.media.parts import checked_part
-from omnistage.server.media.picture_load import load_pictures
 from omnistage.server.runtime.request import ImageOutput
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})
 # What has a meaning here; of an image request's fields, those that a chat cannot have.
-READ = {"messages", "model", "modalities", "n", "seed", "stream", "stream_options"}
+READ = {"messages", "model", "modalities", "stream", "stream_options"}
 NOT_HERE = {"prompt", "partial_images", "stream_progress", "response_format"}
 
 
+class ImageChatRequest(EditRequest):
+    """What a chat says of the images that answer it."""
+
+    ignored = EditRequest.ignored | ChatRequest.ignored
+
+
 def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
-    """Whether pictures are asked for; where there is nothing else, by saying nothing."""
+    """Whether images are asked for; where there is nothing else, by saying nothing."""
     if chat.modalities is None:
         return set(graph.outputs) == {"image"}
     return "image" in chat.modalities
@@ -51,32 +56,27 @@ def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
 class ImageChat:
     """Answers chats with `message.images` or `delta.images`; each of `n` choices has one."""
 
-    runtime: Runtime
-    media: MediaLoader
-    keep_alive_s: float
+    gateway: Gateway
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         self._check(chat)
-        fields = image_fields(chat.model_extra or {})
-        fields = {name: fields[name] for name in fields.keys() - NOT_HERE}
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
-        asked = edit_request({**fields, "prompt": prompt, "n": chat.n, "seed": chat.seed})
-        ticket = held(http, self.runtime.flights.admit(IMAGE_ONLY))
-        given = await load_pictures(media, None, self.media, http)
+        asked = parse(ImageChatRequest, {**said_of_images(chat), "prompt": prompt})
+        ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
+        given = await load_images(media, None, self.gateway.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
         answer = ImageAnswer("chat", asked, given, request, ticket)
-        head = AnswerHead(request.id, self.runtime.graph.model)
-        unknown = chat.model_fields_set - READ - fields.keys() - IGNORED - CHAT_IGNORED
-        headers = warning_headers(sorted(unknown))
+        head = AnswerHead(request.id, self.gateway.runtime.graph.model)
+        headers = warning_headers(sorted([*asked.unknown, *(chat.model_fields_set & NOT_HERE)]))
         if not chat.stream:
             return await whole_answer(http, request.id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
         events = chunks(answer, head, has_usage)
-        return EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES, headers)
+        return EventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
     def _check(self, chat: ChatRequest) -> None:
-        graph = self.runtime.graph
+        graph = self.gateway.runtime.graph
         check_model(chat.model, graph.model)
         if set(chat.modalities or ("image",)) not in MODALITIES:
             raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
@@ -87,10 +87,16 @@ class ImageChat:
             raise invalid("stream_options", "is only allowed when stream is true")
 
 
-def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
-    """The text of the user's last message, and the pictures in it.
+def said_of_images(chat: ChatRequest) -> Fields:
+    """The fields of a chat that are not the chat's own."""
+    said = chat.model_fields_set - READ - NOT_HERE
+    return {name: value for name, value in chat if name in said}
 
-    What comes before it has no effect: it may have our own pictures and no content.
+
+def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
+    """The text of the user's last message, and the images in it.
+
+    What comes before it has no effect: it may have our own images and no content.
     """
     for number, message in enumerate(messages):
         if message.get("role") not in ROLES:
@@ -121,11 +127,11 @@ def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]
 
 async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:
     """The whole answer."""
-    pictures = await answer.pictures()
-    items = await asyncio.gather(*(_item(answer, picture) for picture in pictures))
+    images = await answer.images()
+    items = await asyncio.gather(*(_item(answer, image) for image in images))
     choices = [choice_of({"images": [item]}, "stop", index) for index, item in enumerate(items)]
     whole = Completion()
-    whole.add(head.chunk(choices, usage=_usage(answer, pictures)))
+    whole.add(head.chunk(choices, usage=_usage(answer, images)))
     return whole.to_text()
 
 
@@ -134,7 +140,7 @@ async def chunks(
 ) -> AsyncGenerator[ChatChunk, None]:
     """The streamed answer; it begins when the first step is done, so a refusal is still one."""
     more: Mapping[str, Any] = {"usage": None} if has_usage else {}
-    pictures: list[ImageOutput] = []
+    images: list[ImageOutput] = []
     is_opened = False
     async with aclosing(answer.outputs()) as outputs:
         async for output in outputs:
@@ -144,21 +150,21 @@ async def chunks(
                     opening = choice_of({"role": "assistant", "content": None}, index=index)
                     yield head.chunk([opening], **more)
             if output.pixels:
-                index = len(pictures)
-                pictures.append(output)
+                index = len(images)
+                images.append(output)
                 item = await _item(answer, output)
                 yield head.chunk([choice_of({"images": [item]}, index=index)], **more)
                 yield head.chunk([choice_of({}, "stop", index)], **more)
     if has_usage:
-        yield head.chunk([], usage=_usage(answer, pictures))
+        yield head.chunk([], usage=_usage(answer, images))
 
 
-async def _item(answer: ImageAnswer, picture: ImageOutput) -> ChatChunk:
-    file = base64.b64encode(await answer.encode(picture)).decode("ascii")
+async def _item(answer: ImageAnswer, image: ImageOutput) -> ChatChunk:
+    file = base64.b64encode(await answer.encode(image)).decode("ascii")
     url = f"data:{answer.asked.encoding.content_type};base64,{file}"
     return {"index": 0, "type": "image_url", "image_url": {"url": url}}
 
 
-def _usage(answer: ImageAnswer, pictures: list[ImageOutput]) -> ChatChunk:
-    sizes = [picture.size for picture in pictures]
-    return chat_usage(pictures[0].text_tokens, answer.given.sizes, sizes)
+def _usage(answer: ImageAnswer, images: list[ImageOutput]) -> ChatChunk:
+    sizes = [image.size for image in images]
+    return chat_usage(images[0].text_tokens, answer.given.sizes, sizes)

@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions and /v1/audio/translations: a chat about a sound."""
+"""POST /v1/audio/transcriptions and /v1/audio/translations: a chat about an audio file."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -8,29 +8,29 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.admission import Admission
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.chat.translate import Translator
 from omnistage.server.endpoints.answers import TextAnswer
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.transcript import Transcript
 from omnistage.server.endpoints.transcription_fields import (
-    SoundRequest,
+    AudioRequest,
     TranscriptionRequest,
     TranslationRequest,
     chat_messages,
     request_of,
 )
 from omnistage.server.errors import ApiError
-from omnistage.server.http.at_end import held
 from omnistage.server.http.beside_loop import in_thread
+from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
-from omnistage.server.http.whole_answer import warning_headers, whole_answer
-from omnistage.server.media.load import MediaLoader
+from omnistage.server.http.state import held
+from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
@@ -38,49 +38,62 @@ from omnistage.stage_configs.kinds import KINDS
 FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 
 
+def routes(gateway: Gateway) -> APIRouter:
+    """POST of both; FastAPI does not read their bodies, so their schema is given."""
+    router = APIRouter()
+    answers = Transcriptions(gateway)
+    for name, kind, answer in (
+        ("transcriptions", TranscriptionRequest, answers.transcribe),
+        ("translations", TranslationRequest, answers.translate),
+    ):
+        form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
+        body = {"required": True, "content": form}
+        about = described(f"Make {name}", TextAnswer, ("text/plain", EVENTS), body=body)
+        router.post(f"/v1/audio/{name}", **about)(answer)
+    return router
+
+
 @dataclass(frozen=True, slots=True)
 class Transcriptions:
-    """Answers what is asked about one sound by running it through the graph."""
+    """Answers what is asked about one audio file by running it through the graph."""
 
-    runtime: Runtime
-    media: MediaLoader
-    keep_alive_s: float
-    max_unsent_bytes: int
+    gateway: Gateway
 
     async def transcribe(self, http: HttpRequest) -> Response:
-        """What was said, in its own language."""
+        """Write down what was said, in its own language."""
         return await self._create(TranscriptionRequest, http)
 
     async def translate(self, http: HttpRequest) -> Response:
-        """What was said, in English."""
+        """Write down what was said, in English."""
         return await self._create(TranslationRequest, http)
 
-    async def _create(self, kind: type[SoundRequest], http: HttpRequest) -> Response:
+    async def _create(self, kind: type[AudioRequest], http: HttpRequest) -> Response:
         self._check_hears()
         fields = await read_fields(http)
         asked = await in_thread(http, lambda: request_of(kind, fields))
-        check_model(asked.model, self.runtime.graph.model)
+        check_model(asked.model, self.gateway.runtime.graph.model)
         transcript = Transcript(asked)
         try:
             request = await in_thread(http, lambda: self._request(transcript))
-            ticket = held(http, self.runtime.flights.admit(request.outputs))
-            (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
+            ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
+            (transcript.duration_s,) = await self.gateway.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
-        headers = warning_headers(sorted(asked.model_extra or {}))
+        headers = warning_headers(asked.unknown)
         if not asked.stream:
             body = self._body(request, transcript, ticket)
             return await whole_answer(http, request.id, body, headers)
         events = self._events(request, transcript, ticket)
-        return BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes, headers)
+        limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+        return BareEventStream(events, *limits, headers)
 
     def _check_hears(self) -> None:
-        graph = self.runtime.graph
+        graph = self.gateway.runtime.graph
         if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].hears:
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
     def _request(self, transcript: Transcript) -> Request:
-        """The chat; takes a while: the sound becomes base64."""
+        """The chat; takes a while: the audio becomes base64."""
         asked = transcript.asked
         chat = ChatRequest(
             messages=chat_messages(asked),
@@ -88,8 +101,8 @@ class Transcriptions:
             max_completion_tokens=asked.max_completion_tokens,
             logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
         )
-        admission = Admission(self.runtime.graph, (), AudioHistory())
-        return admission.request(chat)
+        translator = Translator(self.gateway.runtime.graph, (), AudioHistory())
+        return translator.request(chat)
 
     async def _events(
         self, request: Request, transcript: Transcript, ticket: Ticket
@@ -98,7 +111,7 @@ class Transcriptions:
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:
                     assert isinstance(output, TextOutput)
-                    event = transcript.take(output.chunk)
+                    event = transcript.add(output.chunk)
                     if event is not None:
                         yield event
         except ApiError as error:
@@ -119,17 +132,3 @@ def _about_fields(error: ApiError) -> ApiError:
             error.message = error.message.replace(error.param, name)
             error.param = name
     return error
-
-
-def transcription_routes(transcriptions: Transcriptions) -> APIRouter:
-    """POST of both; /openapi.json is told of their forms, which FastAPI does not read itself."""
-    router = APIRouter()
-    for name, kind, answer in (
-        ("transcriptions", TranscriptionRequest, transcriptions.transcribe),
-        ("translations", TranslationRequest, transcriptions.translate),
-    ):
-        form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
-        extra = {"requestBody": {"required": True, "content": form}}
-        about = described(f"Make {name}", TextAnswer, ("text/plain", EVENTS))
-        router.post(f"/v1/audio/{name}", **about, openapi_extra=extra)(answer)
-    return router

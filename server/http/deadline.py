@@ -10,13 +10,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.state import state_of
 
 HEADER = "x-request-timeout"
 MAX_S = 86_400.0
 
 
 class Deadline:
-    """ASGI middleware: `scope["state"]["due_at"]`, of the loop's clock, by header and option.
+    """ASGI middleware: says in the request's state by when it is due, by header and option.
 
     A header asks for less than the server's own `timeout_s`, never for more.
     """
@@ -34,8 +35,7 @@ class Deadline:
                 await refuse(error, scope, receive, send)
                 return
             if timeout_s is not None:
-                due_at = asyncio.get_running_loop().time() + timeout_s
-                scope.setdefault("state", {})["due_at"] = due_at
+                state_of(scope).due_at = asyncio.get_running_loop().time() + timeout_s
         await self._app(scope, receive, send)
 
     def _asked(self, header: str | None) -> float | None:
@@ -54,8 +54,7 @@ class Deadline:
 @asynccontextmanager
 async def within_deadline(scope: Scope) -> AsyncGenerator[None, None]:
     """Cancel what runs inside when the request is overdue; ApiError then."""
-    due_at = scope.get("state", {}).get("due_at")
-    waiting = asyncio.timeout_at(due_at)
+    waiting = asyncio.timeout_at(state_of(scope).due_at)
     try:
         async with waiting:
             yield

@@ -8,9 +8,9 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError, field_path, internal_error
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error
 from omnistage.server.http.disconnect import ClientGone
-from omnistage.stages.messages.log_bound import MAX_PARAM_BYTES, shortened
+from omnistage.server.http.fields import refusal_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +34,8 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place, *location = first["loc"]
-    param = field_path(location if place == "body" else first["loc"])
-    named = shortened(param, MAX_PARAM_BYTES)
-    message = f"{named}: {first['msg']}" if param else "The body must be a JSON object."
-    return ApiError(400, message, param=param or None, code="invalid_value").to_response()
+    at = location if place == "body" else first["loc"]
+    return refusal_of(at, first["msg"]).to_response()
 
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:

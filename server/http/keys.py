@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.state import state_of
 
 COMMENT = "#"
 GUARDED = "/v1"
@@ -59,7 +60,7 @@ NO_KEYS = Keys()
 class KeyGuard:
     """ASGI middleware: to what is guarded below `prefix` only requests with a key get through.
 
-    The key's name is then `scope["state"]["key"]`.
+    The key's name is then in the request's state.
     """
 
     def __init__(self, app: ASGIApp, keys: Keys, prefix: str = GUARDED) -> None:
@@ -75,7 +76,7 @@ class KeyGuard:
             except ApiError as error:
                 await refuse(error, scope, receive, send)
                 return
-            scope.setdefault("state", {})["key"] = owner
+            state_of(scope).key = owner
         await self._app(scope, receive, send)
 
 

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.state import state_of
 
 HEADER = "x-request-id"
 ALLOWED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -17,7 +18,7 @@ ALLOWED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 class RequestId:
     """ASGI middleware: the headers `x-request-id` and `openai-processing-ms`.
 
-    The id is also `scope["state"]["request_id"]`, the answer's status `scope["state"]["status"]`.
+    The id and the answer's status are in the request's state, too.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -31,12 +32,13 @@ class RequestId:
         given = Headers(scope=scope).get(HEADER)
         is_valid = given is None or ALLOWED.fullmatch(given) is not None
         request_id = given if given is not None and is_valid else f"req_{uuid4().hex}"
-        scope.setdefault("state", {})["request_id"] = request_id
+        state = state_of(scope)
+        state.request_id = request_id
         started = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                scope["state"]["status"] = message["status"]
+                state.status = message["status"]
                 headers = MutableHeaders(scope=message)
                 headers[HEADER] = request_id
                 headers["openai-processing-ms"] = str(round(1e3 * (time.monotonic() - started)))
@@ -51,9 +53,3 @@ class RequestId:
 def _wrong_id() -> ApiError:
     message = f"The header {HEADER} must be 1 to 128 letters, digits, dots, colons, _ or -."
     return ApiError(400, message, param=HEADER, code="invalid_value")
-
-
-def request_id_of(scope: Scope) -> str:
-    """The id that a connection's request was given."""
-    request_id: str = scope.get("state", {}).get("request_id", "?")
-    return request_id

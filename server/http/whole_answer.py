@@ -1,7 +1,7 @@
 """Answers that are not streamed: sent once all of it is there."""
 
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -13,9 +13,6 @@ from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import ClientGone, unless_gone
 
 logger = logging.getLogger(__name__)
-
-MAX_WARNED = 8
-MAX_NAME = 64
 
 
 async def whole_answer(
@@ -36,13 +33,3 @@ async def whole_answer(
         return PlainTextResponse(made, headers=dict(headers))
     data = made if isinstance(made, bytes) else msgspec.json.encode(made)
     return Response(data, headers=dict(headers), media_type=media_type)
-
-
-def warning_headers(unknown: Sequence[str]) -> dict[str, str]:
-    """A header that names the fields without effect."""
-    if not unknown:
-        return {}
-    names = [name.encode("ascii", "replace").decode()[:MAX_NAME] for name in unknown[:MAX_WARNED]]
-    shown = ", ".join("".join(c if c.isprintable() else "?" for c in name) for name in names)
-    more = f" and {len(unknown) - MAX_WARNED} more" if len(unknown) > MAX_WARNED else ""
-    return {"x-omnistage-warning": f"unknown fields without effect: {shown}{more}"}

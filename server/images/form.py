@@ -7,19 +7,18 @@ from typing import Any
 
 import msgspec
 from fastapi import Request
-from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 
 from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.fields import parse
 from omnistage.server.http.form_body import opened_form
 from omnistage.server.http.json_body import JsonRequest, check_values
 from omnistage.server.images.schema import WORDS, EditRequest
 from omnistage.server.media.check import Medium
+from omnistage.server.media.image_load import Source
+from omnistage.server.media.images import File
 from omnistage.server.media.parts import checked_part
-from omnistage.server.media.picture_load import Source
-from omnistage.server.media.pictures import File
 
 MAX_IMAGES = 16
 MAX_FIELDS = 100
@@ -30,7 +29,7 @@ FORM = "multipart/form-data"
 
 @dataclass(frozen=True, slots=True)
 class EditForm:
-    """An edit's fields and pictures as they came; nobody has fetched them or looked at them."""
+    """An edit's fields and images as they came; nobody has fetched them or looked at them."""
 
     asked: EditRequest
     images: Sequence[Source]
@@ -48,15 +47,6 @@ class EditForm:
             return await beside_loop(request, lambda: _read_json(body))
         message = f"The Content-Type must be {FORM} or application/json."
         raise ApiError(415, message, code="unsupported_media_type")
-
-
-def edit_request(fields: Mapping[str, Any]) -> EditRequest:
-    """The fields as a request; RequestValidationError as for a JSON body."""
-    try:
-        return EditRequest.model_validate(fields)
-    except ValidationError as error:
-        problems = [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-        raise RequestValidationError(problems) from error
 
 
 async def _read_form(http: Request) -> EditForm:
@@ -120,7 +110,7 @@ def _checked(fields: Mapping[str, Any], images: Sequence[Source], mask: Source |
     if not images:
         raise invalid("image", "is missing: a file to edit")
     _check_number(images)
-    return EditForm(edit_request(fields), images, mask)
+    return EditForm(parse(EditRequest, fields), images, mask)
 
 
 def _check_number(images: Sequence[Any]) -> None:

@@ -13,6 +13,7 @@ from fastapi import Request
 from starlette.types import Message
 from support.bad_input import good_png
 
+from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.media.addresses import is_public
 from omnistage.server.media.fetch import MediaFetcher, VettedTransport
 
@@ -157,10 +158,10 @@ class Client:
 
     def request(self, timeout_s: float | None = None) -> Request:
         """What the server has of it."""
-        state = {}
+        state = RequestState()
         if timeout_s is not None:
-            state["due_at"] = asyncio.get_running_loop().time() + timeout_s
-        return Request({"type": "http", "state": state}, self._receive)
+            state.due_at = asyncio.get_running_loop().time() + timeout_s
+        return Request({"type": "http", PLACE: state}, self._receive)
 
     async def _receive(self) -> Message:
         await self.gone.wait()

@@ -11,9 +11,9 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from support.gateway import MODEL, RunningGateway
 from support.prompts import PICTURE, image_part
 
-from omnistage.server.chat.fields import COMPLETION_DONE, DONE, IGNORED, REFUSED
-from omnistage.server.endpoints import speech
-from omnistage.server.endpoints.speech import SpeechRequest
+from omnistage.server.chat.fields import IGNORED, REFUSED
+from omnistage.server.chat.schema import COMPLETION_DONE, DONE
+from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
 from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.images.schema import EditRequest
@@ -163,7 +163,7 @@ def test_the_documentation_lists_every_field() -> None:
 @pytest.mark.parametrize(
     ("heading", "fields"),
     [
-        ("POST /v1/audio/speech", SpeechRequest.model_fields.keys() | speech.IGNORED),
+        ("POST /v1/audio/speech", SpeechRequest.model_fields.keys() | SpeechRequest.ignored),
         (
             "POST /v1/audio/transcriptions, /v1/audio/translations",
             TranscriptionRequest.model_fields.keys(),

@@ -12,6 +12,7 @@ from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from omnistage.server.http import rate_limit
 from omnistage.server.http.keys import Keys
 from omnistage.server.http.rate_limit import RateLimit
+from omnistage.server.http.state import PLACE, RequestState
 
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
 
@@ -54,7 +55,7 @@ class Asked:
             "method": method,
             "path": path,
             "headers": [],
-            "state": {"key": client},
+            PLACE: RequestState(key=client),
         }
         await self.limit(scope, receive, send)
         headers = {name.decode(): value.decode() for name, value in sent[0]["headers"]}

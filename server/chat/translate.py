@@ -5,15 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from pydantic import ValidationError
-
 from omnistage.server.audio.encoder import FORMATS
 from omnistage.server.chat.audio_history import AudioHistory
-from omnistage.server.chat.fields import DONE, check_refused, check_template_kwargs
 from omnistage.server.chat.messages import checked_messages
-from omnistage.server.chat.schema import ChatRequest, StageParameters
+from omnistage.server.chat.schema import DONE, ChatRequest, StageParameters
 from omnistage.server.chat.tools import checked_tools
-from omnistage.server.errors import field_path, invalid
+from omnistage.server.errors import invalid
+from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.timeline import Timeline
@@ -41,8 +39,8 @@ SENT_ON = DONE - OWN_FIELDS - {"messages"}
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """What requests are judged against."""
+class Translator:
+    """Translates the chats of one graph."""
 
     graph: StageGraph
     speakers: Sequence[str]
@@ -50,7 +48,8 @@ class Admission:
 
     def request(self, chat: ChatRequest) -> Request:
         """The request as the stages get it; raises ApiError."""
-        self._check_fields(chat)
+        check_model(chat.model, self.graph.model)
+        chat.check()
         outputs = self._outputs(chat)
         voice = chat.audio.voice if chat.audio is not None else None
         speaker = known_speaker(voice, self.speakers, "audio.voice")
@@ -69,14 +68,6 @@ class Admission:
             return_codes=bool(chat.return_codes) and has_audio,
             timeline=Timeline() if chat.return_timeline else None,
         )
-
-    def _check_fields(self, chat: ChatRequest) -> None:
-        check_model(chat.model, self.graph.model)
-        chat.check(chat.max_completion_tokens or chat.max_tokens)
-        if chat.top_logprobs and not chat.logprobs:
-            raise invalid("top_logprobs", "needs logprobs to be true")
-        check_refused(chat.model_extra or {})
-        check_template_kwargs(chat.chat_template_kwargs)
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)
@@ -134,20 +125,11 @@ def checked_stage_params(
             raise invalid(path, "has no effect: the answer does not need this stage")
         for key in parameters:
             _check_known(f"{path}.{key}", key, StageParameters.model_fields)
-        checked[stage] = _stage_parameters(path, parameters)
+        sampling = parse(StageParameters, parameters, path, "{} is refused: {}.")
+        checked[stage] = sampling.model_dump(exclude_none=True)
     return checked
 
 
 def _check_known(path: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         raise invalid(path, f"is unknown; allowed: {', '.join(sorted(known))}")
-
-
-def _stage_parameters(path: str, given: Mapping[str, Any]) -> dict[str, Parameter]:
-    try:
-        parameters = StageParameters.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        param = field_path([path, *first["loc"]])
-        raise invalid(param, f"is refused: {first['msg']}") from error
-    return parameters.model_dump(exclude_none=True)

@@ -1,0 +1,61 @@
+"""What is known of one request while it is answered: middleware writes it, and its answer too."""
+
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.outcome import Outcome, of_status
+
+PLACE = "omnistage.request"  # in an ASGI scope
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class RequestState:
+    """One request, from its first middleware to the end of its answer."""
+
+    request_id: str = "?"
+    key: str | None = None  # a name for the API key that it came with
+    due_at: float | None = None  # by when it must be answered, of the loop's clock
+    status: int | None = None  # of its answer, once that has begun
+    reported_outcome: Outcome | None = None  # of a stream whose status was sent before it ended
+    at_end: ExitStack = field(default_factory=ExitStack)  # closed when it has its answer
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended: as it was reported, else what the status says, if one was sent."""
+        status = CLIENT_CLOSED_REQUEST if self.status is None else self.status
+        return of_status(status) if self.reported_outcome is None else self.reported_outcome
+
+
+class WithState:
+    """ASGI middleware: makes the state of each request; outermost, so that all others have it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        state = scope[PLACE] = RequestState()
+        with state.at_end:
+            await self._app(scope, receive, send)
+
+
+def state_of(scope: Scope) -> RequestState:
+    """The state of a connection's request, below the middleware."""
+    state: RequestState = scope[PLACE]
+    return state
+
+
+def held(http: Request, context: AbstractContextManager[T]) -> T:
+    """Enter a context that is left when the last byte of the request's answer has been sent.
+
+    The answer may be a stream that begins after the endpoint has returned, and one whose events are
+    never asked for.
+    """
+    return state_of(http.scope).at_end.enter_context(context)
