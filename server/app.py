@@ -19,6 +19,7 @@ from omnistage.server.endpoints.metrics import Metrics, RequestCount, metrics_ro
 from omnistage.server.endpoints.models import model_routes
 from omnistage.server.endpoints.speech import CONTENT_TYPES, Speech
 from omnistage.server.endpoints.text_completions import TextCompletions
+from omnistage.server.endpoints.traces import trace_routes
 from omnistage.server.endpoints.transcription import Transcriptions, transcription_routes
 from omnistage.server.endpoints.videos import MEDIA_TYPE as VIDEO
 from omnistage.server.endpoints.videos import Videos
@@ -41,6 +42,8 @@ from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.telemetry.follow import Exporter, Followed
+from omnistage.server.telemetry.recent import RecentTraces
 
 DESCRIPTION = "OpenAI's API for models that are graphs of models."
 DEFAULTS = GatewayOptions()
@@ -84,13 +87,30 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     app.include_router(image_routes(images, graph))
     app.include_router(image_file_routes(store))
     app.include_router(transcription_routes(Transcriptions(runtime, media, *sending)))
-    app.include_router(admin_routes(runtime) if options.admin_keys else closed_routes())
+    recent = RecentTraces()
+    if options.admin_keys:
+        app.include_router(admin_routes(runtime))
+        app.include_router(trace_routes(recent))
+    else:
+        app.include_router(closed_routes())
     metrics = Metrics(runtime)
     app.include_router(metrics_routes(metrics))
-    app.add_middleware(RequestCount, metrics=metrics, endpoints=endpoints_of(app))
+    endpoints = endpoints_of(app)
+    app.add_middleware(RequestCount, metrics=metrics, endpoints=endpoints)
+    exporter = exporter_to(options.traces_url)
+    app.add_middleware(Followed, recent=recent, exporter=exporter, endpoints=endpoints)
     app.add_middleware(WithState)
     install_openapi(app, has_keys=bool(options.keys))
     return app
+
+
+def exporter_to(url: str | None) -> Exporter | None:
+    """What exports spans; OpenTelemetry is imported for it only where it was asked for."""
+    if url is None:
+        return None
+    from omnistage.server.telemetry.spans import SpanExport
+
+    return SpanExport(url)
 
 
 def endpoints_of(app: FastAPI) -> frozenset[str]:
