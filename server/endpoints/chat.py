@@ -4,11 +4,12 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.audio.encoder import AudioEncoder, make_encoder
+from omnistage.server.audio.encoder import MakeEncoder, make_encoder
 from omnistage.server.audio.sound import encoded
 from omnistage.server.chat.admission import Admission
 from omnistage.server.chat.audio_history import AudioHistory, SpokenAnswer
@@ -81,14 +82,14 @@ class ChatCompletions:
         return Answer(
             request,
             SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
-            make_encoder(form, is_streamed=bool(chat.stream)) if has_audio else None,
+            partial(make_encoder, form, bool(chat.stream)) if has_audio else None,
             chat.has_usage,
         )
 
     async def _chunks(self, answer: "Answer", ticket: Ticket) -> AsyncGenerator[ChatChunk, None]:
         made = ticket.run(answer.request)
-        if answer.encoder is not None:
-            made = encoded(made, answer.encoder)
+        if answer.make_encoder is not None:
+            made = encoded(made, answer.make_encoder)
         async with aclosing(made) as outputs:
             async for output in outputs:
                 for chunk in answer.chunks.take(output):
@@ -119,7 +120,7 @@ class Answer:
 
     request: Request
     chunks: AnswerChunks
-    encoder: AudioEncoder | None
+    make_encoder: MakeEncoder | None
     has_usage: bool
 
 

@@ -3,12 +3,14 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from uuid import uuid4
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.audio.encoder import AudioEncoder, make_encoder
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.encoder import MakeEncoder, make_encoder
 from omnistage.server.audio.sound import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
 from omnistage.server.chat.admission import checked_stage_params, known_speaker
@@ -57,10 +59,7 @@ class Speech:
         request = self._request(asked)
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         form = asked.response_format or "mp3"
-        encoder: AudioEncoder = make_encoder(form, is_streamed=True)
-        if asked.speed not in (None, 1.0):
-            encoder = TimeStretch(encoder, asked.speed)
-        events = self._events(request, encoder, ticket)
+        events = self._events(request, partial(speech_encoder, form, asked.speed or 1.0), ticket)
         limit = self.gateway.max_unsent_bytes
         headers = warning_headers(asked.unknown)
         if asked.stream_format == "sse":
@@ -84,10 +83,10 @@ class Speech:
         )
 
     async def _events(
-        self, request: Request, encoder: AudioEncoder, ticket: Ticket
+        self, request: Request, make_encoder: MakeEncoder, ticket: Ticket
     ) -> AsyncGenerator[Event, None]:
         num_tokens = num_frames = 0
-        outputs = encoded(ticket.run(request), encoder)
+        outputs = encoded(ticket.run(request), make_encoder)
         try:
             async with aclosing(outputs):
                 async for output in outputs:
@@ -107,6 +106,12 @@ class Speech:
             "total_tokens": num_tokens + num_frames,
         }
         yield {"type": "speech.audio.done", "usage": usage}
+
+
+def speech_encoder(form: str, speed: float, rate_hz: int) -> AudioEncoder:
+    """What encodes samples at `rate_hz` to a stream that is heard at `speed` times their pace."""
+    encoder = make_encoder(form, is_streamed=True, rate_hz=rate_hz)
+    return encoder if speed == 1.0 else TimeStretch(encoder, speed, rate_hz)
 
 
 class SoundStream(EventStream):
