@@ -20,7 +20,7 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.runtime.command import check_command
-from omnistage.server.runtime.quiet import Quiet
+from omnistage.server.runtime.draining import Quiet
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 

@@ -10,8 +10,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from omnistage.server.audio.encoder import MakeEncoder, make_encoder
-from omnistage.server.audio.sound import encoded
-from omnistage.server.chat.admission import Admission
+from omnistage.server.audio.encoding import encoded
 from omnistage.server.chat.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chat.chunks import (
     AnswerChunks,
@@ -23,6 +22,7 @@ from omnistage.server.chat.chunks import (
 )
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
+from omnistage.server.chat.translate import Admission
 from omnistage.server.endpoints.answers import ChatCompletion
 from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway

@@ -28,8 +28,8 @@ from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.schema import IMAGE_ONLY, EditRequest
 from omnistage.server.images.usage import chat_usage
 from omnistage.server.media.check import Medium
+from omnistage.server.media.image_load import load_pictures
 from omnistage.server.media.parts import checked_part
-from omnistage.server.media.picture_load import load_pictures
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stage_configs.graph import StageGraph
 

@@ -6,7 +6,7 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError
 from omnistage.server.http.openapi import described
 from omnistage.server.images.store import PATH
-from omnistage.server.media.pictures import CONTENT_TYPES
+from omnistage.server.media.images import CONTENT_TYPES
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -22,8 +22,8 @@ from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.form import EditForm
 from omnistage.server.images.form_schema import edit_body
 from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
-from omnistage.server.media.picture_load import load_pictures
-from omnistage.server.media.pictures import InputPictures
+from omnistage.server.media.image_load import load_pictures
+from omnistage.server.media.images import InputPictures
 
 logger = logging.getLogger(__name__)
 

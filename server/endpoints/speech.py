@@ -11,9 +11,9 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.audio.contract import AudioEncoder
 from omnistage.server.audio.encoder import MakeEncoder, make_encoder
-from omnistage.server.audio.sound import encoded
+from omnistage.server.audio.encoding import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
-from omnistage.server.chat.admission import checked_stage_params, known_speaker
+from omnistage.server.chat.translate import checked_stage_params, known_speaker
 from omnistage.server.endpoints.examples import speech_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.speech_fields import SpeechRequest

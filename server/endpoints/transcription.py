@@ -8,9 +8,9 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.admission import Admission
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.chat.translate import Admission
 from omnistage.server.endpoints.answers import TextAnswer
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.transcript import Transcript
