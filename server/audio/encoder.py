@@ -1,20 +1,19 @@
-"""From samples (s16le, 24 kHz, mono) to the bytes of one continuous file.
+"""From samples (s16le, mono) to the bytes of one continuous file.
 
 A streamed file's bytes come as early as its format allows, and joined they are one valid file.
 One that is not streamed comes whole at the end, with its length in its header.
 """
 
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
-from typing import Protocol
 
 import av
-import numpy as np
 
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.frames import audio_frame
+from omnistage.server.audio.resample import Resampled
 from omnistage.server.audio.wav import wav_header
-from omnistage.server.runtime.samples import SAMPLE_RATE_HZ
 
 BIT_RATE = 64_000  # of the formats that lose something
 
@@ -37,37 +36,42 @@ CODECS = {
     "flac": Codec("flac", "flac", {"metadata_header_padding": "0"}, {"frame_size": "1152"}),
 }
 PCM = ("pcm16", "pcm")
+RAW_RATE_HZ = 24_000  # of PCM, as OpenAI's: nothing in its bytes says it
 FORMATS = ("wav", *CODECS, *PCM)
 
 
-class AudioEncoder(Protocol):
-    """Makes one file; without samples it makes nothing at all."""
-
-    is_slow: bool
-    """Takes longer than an event loop should: call it in a thread."""
-
-    def encode(self, pcm: bytes) -> bytes:
-        """Take whole samples; what is ready of the file comes back."""
-
-    def finish(self) -> bytes:
-        """The rest of the file."""
+MakeEncoder = Callable[[int], AudioEncoder]
+"""From the rate of the samples to what encodes them."""
 
 
-def make_encoder(form: str, is_streamed: bool) -> AudioEncoder:
-    """The encoder of one of FORMATS; of a form without a codec the samples stay as they are."""
+def make_encoder(form: str, is_streamed: bool, rate_hz: int) -> AudioEncoder:
+    """The encoder of one of FORMATS for samples at `rate_hz`, which it resamples if it has to."""
+    file_rate_hz = file_rate_of(form, rate_hz)
+    encoder = _encoder_at(file_rate_hz, form, is_streamed)
+    return encoder if file_rate_hz == rate_hz else Resampled(encoder, rate_hz, file_rate_hz)
+
+
+def file_rate_of(form: str, rate_hz: int) -> int:
+    """The rate of a file: that of its samples, or the next one that its format has."""
+    if form in PCM:
+        return RAW_RATE_HZ
+    rates = rates_of(form)
+    if not rates or rate_hz in rates:
+        return rate_hz
+    return min((rate for rate in rates if rate > rate_hz), default=max(rates))
+
+
+def rates_of(form: str) -> Sequence[int]:
+    """The rates that a format has; empty if it has any."""
+    if form not in CODECS:
+        return ()
+    return av.Codec(CODECS[form].encoder, "w").audio_rates or ()
+
+
+def _encoder_at(rate_hz: int, form: str, is_streamed: bool) -> AudioEncoder:
     if form in CODECS:
-        return CompressedEncoder(CODECS[form], is_streamed)
-    return RawEncoder(has_header=form == "wav", is_streamed=is_streamed)
-
-
-def audio_frame(pcm: bytes, position: int) -> av.AudioFrame:
-    """Samples as PyAV wants them; `position`: how many came before them."""
-    samples = np.frombuffer(pcm, "<i2")[None]
-    frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-    frame.sample_rate = SAMPLE_RATE_HZ
-    frame.time_base = Fraction(1, SAMPLE_RATE_HZ)
-    frame.pts = position
-    return frame
+        return CompressedEncoder(CODECS[form], rate_hz, is_streamed)
+    return RawEncoder(rate_hz, has_header=form == "wav", is_streamed=is_streamed)
 
 
 class RawEncoder:
@@ -75,7 +79,8 @@ class RawEncoder:
 
     is_slow = False
 
-    def __init__(self, has_header: bool, is_streamed: bool) -> None:
+    def __init__(self, rate_hz: int, has_header: bool, is_streamed: bool) -> None:
+        self._rate_hz = rate_hz
         self._has_header = has_header
         self._is_streamed = is_streamed
         self._num_bytes = 0
@@ -88,13 +93,13 @@ class RawEncoder:
         if not self._is_streamed:
             self._kept.append(pcm)
             return b""
-        return wav_header() + pcm if is_first and self._has_header else pcm
+        return wav_header(self._rate_hz) + pcm if is_first and self._has_header else pcm
 
     def finish(self) -> bytes:
         """What was kept."""
         if self._is_streamed or not self._num_bytes:
             return b""
-        header = wav_header(self._num_bytes) if self._has_header else b""
+        header = wav_header(self._rate_hz, self._num_bytes) if self._has_header else b""
         return header + b"".join(self._kept)
 
 
@@ -121,8 +126,9 @@ class CompressedEncoder:
 
     is_slow = True
 
-    def __init__(self, codec: Codec, is_streamed: bool) -> None:
+    def __init__(self, codec: Codec, rate_hz: int, is_streamed: bool) -> None:
         self._codec = codec
+        self._rate_hz = rate_hz
         self._pipe = Pipe() if is_streamed else None
         self._file = io.BytesIO()
         self._container: av.container.OutputContainer | None = None
@@ -134,7 +140,7 @@ class CompressedEncoder:
             return b""
         if self._container is None:
             self._open()
-        frame = audio_frame(pcm, self._num_samples)
+        frame = audio_frame(pcm, self._num_samples, self._rate_hz)
         self._num_samples += frame.samples
         self._write(frame)
         return b"" if self._pipe is None else self._pipe.take()
@@ -160,7 +166,7 @@ class CompressedEncoder:
         )
         self._stream = self._container.add_stream(
             codec.encoder,
-            rate=SAMPLE_RATE_HZ,
+            rate=self._rate_hz,
             layout="mono",
             options={**codec.encoder_options, "b": str(BIT_RATE)},
         )

@@ -4,31 +4,34 @@ from fractions import Fraction
 
 import av
 
-from omnistage.server.audio.encoder import AudioEncoder, audio_frame
-from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.frames import audio_frame
+from omnistage.server.runtime.samples import SAMPLE_BYTES
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 MIN_STEP, MAX_STEP = 0.5, 2.0  # beyond, FFmpeg's atempo leaves samples out
-SLICE_BYTES = SAMPLE_RATE_HZ // 50 * SAMPLE_BYTES  # it returns as much at once as it is given
-TAIL_BYTES = 4096  # it keeps the end of what it is given to itself: silence, so that it may
+SLICES_PER_S = 50  # it returns as much at once as it is given
+TAIL_BYTES = 16384  # it keeps the end of what it is given to itself: silence, so that it may
 
 
 class TimeStretch:
-    """An encoder that hears everything at `speed` times its pace."""
+    """An encoder of samples at `rate_hz` that hears everything at `speed` times its pace."""
 
     is_slow = True
 
-    def __init__(self, encoder: AudioEncoder, speed: float) -> None:
+    def __init__(self, encoder: AudioEncoder, speed: float, rate_hz: int) -> None:
         self._encoder = encoder
         self._speed = speed
+        self._rate_hz = rate_hz
+        self._slice_bytes = rate_hz // SLICES_PER_S * SAMPLE_BYTES
         self._num_samples = 0
         self._num_bytes = 0
         self._graph = av.filter.Graph()
         source = self._graph.add_abuffer(
-            sample_rate=SAMPLE_RATE_HZ,
+            sample_rate=rate_hz,
             format="s16",
             layout="mono",
-            time_base=Fraction(1, SAMPLE_RATE_HZ),
+            time_base=Fraction(1, rate_hz),
         )
         filters = [self._graph.add("atempo", str(step)) for step in steps_of(speed)]
         self._graph.link_nodes(source, *filters, self._graph.add("abuffersink"))
@@ -53,8 +56,9 @@ class TimeStretch:
 
     def _stretched(self, pcm: bytes) -> bytes:
         parts = []
-        for start in range(0, len(pcm), SLICE_BYTES):
-            frame = audio_frame(pcm[start : start + SLICE_BYTES], self._num_samples)
+        for start in range(0, len(pcm), self._slice_bytes):
+            piece = pcm[start : start + self._slice_bytes]
+            frame = audio_frame(piece, self._num_samples, self._rate_hz)
             self._num_samples += frame.samples
             self._graph.push(frame)
             parts.append(self._pull())

@@ -2,87 +2,38 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
 
-from omnistage.server.chat.schema import MAX_NAMES, Count, Flag, at_most
+from omnistage.server.endpoints.admin_fields import (
+    AddLora,
+    LoadWeights,
+    OfStages,
+    PinLora,
+    RemoveLora,
+    Sleep,
+    StartProfile,
+    Wake,
+)
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.runtime.command import check_command
-from omnistage.server.runtime.quiet import Quiet
+from omnistage.server.runtime.draining import Quiet
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Path = Annotated[str, Field(min_length=1, max_length=4096)]
 Answer = Mapping[str, Any]
 
 
-class OfStages(BaseModel):
-    """Which stages are meant; without it, all that take the command."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    stages: Annotated[list[str], Field(min_length=1), at_most(MAX_NAMES)] | None = None
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What the stages are told."""
-        return self.model_dump(exclude={"stages"})
-
-
-class Wake(OfStages):
-    """`tags`: parts of a stage, such as `weights`, `kv_cache`, or a pipeline's components."""
-
-    tags: Annotated[list[Name], Field(min_length=1), at_most(MAX_NAMES)] | None = None
-
-
-class Sleep(Wake):
-    """1: weights go to the host's memory. 2: they are dropped."""
-
-    level: Annotated[Count, Field(ge=1, le=2)] = 1
-
-
-class LoadWeights(OfStages):
-    """`path`: a folder as the stage's own; without it, that one."""
-
-    path: Path | None = None
-
-
-class AddLora(OfStages):
-    """`path`: a file or a folder; `weight_name`: the file in a folder of several."""
-
-    name: Name
-    path: Path
-    weight_name: Path | None = None
-    pinned: Flag = False
-
-
-class RemoveLora(OfStages):
-    """An adapter that was added."""
-
-    name: Name
-
-
-class PinLora(RemoveLora):
-    """A pinned adapter is never evicted."""
-
-    pinned: Flag = True
-
-
-class StartProfile(OfStages):
-    """`prefix`: of the trace's file name."""
-
-    prefix: Name | None = None
-
-
-def admin_routes(runtime: Runtime) -> APIRouter:
+def routes(gateway: Gateway) -> APIRouter:
     """Everything below /admin; who may ask is judged elsewhere."""
+    if not gateway.has_admin:
+        return closed_routes()
     router = APIRouter(prefix="/admin", route_class=JsonRoute, include_in_schema=False)
     reading = APIRouter()  # no body, so none is read
-    admin = Admin(runtime)
+    admin = Admin(gateway.runtime)
 
     @router.post("/sleep", response_model=None)
     async def sleep(asked: Sleep) -> Answer:
@@ -122,7 +73,7 @@ def admin_routes(runtime: Runtime) -> APIRouter:
 
     @reading.get("/sleeping", response_model=None)
     async def sleeping() -> Answer:
-        return asleep(list(runtime.fleet.stages.values()))
+        return asleep(list(gateway.runtime.fleet.stages.values()))
 
     @reading.get("/lora", response_model=None)
     async def loras() -> Answer:
@@ -184,7 +135,7 @@ def asleep(links: Sequence[StageLink]) -> Answer:
 
 
 def closed_routes() -> APIRouter:
-    """Instead of `admin_routes` where no admin key is configured."""
+    """The routes where no admin key is configured."""
     router = APIRouter()
 
     @router.api_route("/admin/{path:path}", methods=["GET", "POST"], include_in_schema=False)

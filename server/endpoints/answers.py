@@ -26,6 +26,9 @@ class ModelList(TypedDict):
     data: list[Model]
 
 
+Lists = dict[str, list[Any]]
+
+
 class Readiness(TypedDict):
     """Every stage can serve."""
 

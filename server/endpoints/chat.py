@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
 
-from omnistage.server.audio.encoder import AudioEncoder, make_encoder
-from omnistage.server.audio.sound import encoded
-from omnistage.server.chat.admission import Admission
+from omnistage.server.audio.encoder import MakeEncoder, make_encoder
+from omnistage.server.audio.encoding import encoded
 from omnistage.server.chat.audio_history import AudioHistory, SpokenAnswer
 from omnistage.server.chat.chunks import (
     AnswerChunks,
@@ -21,79 +21,73 @@ from omnistage.server.chat.chunks import (
 )
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
+from omnistage.server.chat.translate import Admission
+from omnistage.server.endpoints.answers import ChatCompletion
+from omnistage.server.endpoints.examples import chat_examples
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.image_chat import ImageChat, wants_images
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import warning_headers
-from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.openapi import EVENTS, described, json_examples
+from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.request import Request
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY, Timeline, current_trace
 
 
+def routes(gateway: Gateway) -> APIRouter:
+    """POST /v1/chat/completions."""
+    router = APIRouter(route_class=JsonRoute)
+    body = json_examples(chat_examples(gateway.runtime.graph))
+    about = described("Answer a conversation", ChatCompletion, (EVENTS,), body=body)
+    router.post("/v1/chat/completions", **about)(ChatCompletions(gateway).create)
+    return router
+
+
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One request with the maker of its chunks and the shape its client wants."""
-
-    request: Request
-    chunks: AnswerChunks
-    encoder: AudioEncoder | None
-    has_usage: bool
-    has_timeline: bool
-
-
 class ChatCompletions:
     """Answers chat requests by running them through the graph."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        media: MediaLoader,
-        keep_alive_s: float = KEEP_ALIVE_S,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
-    ) -> None:
-        self._runtime = runtime
-        self._media = media
-        self._history = AudioHistory()
-        self._keep_alive_s = keep_alive_s
-        self._max_unsent_bytes = max_unsent_bytes
+    gateway: Gateway
+    history: AudioHistory = field(default_factory=AudioHistory)
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
-        """Validate and admit, then stream or collect."""
-        if wants_images(chat, self._runtime.graph):
-            images = ImageChat(self._runtime, self._media, self._keep_alive_s)
+        """Answer with text, speech or pictures: whole, or as events while they are made."""
+        if wants_images(chat, self.gateway.runtime.graph):
+            images = ImageChat(self.gateway)
             return await images.create(chat, http)
         answer = await beside_loop(http, lambda: self._answer(chat))
-        ticket = held(http, self._runtime.flights.admit(answer.request.outputs))
-        await self._media.load(answer.request.body["messages"], http)
+        ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
+        await self.gateway.media.load(answer.request.body["messages"], http)
         headers = warning_headers(await beside_loop(http, lambda: chat.unknown))
         if chat.stream:
             events = with_usage(self._chunks(answer, ticket), answer.has_usage)
-            return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
+            limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+            return EventStream(events, *limits, headers)
         return await whole_answer(http, answer.request.id, self._collect(answer, ticket), headers)
 
-    def _answer(self, chat: ChatRequest) -> Answer:
-        graph = self._runtime.graph
-        request = Admission(graph, self._runtime.fleet.voices, self._history).request(chat)
+    def _answer(self, chat: ChatRequest) -> "Answer":
+        graph = self.gateway.runtime.graph
+        request = Admission(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format
         return Answer(
             request,
             SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
-            make_encoder(form, is_streamed=bool(chat.stream)) if has_audio else None,
+            partial(make_encoder, form, bool(chat.stream)) if has_audio else None,
             chat.has_usage,
             bool(chat.return_timeline),
         )
 
-    async def _chunks(self, answer: Answer, ticket: Ticket) -> AsyncGenerator[ChatChunk, None]:
+    async def _chunks(self, answer: "Answer", ticket: Ticket) -> AsyncGenerator[ChatChunk, None]:
         timeline = current_trace().timeline
         made = ticket.run(answer.request)
-        if answer.encoder is not None:
-            made = encoded(made, answer.encoder)
+        if answer.make_encoder is not None:
+            made = encoded(made, answer.make_encoder)
         async with aclosing(made) as outputs:
             async for output in outputs:
                 for chunk in answer.chunks.take(output):
@@ -102,13 +96,13 @@ class ChatCompletions:
         speech = answer.chunks
         if isinstance(speech, SpeechChunks):
             spoken = SpokenAnswer(speech.transcript, speech.expires_at)
-            self._history.remember(speech.audio_id, spoken)
+            self.history.remember(speech.audio_id, spoken)
         if answer.has_timeline:
             yield answer.chunks.head.chunk([], timeline=timeline.to_list())
         for chunk in answer.chunks.finish():
             yield chunk
 
-    async def _collect(self, answer: Answer, ticket: Ticket) -> ChatChunk:
+    async def _collect(self, answer: "Answer", ticket: Ticket) -> ChatChunk:
         completion = Completion()
         async with aclosing(self._chunks(answer, ticket)) as chunks:
             async for chunk in chunks:
@@ -116,6 +110,17 @@ class ChatCompletions:
         if isinstance(answer.chunks, SpeechChunks):
             return completion.to_speech(answer.request.return_codes)
         return completion.to_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request with the maker of its chunks and the shape its client wants."""
+
+    request: Request
+    chunks: AnswerChunks
+    make_encoder: MakeEncoder | None
+    has_usage: bool
+    has_timeline: bool
 
 
 def _mark_first(timeline: Timeline, chunk: ChatChunk) -> None:

@@ -15,6 +15,7 @@ from omnistage.server.chat.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.messages import ROLES
 from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import invalid
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import parse, warning_headers
@@ -27,11 +28,9 @@ from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.schema import IMAGE_ONLY, EditRequest
 from omnistage.server.images.usage import chat_usage
 from omnistage.server.media.check import Medium
-from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.image_load import load_pictures
 from omnistage.server.media.parts import checked_part
-from omnistage.server.media.picture_load import load_pictures
 from omnistage.server.runtime.request import ImageOutput
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 MODALITIES = ({"image"}, {"text", "image"})
@@ -57,29 +56,27 @@ def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
 class ImageChat:
     """Answers chats with `message.images` or `delta.images`; each of `n` choices has one."""
 
-    runtime: Runtime
-    media: MediaLoader
-    keep_alive_s: float
+    gateway: Gateway
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         self._check(chat)
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
         asked = parse(ImageChatRequest, {**said_of_images(chat), "prompt": prompt})
-        ticket = held(http, self.runtime.flights.admit(IMAGE_ONLY))
-        given = await load_pictures(media, None, self.media, http)
+        ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
+        given = await load_pictures(media, None, self.gateway.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
         answer = ImageAnswer("chat", asked, given, request, ticket)
-        head = AnswerHead(request.id, self.runtime.graph.model)
+        head = AnswerHead(request.id, self.gateway.runtime.graph.model)
         headers = warning_headers(sorted([*asked.unknown, *(chat.model_fields_set & NOT_HERE)]))
         if not chat.stream:
             return await whole_answer(http, request.id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
         events = chunks(answer, head, has_usage)
-        return EventStream(events, self.keep_alive_s, MAX_UNSENT_BYTES, headers)
+        return EventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
     def _check(self, chat: ChatRequest) -> None:
-        graph = self.runtime.graph
+        graph = self.gateway.runtime.graph
         check_model(chat.model, graph.model)
         if set(chat.modalities or ("image",)) not in MODALITIES:
             raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')

@@ -2,21 +2,20 @@
 
 from fastapi import APIRouter, Response
 
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError
 from omnistage.server.http.openapi import described
-from omnistage.server.images.store import PATH, ImageStore
-from omnistage.server.media.pictures import CONTENT_TYPES
+from omnistage.server.images.store import PATH
+from omnistage.server.media.images import CONTENT_TYPES
 
 
-def image_file_routes(store: ImageStore) -> APIRouter:
+def routes(gateway: Gateway) -> APIRouter:
     """GET /v1/images/files/{id}."""
     router = APIRouter()
 
-    about = described("Fetch a picture", also=CONTENT_TYPES)
-
-    @router.get(f"{PATH}/{{image_id}}", **about)
+    @router.get(f"{PATH}/{{image_id}}", **described("Fetch a picture", also=CONTENT_TYPES))
     async def image_file(image_id: str) -> Response:
-        image = store.get(image_id)
+        image = gateway.images.get(image_id)
         if image is None:
             raise ApiError(404, "No such image, or it has expired.", code="image_not_found")
         headers = {"Cache-Control": "private, immutable", "X-Content-Type-Options": "nosniff"}

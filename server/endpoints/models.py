@@ -7,24 +7,17 @@ from typing import Any
 from fastapi import APIRouter
 
 from omnistage.server.endpoints.answers import Model, ModelList
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.openapi import described
 from omnistage.server.http.served import model_not_found
 from omnistage.stage_configs.graph import StageGraph
 
 
-def model_routes(graph: StageGraph) -> APIRouter:
+def routes(gateway: Gateway) -> APIRouter:
     """GET /v1/models and /v1/models/{id}; ids may contain slashes."""
     router = APIRouter()
-    served = graph.model
-    card = {
-        "id": served,
-        "object": "model",
-        "created": int(time.time()),
-        "owned_by": "omnistage",
-        "output_modalities": list(graph.outputs),
-    }
-    if graph.note:
-        card["note"] = graph.note
+    served = gateway.runtime.graph.model
+    card = card_of(gateway.runtime.graph)
 
     @router.get("/v1/models", **described("List the models", ModelList))
     async def models() -> Mapping[str, Any]:
@@ -37,3 +30,15 @@ def model_routes(graph: StageGraph) -> APIRouter:
         return card
 
     return router
+
+
+def card_of(graph: StageGraph) -> Mapping[str, Any]:
+    """What is told of a graph's model."""
+    card = {
+        "id": graph.model,
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "omnistage",
+        "output_modalities": list(graph.outputs),
+    }
+    return {**card, "note": graph.note} if graph.note else card

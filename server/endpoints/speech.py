@@ -3,29 +3,31 @@
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from functools import partial
 from uuid import uuid4
 
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
-from pydantic import Field
 
-from omnistage.server.audio.encoder import AudioEncoder, make_encoder
-from omnistage.server.audio.sound import encoded
-from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED, TimeStretch
-from omnistage.server.chat.admission import checked_stage_params, known_speaker
-from omnistage.server.chat.schema import Number, Seed, StageParams, Voice
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.encoder import MakeEncoder, make_encoder
+from omnistage.server.audio.encoding import encoded
+from omnistage.server.audio.time_stretch import TimeStretch
+from omnistage.server.chat.translate import checked_stage_params, known_speaker
+from omnistage.server.endpoints.examples import speech_examples
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.errors import ApiError
-from omnistage.server.http.fields import RequestFields, warning_headers
+from omnistage.server.http.fields import warning_headers
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
-MAX_TEXT = 4096
 CONTENT_TYPES = {
     "mp3": "audio/mpeg",
     "opus": "audio/ogg",
@@ -37,58 +39,35 @@ CONTENT_TYPES = {
 OUTPUTS = ("text", "audio")  # of the text comes only how many tokens it has
 
 
-class SpeechRequest(RequestFields):
-    """OpenAI's fields, and below them ours."""
-
-    ignored = frozenset({"stream", "user"})  # `stream` is other servers': this one always does
-
-    input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-    model: str | None = None
-    voice: Voice | None = None
-    instructions: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
-    response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = None
-    speed: Annotated[Number, Field(ge=MIN_SPEED, le=MAX_SPEED)] | None = None
-    stream_format: Literal["audio", "sse"] | None = None
-    seed: Seed | None = None
-    stage_params: StageParams | None = None
-
-
-class SoundStream(EventStream):
-    """The sound of speech events alone: one file, which a failure cuts off."""
-
-    def _encode(self, event: Event) -> bytes:
-        sound: bytes = event.get("audio", b"")
-        return sound
-
-    def _ending(self, failure: ApiError | None) -> bytes | None:
-        return b"" if failure is None else None
+def routes(gateway: Gateway) -> APIRouter:
+    """POST /v1/audio/speech."""
+    router = APIRouter(route_class=JsonRoute)
+    body = json_examples(speech_examples(gateway.runtime.graph))
+    about = described("Speak a text", also=(*CONTENT_TYPES.values(), EVENTS), body=body)
+    router.post("/v1/audio/speech", **about)(Speech(gateway).create)
+    return router
 
 
 @dataclass(frozen=True, slots=True)
 class Speech:
     """Answers speech requests by running them through the graph."""
 
-    runtime: Runtime
-    keep_alive_s: float
-    max_unsent_bytes: int
+    gateway: Gateway
 
     async def create(self, asked: SpeechRequest, http: HttpRequest) -> Response:
-        """Validate and admit, then stream; the status waits for the first sound."""
+        """Speak while the sound is made: as one file, or as events; a failure cuts the file off."""
         request = self._request(asked)
-        ticket = held(http, self.runtime.flights.admit(request.outputs))
+        ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         form = asked.response_format or "mp3"
-        encoder: AudioEncoder = make_encoder(form, is_streamed=True)
-        if asked.speed not in (None, 1.0):
-            encoder = TimeStretch(encoder, asked.speed)
-        events = self._events(request, encoder, ticket)
-        limit = self.max_unsent_bytes
+        events = self._events(request, partial(speech_encoder, form, asked.speed or 1.0), ticket)
+        limit = self.gateway.max_unsent_bytes
         headers = warning_headers(asked.unknown)
         if asked.stream_format == "sse":
-            return BareEventStream(events, self.keep_alive_s, limit, headers)
+            return BareEventStream(events, self.gateway.keep_alive_s, limit, headers)
         return SoundStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
 
     def _request(self, asked: SpeechRequest) -> Request:
-        graph = self.runtime.graph
+        graph = self.gateway.runtime.graph
         check_model(asked.model, graph.model)
         if "audio" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].reads_out:
             message = "This model does not speak a given text."
@@ -98,16 +77,16 @@ class Speech:
             id=f"speech-{uuid4().hex}",
             outputs=OUTPUTS,
             body={"input": asked.input, "instructions": asked.instructions or ""},
-            speaker=known_speaker(asked.voice, self.runtime.fleet.voices, "voice"),
+            speaker=known_speaker(asked.voice, self.gateway.runtime.fleet.voices, "voice"),
             stage_params=checked_stage_params(asked.stage_params or {}, graph, path),
             seed=asked.seed,
         )
 
     async def _events(
-        self, request: Request, encoder: AudioEncoder, ticket: Ticket
+        self, request: Request, make_encoder: MakeEncoder, ticket: Ticket
     ) -> AsyncGenerator[Event, None]:
         num_tokens = num_frames = 0
-        outputs = encoded(ticket.run(request), encoder)
+        outputs = encoded(ticket.run(request), make_encoder)
         try:
             async with aclosing(outputs):
                 async for output in outputs:
@@ -127,3 +106,20 @@ class Speech:
             "total_tokens": num_tokens + num_frames,
         }
         yield {"type": "speech.audio.done", "usage": usage}
+
+
+def speech_encoder(form: str, speed: float, rate_hz: int) -> AudioEncoder:
+    """What encodes samples at `rate_hz` to a stream that is heard at `speed` times their pace."""
+    encoder = make_encoder(form, is_streamed=True, rate_hz=rate_hz)
+    return encoder if speed == 1.0 else TimeStretch(encoder, speed, rate_hz)
+
+
+class SoundStream(EventStream):
+    """The sound of speech events alone: one file, which a failure cuts off."""
+
+    def _encode(self, event: Event) -> bytes:
+        sound: bytes = event.get("audio", b"")
+        return sound
+
+    def _ending(self, failure: ApiError | None) -> bytes | None:
+        return b"" if failure is None else None

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
 
 from omnistage.server.chat.chunks import (
     AnswerHead,
@@ -17,83 +17,58 @@ from omnistage.server.chat.chunks import (
 )
 from omnistage.server.chat.schema import COMPLETION_DONE, CompletionRequest
 from omnistage.server.chat.usage import usage_of
+from omnistage.server.endpoints.answers import TextCompletion
+from omnistage.server.endpoints.examples import text_examples
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import warning_headers
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.served import check_makes, check_model
-from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES, EventStream
+from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 
 # Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset({"model", "best_of", "stream", "stream_options"})
 
 
-@dataclass(slots=True)
-class Choice:
-    """One choice as far as it has come."""
-
-    text: str = ""
-    finish_reason: str | None = None
-    logprobs: dict[str, list[Any]] | None = None
-    token_ids: dict[str, list[int]] = field(default_factory=dict)
-
-    def add(self, choice: Mapping[str, Any]) -> None:
-        """Take one piece."""
-        self.text += choice["text"]
-        self.finish_reason = choice["finish_reason"] or self.finish_reason
-        if choice["logprobs"] is not None:
-            self.logprobs = self.logprobs or {}
-            for name, values in choice["logprobs"].items():
-                self.logprobs.setdefault(name, []).extend(values)
-        for name in ("prompt_token_ids", "token_ids"):
-            if name in choice:
-                self.token_ids.setdefault(name, []).extend(choice[name])
-
-    def to_dict(self, index: int) -> ChatChunk:
-        """The choice of a completion."""
-        return {
-            "index": index,
-            "text": self.text,
-            "logprobs": self.logprobs,
-            "finish_reason": self.finish_reason or "stop",
-            **self.token_ids,
-        }
+def routes(gateway: Gateway) -> APIRouter:
+    """POST /v1/completions."""
+    router = APIRouter(route_class=JsonRoute)
+    body = json_examples(text_examples(gateway.runtime.graph))
+    about = described("Go on with a text", TextCompletion, (EVENTS,), body=body)
+    router.post("/v1/completions", **about)(TextCompletions(gateway).create)
+    return router
 
 
+@dataclass(frozen=True, slots=True)
 class TextCompletions:
     """Answers prompts by running them through the graph's entry stage."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        keep_alive_s: float = KEEP_ALIVE_S,
-        max_unsent_bytes: int = MAX_UNSENT_BYTES,
-    ) -> None:
-        self._runtime = runtime
-        self._keep_alive_s = keep_alive_s
-        self._max_unsent_bytes = max_unsent_bytes
+    gateway: Gateway
 
     async def create(self, asked: CompletionRequest, http: HttpRequest) -> Response:
-        """Validate and admit, then stream or collect."""
+        """Answer with what follows each prompt: whole, or as events while it is made."""
         request = await beside_loop(http, lambda: self._request(asked))
-        ticket = held(http, self._runtime.flights.admit(request.outputs))
+        ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         head = AnswerHead(
             request.id,
-            self._runtime.graph.model,
+            self.gateway.runtime.graph.model,
             bool(asked.return_token_ids),
             "text_completion",
         )
         headers = warning_headers(asked.unknown)
         if asked.stream:
             events = with_usage(self._chunks(request, head, ticket), asked.has_usage)
-            return EventStream(events, self._keep_alive_s, self._max_unsent_bytes, headers)
+            limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+            return EventStream(events, *limits, headers)
         return await whole_answer(http, request.id, self._collect(request, head, ticket), headers)
 
     def _request(self, asked: CompletionRequest) -> Request:
-        graph = self._runtime.graph
+        graph = self.gateway.runtime.graph
         check_model(asked.model, graph.model)
         check_makes("text", graph.outputs, "text")
         asked.check()
@@ -131,6 +106,38 @@ class TextCompletions:
                     choices.setdefault(choice["index"], Choice()).add(choice)
         whole = [choice.to_dict(index) for index, choice in sorted(choices.items())]
         return head.chunk(whole, usage=usage)
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice as far as it has come."""
+
+    text: str = ""
+    finish_reason: str | None = None
+    logprobs: dict[str, list[Any]] | None = None
+    token_ids: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        """Take one piece."""
+        self.text += choice["text"]
+        self.finish_reason = choice["finish_reason"] or self.finish_reason
+        if choice["logprobs"] is not None:
+            self.logprobs = self.logprobs or {}
+            for name, values in choice["logprobs"].items():
+                self.logprobs.setdefault(name, []).extend(values)
+        for name in ("prompt_token_ids", "token_ids"):
+            if name in choice:
+                self.token_ids.setdefault(name, []).extend(choice[name])
+
+    def to_dict(self, index: int) -> ChatChunk:
+        """The choice of a completion."""
+        return {
+            "index": index,
+            "text": self.text,
+            "logprobs": self.logprobs,
+            "finish_reason": self.finish_reason or "stop",
+            **self.token_ids,
+        }
 
 
 def choice_of(choice: Mapping[str, Any], head: AnswerHead) -> ChatChunk:

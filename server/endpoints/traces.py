@@ -5,13 +5,20 @@ from typing import Any
 
 from fastapi import APIRouter
 
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError
-from omnistage.server.telemetry.recent import RecentTraces, details_of, summary_of
+from omnistage.server.telemetry.recent import details_of, summary_of
 
 
-def trace_routes(recent: RecentTraces) -> APIRouter:
-    """The requests that are still remembered; who may ask is judged elsewhere."""
+def routes(gateway: Gateway) -> APIRouter:
+    """The requests that are still remembered; who may ask is judged elsewhere.
+
+    Without an admin key they are closed with everything else below /admin.
+    """
     router = APIRouter(prefix="/admin/traces", include_in_schema=False)
+    if not gateway.has_admin:
+        return router
+    recent = gateway.traces
 
     @router.get("", response_model=None)
     async def latest() -> Mapping[str, Any]:

@@ -8,10 +8,11 @@ from typing import Any
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.admission import Admission
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.chat.translate import Admission
 from omnistage.server.endpoints.answers import TextAnswer
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.transcript import Transcript
 from omnistage.server.endpoints.transcription_fields import (
     SoundRequest,
@@ -29,9 +30,7 @@ from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.stage_configs.kinds import KINDS
 
@@ -39,33 +38,45 @@ from omnistage.stage_configs.kinds import KINDS
 FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 
 
+def routes(gateway: Gateway) -> APIRouter:
+    """POST of both; FastAPI does not read their bodies, so it is told of them."""
+    router = APIRouter()
+    answers = Transcriptions(gateway)
+    for name, kind, answer in (
+        ("transcriptions", TranscriptionRequest, answers.transcribe),
+        ("translations", TranslationRequest, answers.translate),
+    ):
+        form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
+        body = {"required": True, "content": form}
+        about = described(f"Make {name}", TextAnswer, ("text/plain", EVENTS), body=body)
+        router.post(f"/v1/audio/{name}", **about)(answer)
+    return router
+
+
 @dataclass(frozen=True, slots=True)
 class Transcriptions:
     """Answers what is asked about one sound by running it through the graph."""
 
-    runtime: Runtime
-    media: MediaLoader
-    keep_alive_s: float
-    max_unsent_bytes: int
+    gateway: Gateway
 
     async def transcribe(self, http: HttpRequest) -> Response:
-        """What was said, in its own language."""
+        """Write down what was said, in its own language."""
         return await self._create(TranscriptionRequest, http)
 
     async def translate(self, http: HttpRequest) -> Response:
-        """What was said, in English."""
+        """Write down what was said, in English."""
         return await self._create(TranslationRequest, http)
 
     async def _create(self, kind: type[SoundRequest], http: HttpRequest) -> Response:
         self._check_hears()
         fields = await read_fields(http)
         asked = await in_thread(http, lambda: request_of(kind, fields))
-        check_model(asked.model, self.runtime.graph.model)
+        check_model(asked.model, self.gateway.runtime.graph.model)
         transcript = Transcript(asked)
         try:
             request = await in_thread(http, lambda: self._request(transcript))
-            ticket = held(http, self.runtime.flights.admit(request.outputs))
-            (transcript.duration_s,) = await self.media.load(request.body["messages"], http)
+            ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
+            (transcript.duration_s,) = await self.gateway.media.load(request.body["messages"], http)
         except ApiError as error:
             raise _about_fields(error) from None
         headers = warning_headers(asked.unknown)
@@ -73,10 +84,11 @@ class Transcriptions:
             body = self._body(request, transcript, ticket)
             return await whole_answer(http, request.id, body, headers)
         events = self._events(request, transcript, ticket)
-        return BareEventStream(events, self.keep_alive_s, self.max_unsent_bytes, headers)
+        limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
+        return BareEventStream(events, *limits, headers)
 
     def _check_hears(self) -> None:
-        graph = self.runtime.graph
+        graph = self.gateway.runtime.graph
         if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].hears:
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
@@ -89,7 +101,7 @@ class Transcriptions:
             max_completion_tokens=asked.max_completion_tokens,
             logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
         )
-        admission = Admission(self.runtime.graph, (), AudioHistory())
+        admission = Admission(self.gateway.runtime.graph, (), AudioHistory())
         return admission.request(chat)
 
     async def _events(
@@ -120,17 +132,3 @@ def _about_fields(error: ApiError) -> ApiError:
             error.message = error.message.replace(error.param, name)
             error.param = name
     return error
-
-
-def transcription_routes(transcriptions: Transcriptions) -> APIRouter:
-    """POST of both; /openapi.json is told of their forms, which FastAPI does not read itself."""
-    router = APIRouter()
-    for name, kind, answer in (
-        ("transcriptions", TranscriptionRequest, transcriptions.transcribe),
-        ("translations", TranslationRequest, transcriptions.translate),
-    ):
-        form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
-        extra = {"requestBody": {"required": True, "content": form}}
-        about = described(f"Make {name}", TextAnswer, ("text/plain", EVENTS))
-        router.post(f"/v1/audio/{name}", **about, openapi_extra=extra)(answer)
-    return router

@@ -10,6 +10,7 @@ from omnistage.stages.messages.log_bound import MAX_PARAM_BYTES, shortened
 
 MAX_WARNED = 8
 MAX_NAME = 64
+WORDS = "{}: {}"  # a field, and what is wrong with it
 
 
 class RequestFields(BaseModel):
@@ -43,21 +44,21 @@ class RequestFields(BaseModel):
 T = TypeVar("T", bound=BaseModel)
 
 
-def parse(model: type[T], fields: Any, place: str | None = None) -> T:
+def parse(model: type[T], fields: Any, place: str | None = None, words: str = WORDS) -> T:
     """The fields, which are at a place in the body, as their model; ApiError if they are not."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         location = first["loc"] if place is None else (place, *first["loc"])
-        raise refusal_of(location, first["msg"]) from error
+        raise refusal_of(location, first["msg"], words) from error
 
 
-def refusal_of(location: Sequence[int | str], problem: str) -> ApiError:
+def refusal_of(location: Sequence[int | str], problem: str, words: str = WORDS) -> ApiError:
     """The answer to what pydantic says of a place in the body; FastAPI's own findings, too."""
     param = field_path(location)
     named = shortened(param, MAX_PARAM_BYTES)
-    message = f"{named}: {problem}" if param else "The body must be a JSON object."
+    message = words.format(named, problem) if param else "The body must be a JSON object."
     return ApiError(400, message, param=param or None, code="invalid_value")
 
 

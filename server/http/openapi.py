@@ -1,18 +1,18 @@
 """The description of the API: /openapi.json, and /docs to read and try it.
 
-A route says what is its own, by `described`; what every route has (errors, headers, keys) is added
-here.
+FastAPI writes it from the routes. A route says by `described` what is its own; errors that many
+routes have, and the key, are `responses` and `dependencies` of the app and its routers.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
+from fastapi import FastAPI, Security
 from fastapi.responses import Response
+from fastapi.security import HTTPBearer
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.http import deadline, request_id
-from omnistage.server.http.keys import is_guarded
 
 EVENTS = "text/event-stream"
 ERRORS = {
@@ -28,37 +28,108 @@ ERRORS = {
     507: "A stage ran out of memory with this request alone.",
 }
 WITH_TIME = (429, 503)
+EVERYWHERE = (400, 500)
+OF_THE_API = (401, 404)
 WITH_BODY = (413, 415, 429, 503, 504, 507)
 
+# What a router depends on whose routes want a key. It refuses nobody: KeyGuard has done so before
+# the body was read.
+WITH_KEY = Security(HTTPBearer(scheme_name="key", auto_error=False))
+
 Json = dict[str, Any]
+Responses = dict[int | str, Json]
+
+REQUEST_ID: Json = {
+    "name": request_id.HEADER,
+    "in": "header",
+    "description": "A name for the request, for logs; the answer has it too.",
+    "schema": {"type": "string", "pattern": f"^{request_id.ALLOWED.pattern}$"},
+}
+REQUEST_TIMEOUT: Json = {
+    "name": deadline.HEADER,
+    "in": "header",
+    "description": "By when the answer must be whole, in seconds.",
+    "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": deadline.MAX_S},
+}
+
+
+class ErrorDetail(TypedDict):
+    """What went wrong, and the field to blame if there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorResponse(TypedDict):
+    """OpenAI's envelope of an error."""
+
+    error: ErrorDetail
+
+
+class DescribedApp(FastAPI):
+    """An app whose routes can all fail in the ways that every request can."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, responses=errors(*EVERYWHERE))
+
+    def openapi(self) -> Json:
+        """FastAPI's own, less the 422 that it adds to every route with fields: ours is a 400."""
+        spec = super().openapi()
+        for unused in ("HTTPValidationError", "ValidationError"):
+            spec["components"]["schemas"].pop(unused, None)
+        for operations in spec["paths"].values():
+            for operation in operations.values():
+                operation["responses"].pop("422", None)
+        return spec
 
 
 def described(
     summary: str,
     answer: Any = None,
     also: Sequence[str] = (),
-    examples: Mapping[str, Any] | None = None,
-    errors: Sequence[int] = (),
-    also_at: Mapping[int, str] | None = None,
+    *,
+    body: Json | None = None,
+    more: Responses | None = None,
 ) -> Json:
-    """Arguments of a route: its JSON `answer`, the other media types it answers in, and bodies.
+    """Arguments of a route: its JSON `answer`, and the other media types that it answers in.
 
-    `examples` are bodies that the server answers with 200; `errors` what this route has beside
-    the errors of its kind; `also_at` other statuses of the same answer, with what they mean.
+    `body` is what is told of a request's body beside what FastAPI reads itself, None where there is
+    no body; `more` are answers with other statuses.
     """
-    success: Json = {"description": "The answer.", "content": {one: _form_of(one) for one in also}}
-    if answer is not None:
-        success["model"] = answer
-    responses: dict[int, Json] = {200: success, **{status: _error(status) for status in errors}}
-    for status, meaning in (also_at or {}).items():
-        responses[status] = {**success, "description": meaning}
-    route: Json = {"summary": summary, "response_model": None, "responses": responses}
+    extra: Json = {"parameters": [REQUEST_ID]}
+    if body is not None:
+        extra = {"parameters": [REQUEST_ID, REQUEST_TIMEOUT], "requestBody": body}
+    route: Json = {
+        "summary": summary,
+        "response_model": None,
+        "responses": {
+            200: success("The answer.", answer, also),
+            **(more or {}),
+            **(errors(*WITH_BODY) if body is not None else {}),
+        },
+        "openapi_extra": extra,
+    }
     if answer is None:
         route["response_class"] = Response
-    if examples:
-        body = {"content": {"application/json": {"examples": named_examples(examples)}}}
-        route["openapi_extra"] = {"requestBody": body}
     return route
+
+
+def success(meaning: str, answer: Any = None, also: Sequence[str] = ()) -> Json:
+    """An answer that is no error, in JSON and in other media types."""
+    content = {"content": {one: _form_of(one) for one in also}}
+    return {"description": meaning, **content, **({} if answer is None else {"model": answer})}
+
+
+def errors(*statuses: int) -> Responses:
+    """Errors as `responses` of a route, a router or an app."""
+    return {status: _error(status) for status in statuses}
+
+
+def json_examples(bodies: Mapping[str, Any]) -> Json:
+    """The body of a route that reads JSON: these are answered with 200."""
+    return {"content": {"application/json": {"examples": named_examples(bodies)}}} if bodies else {}
 
 
 def named_examples(bodies: Mapping[str, Any]) -> Json:
@@ -66,91 +137,12 @@ def named_examples(bodies: Mapping[str, Any]) -> Json:
     return {name: {"value": body} for name, body in bodies.items()}
 
 
-def install_openapi(app: FastAPI, has_keys: bool) -> None:
-    """Let the app describe its routes; ErrorResponse is a schema of its description."""
-
-    def openapi() -> Json:
-        if app.openapi_schema is None:
-            app.openapi_schema = _complete(
-                get_openapi(
-                    title=app.title,
-                    version=app.version,
-                    routes=app.routes,
-                    description=app.description,
-                ),
-                has_keys,
-            )
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's way to change it
-
-
-def _complete(spec: Json, has_keys: bool) -> Json:
-    components = spec.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
-    schemas["ErrorResponse"] = _schema_of_errors()
-    components["parameters"] = _parameters()
-    if has_keys:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-    for path, operations in spec["paths"].items():
-        for operation in operations.values():
-            _complete_operation(path, operation, has_keys)
-    return spec
-
-
-def _complete_operation(path: str, operation: Json, has_keys: bool) -> None:
-    operation.pop("description", None)  # an endpoint's docstring, for who reads the code
-    responses = operation["responses"]
-    responses.pop("422", None)  # FastAPI's own; ours is 400
-    statuses = {400, 500}
-    if path.startswith("/v1"):
-        statuses |= {401, 404}
-    if "requestBody" in operation:
-        statuses |= set(WITH_BODY)
-    for status in sorted(statuses):
-        responses.setdefault(str(status), _error(status))
-    names = _parameters() if "requestBody" in operation else ("RequestId",)
-    references = [{"$ref": f"#/components/parameters/{name}"} for name in names]
-    operation["parameters"] = [*operation.get("parameters", ()), *references]
-    if has_keys and is_guarded(path):
-        operation["security"] = [{"key": []}]
-
-
 def _error(status: int) -> Json:
-    response: Json = {
-        "description": ERRORS[status],
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorResponse"}}},
-    }
+    response: Json = {"description": ERRORS[status], "model": ErrorResponse}
     if status in WITH_TIME:
         schema = {"type": "integer", "minimum": 1}
         response["headers"] = {"Retry-After": {"description": "In seconds.", "schema": schema}}
     return response
-
-
-def _schema_of_errors() -> Json:
-    text, or_null = {"type": "string"}, {"type": ["string", "null"]}
-    detail = {"message": text, "type": text, "param": or_null, "code": or_null}
-    error = {"type": "object", "required": list(detail), "properties": detail}
-    return {"type": "object", "required": ["error"], "properties": {"error": error}}
-
-
-def _parameters() -> Json:
-    return {
-        "RequestId": {
-            "name": request_id.HEADER,
-            "in": "header",
-            "description": "A name for the request, for logs; the answer has it too.",
-            "schema": {"type": "string", "pattern": f"^{request_id.ALLOWED.pattern}$"},
-        },
-        "RequestTimeout": {
-            "name": deadline.HEADER,
-            "in": "header",
-            "description": "By when the answer must be whole, in seconds.",
-            "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": deadline.MAX_S},
-        },
-    }
 
 
 def _form_of(media_type: str) -> Json:

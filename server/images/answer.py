@@ -10,7 +10,7 @@ from typing import Any
 from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.store import ImageStore
 from omnistage.server.images.usage import images_usage
-from omnistage.server.media.pictures import InputPictures
+from omnistage.server.media.images import InputPictures
 from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.runtime.ticket import Ticket
 

@@ -16,9 +16,9 @@ from omnistage.server.http.form_body import opened_form
 from omnistage.server.http.json_body import JsonRequest, check_values
 from omnistage.server.images.schema import WORDS, EditRequest
 from omnistage.server.media.check import Medium
+from omnistage.server.media.image_load import Source
+from omnistage.server.media.images import File
 from omnistage.server.media.parts import checked_part
-from omnistage.server.media.picture_load import Source
-from omnistage.server.media.pictures import File
 
 MAX_IMAGES = 16
 MAX_FIELDS = 100

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from fastapi.openapi.constants import REF_TEMPLATE
+
 from omnistage.server.http.openapi import named_examples
 from omnistage.server.images.form import FORM, MAX_IMAGES
 from omnistage.server.images.schema import EditRequest
@@ -27,7 +29,8 @@ def edit_body(examples: Mapping[str, Any]) -> Schema:
 
 
 def _with_pictures(name: str, pictures: Schema, mask: Schema = FILE) -> Schema:
-    schema = EditRequest.model_json_schema()
+    schema = EditRequest.model_json_schema(ref_template=REF_TEMPLATE)
+    schema.pop("$defs", None)  # FastAPI has them among its own schemas: ImageRequest's are the same
     schema["properties"] |= {name: pictures, "mask": mask}
     schema["required"] = [*schema["required"], name]
     return schema

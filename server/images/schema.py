@@ -10,7 +10,7 @@ from omnistage.connectors.chunk import Tensor
 from omnistage.server.chat.schema import Count, Flag, Loras, Number, Seed
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import RequestFields
-from omnistage.server.media.pictures import Encoding, InputPictures
+from omnistage.server.media.images import Encoding, InputPictures
 from omnistage.server.runtime.request import Request
 
 IMAGE_ONLY = ("image",)  # the outputs of such a request

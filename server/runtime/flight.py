@@ -9,7 +9,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.request import Request
-from omnistage.server.runtime.samples import SAMPLE_BYTES, SAMPLE_RATE_HZ
+from omnistage.server.runtime.samples import SAMPLE_BYTES, sample_rate_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.trace import Trace, current_trace
 from omnistage.stages.messages.to_gateway import OfRequest, Picture, Sound, TextDelta
@@ -74,15 +74,16 @@ class Flight:
             self.queue.get_nowait()
         self.queue.put_nowait(error)
 
-    def count(self, chunk: Chunk[OfRequest]) -> None:
-        """Add what an output's chunk brings; tokens come with the last one."""
+    def count(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
+        """Add what an output's chunk from a stage brings; tokens come with the last one."""
         message = chunk.message
         if isinstance(message, TextDelta) and chunk.last:
             usage = message.chunk.get("usage") or {}
             self.num_tokens_in += usage.get("prompt_tokens") or 0
             self.num_tokens_out += usage.get("completion_tokens") or 0
         elif isinstance(message, Sound) and "pcm" in chunk.tensors:
-            self.audio_s += len(chunk.tensors["pcm"].data) / (SAMPLE_BYTES * SAMPLE_RATE_HZ)
+            num_samples = len(chunk.tensors["pcm"].data) / SAMPLE_BYTES
+            self.audio_s += num_samples / sample_rate_of(link)
         elif isinstance(message, Picture) and not message.is_preview:
             self.num_pictures += 1
             if chunk.last:

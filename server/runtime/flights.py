@@ -131,9 +131,9 @@ class Flights:
                 if chunk.last:
                     flight.unfinished.remove(name)
                 if chunk.last or chunk.tensors:
-                    flight.count(chunk)
+                    flight.count(link, chunk)
                 given_at = self._now()
-                yield output_of(message, chunk.tensors, chunk.last)
+                yield output_of(link, message, chunk.tensors, chunk.last)
                 flight.extend(self._now() - given_at)  # meanwhile we were not asked for more
 
     async def _next(self, flight: Flight) -> Item | ApiError:

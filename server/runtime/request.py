@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.server.runtime.samples import sample_rate_of
+from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stages.messages import to_gateway, to_stage
 
 
@@ -45,11 +47,12 @@ class TextOutput:
 
 @dataclass(frozen=True, slots=True)
 class AudioOutput:
-    """Samples (s16le, 24 kHz, mono), or what an encoder made of them; codec frames if asked for.
+    """Samples (s16le, mono), or what an encoder made of them; codec frames if asked for.
 
     `num_frames` on the last.
     """
 
+    sample_rate_hz: int
     data: bytes = b""
     codes: tuple[tuple[int, ...], ...] = ()
     num_frames: int = 0
@@ -82,24 +85,27 @@ class ImageOutput:
 Output = TextOutput | AudioOutput | ImageOutput
 
 
-def output_of(message: to_gateway.Output, tensors: Mapping[str, Tensor], last: bool) -> Output:
-    """Read an output's message with its tensors."""
+def output_of(
+    link: StageLink, message: to_gateway.Output, tensors: Mapping[str, Tensor], last: bool
+) -> Output:
+    """Read an output's message from a stage, with its tensors."""
     if isinstance(message, to_gateway.TextDelta):
         return TextOutput(message.chunk, last)
     if isinstance(message, to_gateway.Step):
         return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
     if isinstance(message, to_gateway.Picture):
         return image_of(message, tensors["pixels"], last)
-    return audio_of(message, tensors, last)
+    return audio_of(sample_rate_of(link), message, tensors, last)
 
 
 def audio_of(
-    sound: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool = False
+    sample_rate_hz: int, sound: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool
 ) -> AudioOutput:
     """Read samples."""
     pcm = tensors.get("pcm")
     codes = tensors.get("codes")
     return AudioOutput(
+        sample_rate_hz,
         b"" if pcm is None else bytes(pcm.data),
         () if codes is None else tuple(map(tuple, codes.numpy().tolist())),
         sound.num_frames,

@@ -56,6 +56,7 @@ class StageRecord:
     ready_at: float | None = None
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
+    sample_rate_hz: int | None = None  # of the audio that it makes
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
@@ -141,6 +142,7 @@ class OwnedStage(StageLink):
                 alive_at=now,
                 ready_at=now,
                 speakers=tuple(message.speakers),
+                sample_rate_hz=message.sample_rate_hz,
                 commands=message.commands,
                 work=message.work,
             )

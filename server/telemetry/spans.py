@@ -13,6 +13,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import (
     NonRecordingSpan,
     SpanContext,
@@ -68,7 +69,8 @@ class SpanExport:
         context = TraceContext.begin() if parent is None else parent.child()
         sampler = self._provider.sampler
         chosen = sampler.should_sample(_below(parent), int(context.trace_id, 16), name)
-        return TraceContext(context.trace_id, context.span_id, chosen.decision.is_sampled())
+        is_sampled = chosen.decision is Decision.RECORD_AND_SAMPLE
+        return TraceContext(context.trace_id, context.span_id, is_sampled)
 
     def export(self, trace: Trace) -> None:
         """Make the spans of a request that has ended: itself, its stages, the steps of each."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.engine
 
 
 def sound_in(form: str) -> bytes:
-    encoder = make_encoder(form, is_streamed=False)
+    encoder = make_encoder(form, is_streamed=False, rate_hz=24_000)
     return encoder.encode(SHORT.tobytes()) + encoder.finish()
 
 

@@ -6,14 +6,20 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.runtime.samples import SAMPLE_RATE_HZ
+RATE_HZ = 24_000  # of Qwen3-Omni, and of the fake stages
 
 
-def samples_of(data: bytes) -> npt.NDArray[np.int16]:
-    """A file's samples at 24 kHz, mono."""
-    resampler = av.AudioResampler("s16", "mono", SAMPLE_RATE_HZ)
+def samples_of(data: bytes, rate_hz: int = RATE_HZ) -> npt.NDArray[np.int16]:
+    """A file's samples, mono and at this rate."""
+    resampler = av.AudioResampler("s16", "mono", rate_hz)
     with av.open(io.BytesIO(data)) as container:
         frames = [*container.decode(audio=0), None]
     parts = [part.to_ndarray()[0] for frame in frames for part in resampler.resample(frame)]
     samples: npt.NDArray[np.int16] = np.concatenate(parts)
     return samples
+
+
+def rate_of(data: bytes) -> int:
+    """The rate that a file's reader is told."""
+    with av.open(io.BytesIO(data)) as container:
+        return int(container.streams.audio[0].rate)

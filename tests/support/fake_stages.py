@@ -80,6 +80,7 @@ class FakeGraph:
         self.launched: list[str] = []
         self.commands = dict.fromkeys(("sleep", "wake", "add_lora", "list_loras"), "")
         self.obey: Obey = obey
+        self.sample_rate_hz: int | None = 24_000
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
@@ -148,7 +149,7 @@ class FakeStage:
         ready = Ready(
             seconds=0.1,
             speakers=SPEAKERS if self.name == "talker" else [],
-            sample_rate_hz=24_000 if self.name == "code2wav" else None,
+            sample_rate_hz=self.graph.sample_rate_hz if self.name == "code2wav" else None,
             max_model_len=128,
             commands=self.graph.commands,
             work=self.work,

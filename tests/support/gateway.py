@@ -90,6 +90,7 @@ def running_gateway(
     loading: frozenset[str] = frozenset(),
     arena_mb: int = 1,
     protocol: type[asyncio.Protocol] = GATEWAY_PROTOCOL,
+    sample_rate_hz: int | None = 24_000,
     **options: Any,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends; `options` are those of GatewayOptions."""
@@ -101,6 +102,7 @@ def running_gateway(
         shared = SharedConnector(directory, arena_mb)
         stages = FakeGraph(shared.connector)
         stages.is_loading = set(loading)
+        stages.sample_rate_hz = sample_rate_hz
         parsed = StageGraph.model_validate(graph)
         chosen = GatewayOptions(**options)
         limit = chosen.max_requests

@@ -7,20 +7,20 @@ import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.audio import samples_of
+from support.audio import RATE_HZ, rate_of, samples_of
 
-from omnistage.server.audio.encoder import CODECS, FORMATS, make_encoder
+from omnistage.server.audio.encoder import CODECS, FORMATS, PCM, file_rate_of, make_encoder
 from omnistage.server.audio.time_stretch import TimeStretch, steps_of
-from omnistage.server.runtime.samples import SAMPLE_RATE_HZ
 
 Samples = npt.NDArray[np.int16]
 LOSSLESS = ("wav", "pcm16", "pcm", "flac")
+HERTZ = 440
 PADDING = 2 * 1152  # at most: what mp3 and aac put before and after the samples
 
 
-def tone(num_samples: int, hertz: float = 440.0) -> Samples:
+def tone(num_samples: int, rate_hz: int = RATE_HZ) -> Samples:
     noise = np.random.default_rng(0).normal(0, 100, num_samples)
-    wave = 8000 * np.sin(np.arange(num_samples) * 2 * np.pi * hertz / SAMPLE_RATE_HZ)
+    wave = 8000 * np.sin(np.arange(num_samples) * 2 * np.pi * HERTZ / rate_hz)
     return (wave + noise).astype(np.int16)
 
 
@@ -32,8 +32,8 @@ def pieces(sound: Samples, first: int = 1365) -> Iterator[bytes]:
         at, size = at + size, 2 * size
 
 
-def encoded(form: str, sound: Samples, is_streamed: bool) -> list[bytes]:
-    encoder = make_encoder(form, is_streamed)
+def encoded(form: str, sound: Samples, is_streamed: bool, rate_hz: int = RATE_HZ) -> list[bytes]:
+    encoder = make_encoder(form, is_streamed, rate_hz)
     return [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
 
 
@@ -57,7 +57,7 @@ def test_joined_chunks_are_one_file(form: str, is_streamed: bool) -> None:
         return
     assert len(sound) <= len(read) <= len(sound) + PADDING
     peak = np.abs(np.fft.rfft(read[:48_000].astype(float))).argmax() / 2
-    assert peak == pytest.approx(440, abs=1)
+    assert peak == pytest.approx(HERTZ, abs=1)
 
 
 @pytest.mark.parametrize("form", ["wav", "flac", "mp3", "opus"])
@@ -73,7 +73,7 @@ def test_a_whole_file_knows_its_length(form: str) -> None:
     ("form", "samples"), [("wav", 1), ("pcm16", 1), ("opus", 480), ("flac", 1200), ("mp3", 1200)]
 )
 def test_first_bytes_come_after_so_many_samples(form: str, samples: int) -> None:
-    encoder = make_encoder(form, is_streamed=True)
+    encoder = make_encoder(form, is_streamed=True, rate_hz=RATE_HZ)
     step = min(samples, 240)
     sent = 0
     while not encoder.encode(tone(step).tobytes()):
@@ -83,7 +83,9 @@ def test_first_bytes_come_after_so_many_samples(form: str, samples: int) -> None
 
 @pytest.mark.parametrize("form", CODECS)
 def test_the_first_two_frames_of_speech_make_bytes(form: str) -> None:
-    assert make_encoder(form, is_streamed=True).encode(tone(2 * 1920 - 555).tobytes())
+    assert make_encoder(form, is_streamed=True, rate_hz=RATE_HZ).encode(
+        tone(2 * 1920 - 555).tobytes()
+    )
 
 
 def test_each_chunk_of_samples_stands_alone() -> None:
@@ -93,33 +95,83 @@ def test_each_chunk_of_samples_stands_alone() -> None:
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 @pytest.mark.parametrize("form", FORMATS)
-def test_no_sound_makes_no_file(form: str, is_streamed: bool) -> None:
-    encoder = make_encoder(form, is_streamed)
+@pytest.mark.parametrize("rate_hz", [RATE_HZ, 22_050])
+def test_no_sound_makes_no_file(form: str, is_streamed: bool, rate_hz: int) -> None:
+    encoder = make_encoder(form, is_streamed, rate_hz)
     assert encoder.encode(b"") == encoder.finish() == b""
+
+
+# Rates
+
+
+@pytest.mark.parametrize(
+    ("form", "rate_hz", "file_rate_hz"),
+    [
+        *((form, 16_000, 16_000) for form in ("wav", *CODECS)),
+        *((form, 48_000, 48_000) for form in ("wav", *CODECS)),
+        ("opus", 22_050, 24_000),
+        ("opus", 44_100, 48_000),
+        ("mp3", 96_000, 48_000),
+        ("aac", 6_000, 7_350),
+        ("wav", 12_345, 12_345),
+        ("pcm", 48_000, 24_000),
+        ("pcm16", 16_000, 24_000),
+    ],
+)
+def test_a_file_has_the_next_rate_that_its_format_can(
+    form: str, rate_hz: int, file_rate_hz: int
+) -> None:
+    assert file_rate_of(form, rate_hz) == file_rate_hz
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("rate_hz", [16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("form", FORMATS)
+def test_samples_of_any_rate_keep_their_length_and_pitch(
+    form: str, rate_hz: int, is_streamed: bool
+) -> None:
+    sound = tone(3 * rate_hz, rate_hz)
+    data = b"".join(encoded(form, sound, is_streamed, rate_hz))
+    file_rate_hz = RATE_HZ if form in PCM else rate_of(data)
+    assert file_rate_hz == (48_000 if form == "opus" else file_rate_of(form, rate_hz))
+    read = np.frombuffer(data, "<i2") if form in PCM else samples_of(data, file_rate_hz)
+    if form in ("wav", "flac"):
+        assert np.array_equal(read, sound)
+    is_padded = form in ("mp3", "aac") or (form == "opus" and is_streamed)
+    assert -2 <= len(read) - 3 * file_rate_hz <= (PADDING if is_padded else 2)
+    second = read[file_rate_hz : 2 * file_rate_hz].astype(float)
+    assert np.abs(np.fft.rfft(second)).argmax() == pytest.approx(HERTZ, abs=1)
+
+
+@pytest.mark.parametrize("form", ["opus", "pcm"])
+def test_the_first_resampled_sound_does_not_wait_for_the_end(form: str) -> None:
+    encoder = make_encoder(form, is_streamed=True, rate_hz=44_100)
+    assert encoder.encode(tone(4 * 882, 44_100).tobytes())
 
 
 # Speed
 
 
+@pytest.mark.parametrize("rate_hz", [16_000, 24_000, 48_000])
 @pytest.mark.parametrize("speed", [0.25, 0.4, 0.75, 1.25, 2.0, 3.0, 4.0])
-def test_another_speed_keeps_the_pitch(speed: float) -> None:
-    sound = tone(96_000)
-    encoder = TimeStretch(make_encoder("pcm", is_streamed=True), speed)
+def test_another_speed_keeps_the_pitch(speed: float, rate_hz: int) -> None:
+    sound = tone(4 * rate_hz - 1000, rate_hz)
+    encoder = TimeStretch(make_encoder("flac", True, rate_hz), speed, rate_hz)
     chunks = [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
-    stretched = np.frombuffer(b"".join(chunks), "<i2")
+    stretched = samples_of(b"".join(chunks), rate_hz)
     assert len(stretched) == round(len(sound) / speed)
-    assert np.abs(stretched[-480:]).max() > 4000
-    peak = np.abs(np.fft.rfft(stretched.astype(float))).argmax() * SAMPLE_RATE_HZ / len(stretched)
-    assert peak == pytest.approx(440, abs=2)
+    assert np.abs(stretched[-rate_hz // 25 :]).max() > 4000  # the filter ends a bit early
+    peak = np.abs(np.fft.rfft(stretched.astype(float))).argmax() * rate_hz / len(stretched)
+    assert peak == pytest.approx(HERTZ, abs=2)
 
 
 def test_the_first_stretched_sound_does_not_wait_for_the_end() -> None:
-    encoder = TimeStretch(make_encoder("pcm", is_streamed=True), 1.5)
+    encoder = TimeStretch(make_encoder("pcm", True, RATE_HZ), 1.5, RATE_HZ)
     assert encoder.encode(tone(2 * 1920 - 555).tobytes())
 
 
 def test_no_sound_at_another_speed_makes_no_file() -> None:
-    assert TimeStretch(make_encoder("mp3", is_streamed=True), 2.0).finish() == b""
+    assert TimeStretch(make_encoder("mp3", True, RATE_HZ), 2.0, RATE_HZ).finish() == b""
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.3, 1.0, 1.9, 2.5, 4.0])

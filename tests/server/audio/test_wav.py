@@ -3,19 +3,22 @@
 import io
 import wave
 
+import pytest
+
 from omnistage.server.audio.wav import HEADER_BYTES, wav_header
 
 
-def test_a_header_of_known_size_is_read_back() -> None:
+@pytest.mark.parametrize("rate_hz", [16_000, 24_000, 48_000])
+def test_a_header_of_known_size_is_read_back(rate_hz: int) -> None:
     samples = bytes(range(200))
-    with wave.open(io.BytesIO(wav_header(len(samples)) + samples)) as sound:
-        assert sound.getframerate() == 24_000
+    with wave.open(io.BytesIO(wav_header(rate_hz, len(samples)) + samples)) as sound:
+        assert sound.getframerate() == rate_hz
         assert sound.getnchannels() == 1
         assert sound.getsampwidth() == 2
         assert sound.readframes(100) == samples
 
 
 def test_a_stream_s_header_leaves_the_size_open() -> None:
-    header = wav_header()
+    header = wav_header(24_000)
     assert len(header) == HEADER_BYTES
     assert header[4:8] == header[40:44] == b"\xff\xff\xff\xff"

@@ -13,7 +13,7 @@ from support.prompts import PICTURE, image_part
 
 from omnistage.server.chat.fields import IGNORED, REFUSED
 from omnistage.server.chat.schema import COMPLETION_DONE, DONE
-from omnistage.server.endpoints.speech import SpeechRequest
+from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
 from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.images.schema import EditRequest

@@ -15,57 +15,56 @@ from support.fake_stages import WORDS, FakeGraph
 from support.gateway import IMAGES, MODEL, OMNI, RunningGateway, SharedConnector, running_gateway
 from support.pictures import png
 
+from omnistage.server.app import make_gateway
 from omnistage.server.chat.schema import ChatRequest, CompletionRequest
 from omnistage.server.endpoints.chat import ChatCompletions
+from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.images import Images
-from omnistage.server.endpoints.speech import Speech, SpeechRequest
+from omnistage.server.endpoints.speech import Speech
+from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.text_completions import TextCompletions
 from omnistage.server.errors import ApiError
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.images.schema import ImageRequest
-from omnistage.server.images.store import ImageStore
-from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
-from omnistage.server.media.fetch import MediaFetcher
-from omnistage.server.media.files import MediaFolder
-from omnistage.server.media.load import MediaLoader
+from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
 TURN = [{"role": "user", "content": "words"}]
-Ask = Callable[[Runtime, HttpRequest], Awaitable[Response]]
+Ask = Callable[[Gateway, HttpRequest], Awaitable[Response]]
 
 
 # The answer of the first begins after the second was refused
 
 
-def media() -> MediaLoader:
-    return MediaLoader(MediaFetcher(()), MediaFolder(None), DecodeRoom(NUM_BYTES, GivingBack()))
+def gateway_of(runtime: Runtime) -> Gateway:
+    return make_gateway(runtime, GatewayOptions(), GivingBack())
 
 
-def chat(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
+def chat(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = ChatRequest.model_validate({"messages": TURN, "stream": True})
-    return ChatCompletions(runtime, media(), 5.0, 1 << 20).create(asked, http)
+    return ChatCompletions(gateway).create(asked, http)
 
 
-def image_chat(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
+def image_chat(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = ChatRequest.model_validate({"messages": TURN, "stream": True, "modalities": ["image"]})
-    return ChatCompletions(runtime, media(), 5.0, 1 << 20).create(asked, http)
+    return ChatCompletions(gateway).create(asked, http)
 
 
-def completion(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
+def completion(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = CompletionRequest.model_validate({"prompt": "words", "stream": True})
-    return TextCompletions(runtime, 5.0, 1 << 20).create(asked, http)
+    return TextCompletions(gateway).create(asked, http)
 
 
-def speech(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
+def speech(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = SpeechRequest.model_validate({"input": "words", "stream_format": "sse"})
-    return Speech(runtime, 5.0, 1 << 20).create(asked, http)
+    return Speech(gateway).create(asked, http)
 
 
-def image(runtime: Runtime, http: HttpRequest) -> Awaitable[Response]:
+def image(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = ImageRequest.model_validate({"prompt": "words", "stream": True})
-    return Images(runtime, media(), ImageStore(), 5.0).generate(asked, http)
+    return Images(gateway).generate(asked, http)
 
 
 @contextmanager
@@ -116,10 +115,11 @@ async def test_who_was_admitted_is_answered_whole_whoever_comes_before_it_runs(
     parsed = StageGraph.model_validate(graph)
     async with Runtime(parsed, tmp_path, stages.launch, shared, 1) as runtime:
         await runtime.fleet.loaded()
+        gateway = gateway_of(runtime)
         with http_request() as first:
-            answer = await ask(runtime, first)
+            answer = await ask(gateway, first)
             with http_request() as second, pytest.raises(ApiError) as refused:
-                await ask(runtime, second)
+                await ask(gateway, second)
             assert (refused.value.status, refused.value.code) == (503, "server_overloaded")
             body = await body_of(answer, first)
             assert end in body
@@ -127,9 +127,9 @@ async def test_who_was_admitted_is_answered_whole_whoever_comes_before_it_runs(
             assert runtime.flights.num_running == 1  # until its client has read all of it
         assert runtime.flights.num_running == runtime.flights.num_waiting == 0
         with http_request() as unread:
-            await ask(runtime, unread)  # whose client has gone: nobody asks for its events
+            await ask(gateway, unread)  # whose client has gone: nobody asks for its events
         with http_request() as last:
-            assert end in await body_of(await ask(runtime, last), last)
+            assert end in await body_of(await ask(gateway, last), last)
 
 
 # Over a socket

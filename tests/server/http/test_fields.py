@@ -65,6 +65,12 @@ def test_a_place_around_the_fields_is_named_too() -> None:
     assert error.message.startswith("stage_params.talker.count: ")
 
 
+def test_a_refusal_may_have_other_words() -> None:
+    with pytest.raises(ApiError) as caught:
+        parse(Wish, {}, "{braces}", "{} is refused: {}.")
+    assert caught.value.message == "{braces}.count is refused: Field required."
+
+
 @pytest.mark.parametrize("fields", [[], "text", 3, None])
 def test_what_is_no_object_is_refused_whole(fields: Any) -> None:
     error = refusal(fields)

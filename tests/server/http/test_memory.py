@@ -19,7 +19,7 @@ from support.gateway import MODEL
 from support.pictures import png
 from support.waiting import wait_until
 
-from omnistage.server.media.pictures import MAX_INPUT_PIXELS
+from omnistage.server.media.images import MAX_INPUT_PIXELS
 
 SCRIPT = Path(__file__).parents[2] / "support" / "fake_server.py"
 MIB = 1 << 20

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -21,7 +21,14 @@ from support.fuzz import num_cases
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.keys import Keys
-from omnistage.server.http.openapi import EVENTS, described, install_openapi
+from omnistage.server.http.openapi import (
+    EVENTS,
+    OF_THE_API,
+    WITH_KEY,
+    DescribedApp,
+    described,
+    errors,
+)
 
 CHECKS = [
     not_a_server_error,
@@ -113,14 +120,17 @@ def test_the_pages_are_open_and_say_that_a_key_is_wanted(
 
 
 def test_a_route_that_says_nothing_has_the_errors_too() -> None:
-    app = FastAPI()
+    app = DescribedApp(title="test")
     router = APIRouter()
-    router.get("/v1/plain")(lambda: {})
+    router.get("/v1/plain")(lambda number: {})
     router.get("/v1/sound", **described("Speak", also=("audio/wav",)))(lambda: {})
-    app.include_router(router)
-    install_openapi(app, has_keys=False)
+    app.include_router(router, responses=errors(*OF_THE_API), dependencies=[WITH_KEY])
+    app.get("/alone")(lambda: {})
     paths = app.openapi()["paths"]
-    assert {"400", "401", "404", "500"} <= set(paths["/v1/plain"]["get"]["responses"])
+    assert set(paths["/v1/plain"]["get"]["responses"]) == {"200", "400", "401", "404", "500"}
+    assert paths["/v1/plain"]["get"]["security"] == [{"key": []}]
+    assert set(paths["/alone"]["get"]["responses"]) == {"200", "400", "500"}
+    assert "security" not in paths["/alone"]["get"]
     content = paths["/v1/sound"]["get"]["responses"]["200"]["content"]
     assert content == {"audio/wav": {"schema": {"type": "string", "format": "binary"}}}
 

@@ -1,7 +1,9 @@
 """A request's state: one for each, told by who knows, and what it holds is given back."""
 
+import ast
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 
 import pytest
 from starlette.requests import Request
@@ -9,6 +11,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from omnistage.server.http.state import RequestState, WithState, held, state_of
 from omnistage.server.outcome import Outcome
+
+SERVER = Path(__file__).parents[3] / "server"
 
 
 async def receive() -> Message:
@@ -83,3 +87,17 @@ def test_a_request_ended_as_it_was_told_or_as_its_status_says(
     state: RequestState, outcome: Outcome
 ) -> None:
     assert state.outcome is outcome
+
+
+def writes_to_a_scope(path: Path) -> bool:
+    tree = ast.parse(path.read_text())
+    stored = [node for node in ast.walk(tree) if isinstance(node, ast.Subscript)]
+    return any(
+        isinstance(one.ctx, ast.Store) and ast.unparse(one.value) == "scope" for one in stored
+    )
+
+
+def test_nothing_else_is_left_in_a_scope() -> None:
+    writing = {path.name for path in SERVER.rglob("*.py") if writes_to_a_scope(path)}
+    assert writing == {"state.py"}
+    assert not [path for path in SERVER.rglob("*.py") if "scope.setdefault" in path.read_text()]

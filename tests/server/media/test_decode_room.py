@@ -18,9 +18,9 @@ from omnistage.server.media.check import Medium, check_medium
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.image_load import load_pictures
+from omnistage.server.media.images import File, picture_bytes, read_pictures
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.media.picture_load import load_pictures
-from omnistage.server.media.pictures import File, picture_bytes, read_pictures
 
 NUM_BYTES = 100
 

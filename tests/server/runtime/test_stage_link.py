@@ -15,7 +15,12 @@ from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, Status, TextDelta
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command
 
-READY = Ready(speakers=["ethan"], commands={"sleep": ""}, work=WorkBound(max_megapixels=2.0))
+READY = Ready(
+    speakers=["ethan"],
+    commands={"sleep": ""},
+    work=WorkBound(max_megapixels=2.0),
+    sample_rate_hz=24_000,
+)
 BUSY = Status(running=2, waiting=1, held={"tasks": 2}, progress=7)
 
 
@@ -89,6 +94,7 @@ async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: Own
         alive_at=alive_at,
         was_ready=True,
         speakers=stage.record.speakers,
+        sample_rate_hz=24_000,
         commands=stage.record.commands,
         work=stage.record.work,
         stuck_limit_s=5.0,

@@ -5,17 +5,23 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from omnistage.server.audio.encoder import AudioEncoder
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.encoder import MakeEncoder
 from omnistage.server.runtime.request import AudioOutput, Output
 
 
 async def encoded(
-    outputs: AsyncGenerator[Output, None], encoder: AudioEncoder
+    outputs: AsyncGenerator[Output, None], make_encoder: MakeEncoder
 ) -> AsyncGenerator[Output, None]:
     """The same outputs with their samples encoded; the last one ends the file."""
+    encoder: AudioEncoder | None = None
     async with aclosing(outputs):
         async for output in outputs:
-            yield await _encoded(output, encoder) if isinstance(output, AudioOutput) else output
+            if isinstance(output, AudioOutput):
+                encoder = encoder or make_encoder(output.sample_rate_hz)
+                yield await _encoded(output, encoder)
+            else:
+                yield output
 
 
 async def _encoded(output: AudioOutput, encoder: AudioEncoder) -> AudioOutput:

@@ -9,8 +9,8 @@ from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.state import state_of
 from omnistage.server.media.check import BASE_BYTES, Medium
+from omnistage.server.media.images import File, InputPictures, picture_bytes, read_pictures
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.media.pictures import File, InputPictures, picture_bytes, read_pictures
 
 Source = File | Medium
 

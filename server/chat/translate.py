@@ -123,7 +123,7 @@ def checked_stage_params(
             raise invalid(path, "has no effect: the answer does not need this stage")
         for key in parameters:
             _check_known(f"{path}.{key}", key, StageParameters.model_fields)
-        sampling = parse(StageParameters, parameters, path)
+        sampling = parse(StageParameters, parameters, path, "{} is refused: {}.")
         checked[stage] = sampling.model_dump(exclude_none=True)
     return checked
 

@@ -13,9 +13,9 @@ from support.pictures import mask_png, png
 from omnistage.server.errors import ApiError
 from omnistage.server.media.check import Medium
 from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.image_load import Source, load_pictures
+from omnistage.server.media.images import File, read_pictures
 from omnistage.server.media.load import MediaLoader
-from omnistage.server.media.picture_load import Source, load_pictures
-from omnistage.server.media.pictures import File, read_pictures
 
 
 @pytest_asyncio.fixture

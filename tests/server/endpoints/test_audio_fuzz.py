@@ -10,7 +10,7 @@ from support.bad_input import good_wav
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL
 
-from omnistage.server.endpoints.speech import SpeechRequest
+from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
 
 BOUNDARY = "b"

@@ -1,0 +1,16 @@
+"""What encodes the samples of one answer."""
+
+from typing import Protocol
+
+
+class AudioEncoder(Protocol):
+    """Makes one file; without samples it makes nothing at all."""
+
+    is_slow: bool
+    """Takes longer than an event loop should: call it in a thread."""
+
+    def encode(self, pcm: bytes) -> bytes:
+        """Take whole samples; what is ready of the file comes back."""
+
+    def finish(self) -> bytes:
+        """The rest of the file."""

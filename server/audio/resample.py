@@ -1,0 +1,34 @@
+"""Audio brought to a rate that its format has, while it is made."""
+
+import av
+
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.frames import audio_frame
+
+
+class Resampled:
+    """An encoder of samples at `rate_hz` whose file has `file_rate_hz`."""
+
+    is_slow = True
+
+    def __init__(self, encoder: AudioEncoder, rate_hz: int, file_rate_hz: int) -> None:
+        self._encoder = encoder
+        self._rate_hz = rate_hz
+        self._num_samples = 0
+        self._resampler = av.AudioResampler("s16", "mono", file_rate_hz)
+
+    def encode(self, pcm: bytes) -> bytes:
+        """Resample whole samples, then encode them."""
+        if not pcm:
+            return b""
+        frame = audio_frame(pcm, self._num_samples, self._rate_hz)
+        self._num_samples += frame.samples
+        return self._encoder.encode(self._resampled(frame))
+
+    def finish(self) -> bytes:
+        """What the resampler still holds, and the rest of the file."""
+        rest = self._encoder.encode(self._resampled(None)) if self._num_samples else b""
+        return rest + self._encoder.finish()
+
+    def _resampled(self, frame: av.AudioFrame | None) -> bytes:
+        return b"".join(part.to_ndarray().tobytes() for part in self._resampler.resample(frame))

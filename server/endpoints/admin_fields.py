@@ -1,0 +1,68 @@
+"""What can be asked of running stages."""
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from omnistage.server.chat.schema import MAX_NAMES, Count, Flag, at_most
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Path = Annotated[str, Field(min_length=1, max_length=4096)]
+
+
+class OfStages(BaseModel):
+    """Which stages are meant; without it, all that take the command."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stages: Annotated[list[str], Field(min_length=1), at_most(MAX_NAMES)] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """What the stages are told."""
+        return self.model_dump(exclude={"stages"})
+
+
+class Wake(OfStages):
+    """`tags`: parts of a stage, such as `weights`, `kv_cache`, or a pipeline's components."""
+
+    tags: Annotated[list[Name], Field(min_length=1), at_most(MAX_NAMES)] | None = None
+
+
+class Sleep(Wake):
+    """1: weights go to the host's memory. 2: they are dropped."""
+
+    level: Annotated[Count, Field(ge=1, le=2)] = 1
+
+
+class LoadWeights(OfStages):
+    """`path`: a folder as the stage's own; without it, that one."""
+
+    path: Path | None = None
+
+
+class AddLora(OfStages):
+    """`path`: a file or a folder; `weight_name`: the file in a folder of several."""
+
+    name: Name
+    path: Path
+    weight_name: Path | None = None
+    pinned: Flag = False
+
+
+class RemoveLora(OfStages):
+    """An adapter that was added."""
+
+    name: Name
+
+
+class PinLora(RemoveLora):
+    """A pinned adapter is never evicted."""
+
+    pinned: Flag = True
+
+
+class StartProfile(OfStages):
+    """`prefix`: of the trace's file name."""
+
+    prefix: Name | None = None

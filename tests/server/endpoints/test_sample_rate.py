@@ -1,0 +1,141 @@
+"""Speech of a stage with another rate than 24 kHz: files, their lengths and what is counted."""
+
+import base64
+import io
+import re
+import wave
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from support.audio import rate_of, samples_of
+from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
+from support.gateway import MODEL, OMNI, running_gateway
+
+CHAT, SPEECH = "/v1/chat/completions", "/v1/audio/speech"
+NUM_FRAMES = sum(FRAMES)
+SAMPLES = np.arange(NUM_FRAMES * SAMPLES_PER_FRAME, dtype="<i2")
+RAW_RATE_HZ = 24_000
+PADDING = 2 * 1152  # at most: what mp3 and aac put before and after the samples
+ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
+CODED = ["mp3", "aac", "opus"]
+
+
+@pytest.fixture(scope="module", params=[16_000, 22_050, 48_000])
+def rate_hz(request: pytest.FixtureRequest) -> int:
+    rate: int = request.param
+    return rate
+
+
+@pytest.fixture(scope="module")
+def client(rate_hz: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("rate")
+    with (
+        running_gateway(folder, OMNI, sample_rate_hz=rate_hz) as running,
+        httpx.Client(base_url=running.url, timeout=10, limits=ONE_SHOT) as connected,
+    ):
+        yield connected
+
+
+def speech(client: httpx.Client, form: str, **more: Any) -> bytes:
+    body = {"model": MODEL, "input": "many frames", "response_format": form, **more}
+    answer = client.post(SPEECH, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.content
+
+
+def chat(client: httpx.Client, form: str) -> dict[str, Any]:
+    body = {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": "words"}],
+        "modalities": ["text", "audio"],
+        "audio": {"voice": "ethan", "format": form},
+    }
+    answer: dict[str, Any] = client.post(CHAT, json=body).json()
+    return answer
+
+
+def sound_of(answer: dict[str, Any]) -> bytes:
+    return base64.b64decode(answer["choices"][0]["message"]["audio"]["data"])
+
+
+def check_wav(data: bytes, rate_hz: int) -> None:
+    with wave.open(io.BytesIO(data)) as sound:
+        assert sound.getframerate() == rate_hz
+        assert sound.readframes(10_000) == SAMPLES.tobytes()
+
+
+def check_raw(data: bytes, rate_hz: int) -> None:
+    """OpenAI's rate, and as long as the samples are."""
+    seconds = len(SAMPLES) / rate_hz
+    assert len(data) / 2 == pytest.approx(seconds * RAW_RATE_HZ, abs=2)
+
+
+def check_coded(data: bytes, form: str, rate_hz: int) -> None:
+    """The rate of the samples where that can be, and as long as they are."""
+    file_rate_hz = rate_of(data)
+    assert file_rate_hz == (48_000 if form == "opus" else rate_hz)
+    wanted = len(SAMPLES) * file_rate_hz / rate_hz
+    assert -2 <= len(samples_of(data, file_rate_hz)) - wanted <= PADDING
+
+
+def test_a_spoken_text_has_the_rate_of_its_stage(client: httpx.Client, rate_hz: int) -> None:
+    check_wav(speech(client, "wav"), rate_hz)
+    flac = speech(client, "flac")
+    assert rate_of(flac) == rate_hz
+    assert np.array_equal(samples_of(flac, rate_hz), SAMPLES)
+
+
+@pytest.mark.parametrize("form", CODED)
+def test_a_spoken_text_is_as_long_in_every_format(
+    form: str, client: httpx.Client, rate_hz: int
+) -> None:
+    check_coded(speech(client, form), form, rate_hz)
+
+
+def test_raw_samples_have_openai_s_rate(client: httpx.Client, rate_hz: int) -> None:
+    check_raw(speech(client, "pcm"), rate_hz)
+    check_raw(sound_of(chat(client, "pcm16")), rate_hz)
+
+
+def test_a_spoken_answer_has_the_rate_of_its_stage(client: httpx.Client, rate_hz: int) -> None:
+    check_wav(sound_of(chat(client, "wav")), rate_hz)
+    for form in CODED:
+        check_coded(sound_of(chat(client, form)), form, rate_hz)
+
+
+@pytest.mark.parametrize("speed", [0.5, 2.0])
+def test_another_speed_changes_the_length_alone(
+    speed: float, client: httpx.Client, rate_hz: int
+) -> None:
+    with wave.open(io.BytesIO(speech(client, "wav", speed=speed))) as sound:
+        assert sound.getframerate() == rate_hz
+        data = sound.readframes(100_000)
+    assert len(data) / 2 == len(SAMPLES) / speed
+
+
+def audio_seconds(client: httpx.Client) -> float:
+    found = re.search(
+        r"^omnistage_audio_seconds_total\S* (\S+)$", client.get("/metrics").text, re.M
+    )
+    return 0.0 if found is None else float(found[1])
+
+
+def test_seconds_are_counted_at_the_rate_of_the_stage(client: httpx.Client, rate_hz: int) -> None:
+    before = audio_seconds(client)
+    usage = chat(client, "wav")["usage"]
+    assert usage["completion_tokens_details"]["audio_tokens"] == NUM_FRAMES
+    assert audio_seconds(client) - before == pytest.approx(len(SAMPLES) / rate_hz)
+
+
+def test_a_stage_that_does_not_say_its_rate_is_an_error(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("none")
+    with running_gateway(folder, OMNI, sample_rate_hz=None) as running:
+        answer = httpx.post(running.url + SPEECH, json={"model": MODEL, "input": "words"})
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "unknown_sample_rate"
+    assert "code2wav" in answer.json()["error"]["message"]
