@@ -193,7 +193,7 @@ def serve(
     )
     launch = partial(StageProcess, environment=log_environment(log_level))
     try:
-        code = serve_graph(graph, host, port, launch, options)
+        code = serve_graph(graph, host, port, launch=launch, options=options)
     except MpsError as error:
         raise fail(f"--mps {mps}: {error}") from None
     except OSError as error:
@@ -203,12 +203,20 @@ def serve(
 
 def checked_traces_url(endpoint: str) -> str:
     """Where spans are posted; typer.Exit if that is no address, or nothing here can post them."""
-    if find_spec("opentelemetry") is None or find_spec(OTLP_EXPORTER) is None:
+    if not is_installed(OTLP_EXPORTER):
         raise fail(f"--otlp-endpoint: {MISSING_OTLP}")
     try:
         return traces_url(endpoint)
     except ValueError as error:
         raise fail(f"--otlp-endpoint: {error}") from None
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module, and the packages that it is in, can be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def log_environment(level: LogLevel) -> dict[str, str]:

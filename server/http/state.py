@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.outcome import Outcome, of_status
-from omnistage.server.trace import UNNAMED, Trace, following
+from omnistage.server.trace import Trace, following
 
 PLACE = "omnistage.request"  # in an ASGI scope
 
@@ -20,7 +20,6 @@ T = TypeVar("T")
 class RequestState:
     """One request, from its first middleware to the end of its answer."""
 
-    request_id: str = UNNAMED
     trace: Trace = field(default_factory=Trace)
     key: str | None = None  # a name for the API key that it came with
     due_at: float | None = None  # by when it must be answered, of the loop's clock

@@ -267,3 +267,20 @@ def test_without_an_admin_key_nobody_is_told(client: httpx.Client, tmp_path: Pat
     with running_gateway(tmp_path, OMNI) as gateway:
         answer = httpx.get(f"{gateway.url}/admin/traces/x")
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_disabled")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "first"),
+    [
+        ("/v1/completions", {"prompt": "words", "max_tokens": 4}, "first_text"),
+        ("/v1/audio/speech", {"input": "words", "voice": "ethan"}, "first_audio"),
+    ],
+)
+def test_every_endpoint_stamps_what_it_hands_on_first(
+    path: str, body: dict[str, Any], first: str, client: httpx.Client, gateway: RunningGateway
+) -> None:
+    assert client.post(path, json=body).status_code == 200
+    told = admin(gateway).json()["traces"][0]
+    assert told["path"] == path
+    steps = admin(gateway, f"/{told['request_id']}").json()["steps"]
+    assert (steps[-1]["stage"], steps[-1]["event"]) == ("gateway", first)
