@@ -73,10 +73,17 @@ class SpanExport:
         return TraceContext(context.trace_id, context.span_id, is_sampled)
 
     def export(self, trace: Trace) -> None:
-        """Make the spans of a request that has ended: itself, its stages, the steps of each."""
+        """Make the spans of a request that has ended: its stages, the steps of each, itself."""
         assert trace.context is not None
         root, marks = trace.context, trace.timeline.marks
         self._offset_ns = time.time_ns() - time.monotonic_ns()
+        for stage, times in trace.timeline.stages.items():
+            self._add(stage, root.named(stage), root, times, {"omnistage.stage": stage})
+        for step in trace.timeline.steps:
+            above = root if step.stage == GATEWAY else root.named(step.stage)
+            name = f"{step.stage} {step.event}"
+            about = {"omnistage.stage": step.stage, "omnistage.event": step.event}
+            self._add(name, root.named(name), above, (step.start_ns, step.end_ns), about)
         self._add(
             f"{trace.method} {trace.path}",
             root,
@@ -86,13 +93,6 @@ class SpanExport:
             has_failed=trace.outcome is Outcome.FAILED,
             kind=SpanKind.SERVER,
         )
-        for stage, times in trace.timeline.stages.items():
-            self._add(stage, root.named(stage), root, times, {"omnistage.stage": stage})
-        for step in trace.timeline.steps:
-            above = root if step.stage == GATEWAY else root.named(step.stage)
-            name = f"{step.stage} {step.event}"
-            about = {"omnistage.stage": step.stage, "omnistage.event": step.event}
-            self._add(name, root.named(name), above, (step.start_ns, step.end_ns), about)
 
     def _add(
         self,

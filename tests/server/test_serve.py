@@ -36,7 +36,7 @@ class Served:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.url = self._wait_for(r"listening on (\S+)")
+        self.url = self._wait_for(r"listening on (http:[\w.:/]+)")
         self._wait_for(r"stage code2wav (ready)")
         self._wait_for(r"stage talker (ready)")
         self._wait_for(r"stage thinker (ready)")

@@ -10,6 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from support.waiting import wait_until
 
+GATEWAY = "omnistage"  # as a service
+WITHIN_S = 20.0
+
 
 @dataclass(frozen=True)
 class Span:
@@ -37,13 +40,20 @@ class Collector:
         self.url = url
         self.spans: list[Span] = []
 
-    def of(self, trace_id: str, num_spans: int = 1, within_s: float = 10.0) -> list[Span]:
-        """A trace once it has so many spans, in the order of their starts."""
+    def of(self, trace_id: str, until: str, num_engines: int = 0) -> list[Span]:
+        """A trace in the order of its spans' starts, once all that is waited for has come.
+
+        That is what the gateway sends with the span `until`, and a span of so many engines.
+        """
 
         def found() -> list[Span]:
             return [span for span in self.spans if span.trace_id == trace_id]
 
-        wait_until(lambda: len(found()) >= num_spans, within_s)
+        def is_whole() -> bool:
+            engines = {span.service for span in found()} - {GATEWAY}
+            return len(engines) >= num_engines and any(span.span_id == until for span in found())
+
+        wait_until(is_whole, WITHIN_S)
         return sorted(found(), key=lambda span: (span.start_ns, span.end_ns))
 
     def take(self, body: bytes) -> None:
