@@ -38,7 +38,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_stage(cls, failed: Failed) -> "ApiError":
-        """As a stage tells it."""
+        """As a stage reports it."""
         message = failed.message
         if failed.status >= 500 and failed.stage not in message:
             message = f"Stage {failed.stage} failed: {message}"
@@ -68,7 +68,7 @@ def internal_error() -> ApiError:
 
 def invalid(param: str, problem: str) -> ApiError:
     """A 400 that blames one field."""
-    named = shortened(param, MAX_PARAM_BYTES)  # so that the problem is still told
+    named = shortened(param, MAX_PARAM_BYTES)  # so that the problem is still named
     return ApiError(400, f"{named} {problem}.", param=param, code="invalid_value")
 
 

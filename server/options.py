@@ -1,4 +1,4 @@
-"""What a server is told when it starts, beside its graph."""
+"""The options of a server, beside its graph."""
 
 from dataclasses import dataclass
 from pathlib import Path

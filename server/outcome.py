@@ -1,4 +1,4 @@
-"""How a request ended, told by who knows it to who counts."""
+"""How a request ended, reported by who knows it to who counts."""
 
 from enum import StrEnum
 

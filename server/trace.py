@@ -95,7 +95,7 @@ class Trace:
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
-    num_pictures: int = 0
+    num_images: int = 0
 
     @property
     def seconds(self) -> float | None:

@@ -63,7 +63,7 @@ async def test_the_example_serves(run_directory: Path, monkeypatch: pytest.Monke
         body = {"messages": [{"role": "user", "content": "Once more please"}]}
         chunks, completion = TextChunks(AnswerHead("a", "echo")), Completion()
         async for output in outputs_of(runtime, Request("a", ("text",), body)):
-            for chunk in chunks.take(output):
+            for chunk in chunks.chunks_of(output):
                 completion.add(chunk)
         for chunk in chunks.finish():
             completion.add(chunk)

@@ -24,7 +24,9 @@ def test_the_example_follows_its_own_request(
         names = {"URL": gateway.url, "ADMIN_KEY": "sk-admin"}
         exec(compile(program, "unwritten.py", "exec"), names)
     header, *steps = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(r"00-4bf92f3577b34da6a3ce929d0e0e4736-(?!00f067aa0ba902b7)\w{16}-01", header)
+    assert re.fullmatch(
+        r"00-4bf92f3577b34da6a3ce929d0e0e4736-(?!00f067aa0ba902b7)\w{16}-01", header
+    )
     told = [re.fullmatch(r"(\w+ \w+) \d+\.\d+(e-\d+)?", step) for step in steps]
     assert [one and one[1] for one in told][-2:] == ["thinker first_output", "gateway first_text"]
 

@@ -1,1 +1,1 @@
-"""Sound that goes out: encoded, stretched."""
+"""Audio that goes out: encoded, stretched."""

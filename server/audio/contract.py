@@ -10,7 +10,7 @@ class AudioEncoder(Protocol):
     """Takes longer than an event loop should: call it in a thread."""
 
     def encode(self, pcm: bytes) -> bytes:
-        """Take whole samples; what is ready of the file comes back."""
+        """Encode whole samples; what is ready of the file comes back."""
 
     def finish(self) -> bytes:
         """The rest of the file."""

@@ -104,7 +104,7 @@ class RawEncoder:
 
 
 class Pipe:
-    """A file that only grows, and whose bytes are taken away."""
+    """A file that only grows, and whose bytes are drained as they come."""
 
     def __init__(self) -> None:
         self._written: list[bytes] = []
@@ -114,11 +114,11 @@ class Pipe:
         self._written.append(bytes(data))
         return len(self._written[-1])
 
-    def take(self) -> bytes:
+    def drain(self) -> bytes:
         """What was written since."""
-        taken = b"".join(self._written)
+        written = b"".join(self._written)
         self._written.clear()
-        return taken
+        return written
 
 
 class CompressedEncoder:
@@ -143,7 +143,7 @@ class CompressedEncoder:
         frame = audio_frame(pcm, self._num_samples, self._rate_hz)
         self._num_samples += frame.samples
         self._write(frame)
-        return b"" if self._pipe is None else self._pipe.take()
+        return b"" if self._pipe is None else self._pipe.drain()
 
     def finish(self) -> bytes:
         """What the encoder still holds, and the end of the container."""
@@ -151,7 +151,7 @@ class CompressedEncoder:
             return b""
         self._write(None)
         self._container.close()
-        return self._file.getvalue() if self._pipe is None else self._pipe.take()
+        return self._file.getvalue() if self._pipe is None else self._pipe.drain()
 
     def _open(self) -> None:
         codec = self._codec

@@ -38,7 +38,7 @@ class TimeStretch:
         self._graph.configure()
 
     def encode(self, pcm: bytes) -> bytes:
-        """Take whole samples at their own pace."""
+        """Stretch whole samples, then encode them."""
         stretched = self._stretched(pcm)
         self._num_bytes += len(stretched)
         return self._encoder.encode(stretched)

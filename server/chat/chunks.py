@@ -53,7 +53,7 @@ class AnswerChunks(Protocol):
 
     head: AnswerHead
 
-    def take(self, output: Output) -> list[ChatChunk]:
+    def chunks_of(self, output: Output) -> list[ChatChunk]:
         """What one output adds."""
 
     def finish(self) -> list[ChatChunk]:
@@ -68,16 +68,16 @@ class TextChunks:
         self._opened: set[int] = set()
         self._usage: Mapping[str, Any] = {}
 
-    def take(self, output: Output) -> list[ChatChunk]:
+    def chunks_of(self, output: Output) -> list[ChatChunk]:
         """The same chunk as one of ours."""
         assert isinstance(output, TextOutput)
         chunk = output.chunk
         self._usage = chunk.get("usage") or self._usage
         choices = [self._choice(choice) for choice in chunk.get("choices", ())]
-        told = [choice for choice in choices if says_something(choice)]
-        if not told:
+        said = [choice for choice in choices if says_something(choice)]
+        if not said:
             return []
-        return [self.head.chunk(told, **self.head.extras(chunk, "prompt_token_ids"))]
+        return [self.head.chunk(said, **self.head.extras(chunk, "prompt_token_ids"))]
 
     def _choice(self, choice: Mapping[str, Any]) -> ChatChunk:
         index = choice["index"]
@@ -111,12 +111,12 @@ class SpeechChunks:
         self._usage: Mapping[str, Any] = {}
         self._num_frames = 0
 
-    def take(self, output: Output) -> list[ChatChunk]:
-        """A delta of the transcript or of the sound."""
+    def chunks_of(self, output: Output) -> list[ChatChunk]:
+        """A delta of the transcript or of the audio."""
         if isinstance(output, TextOutput):
-            return self._open(output.chunk) + self._take_text(output.chunk)
+            return self._open(output.chunk) + self._text_chunks(output.chunk)
         assert isinstance(output, AudioOutput)
-        return self._open({}) + self._take_audio(output)
+        return self._open({}) + self._audio_chunks(output)
 
     def _open(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
         if self._is_opened:
@@ -125,7 +125,7 @@ class SpeechChunks:
         more = self.head.extras(chunk, "prompt_token_ids")
         return [self.head.chunk([choice_of({"role": "assistant", "refusal": None})], **more)]
 
-    def _take_text(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
+    def _text_chunks(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
         self._usage = chunk.get("usage") or self._usage
         chunks = []
         for choice in chunk.get("choices", ()):
@@ -141,15 +141,15 @@ class SpeechChunks:
                 chunks.append(self.head.chunk([{**choice_of(delta), "logprobs": logprobs, **more}]))
         return chunks
 
-    def _take_audio(self, output: AudioOutput) -> list[ChatChunk]:
+    def _audio_chunks(self, output: AudioOutput) -> list[ChatChunk]:
         if output.last:
             self._num_frames = output.num_frames
-        sound: ChatChunk = {}
+        audio: ChatChunk = {}
         if output.data:
-            sound["data"] = output.data
+            audio["data"] = output.data
         if self._has_codes and output.codes:
-            sound["codes"] = output.codes
-        return [self.head.chunk([choice_of(self._audio(**sound))])] if sound else []
+            audio["codes"] = output.codes
+        return [self.head.chunk([choice_of(self._audio(**audio))])] if audio else []
 
     def _audio(self, **fields: Any) -> ChatChunk:
         """`delta.audio`; clients concatenate ids, so only the first one carries it."""

@@ -8,7 +8,7 @@ from omnistage.server.chat.chunks import ChatChunk
 
 
 @dataclass(slots=True)
-class Sound:
+class Audio:
     """The spoken part of a message as far as it has come."""
 
     id: str = ""
@@ -18,7 +18,7 @@ class Sound:
     codes: list[tuple[int, ...]] = field(default_factory=list)
 
     def add(self, audio: Mapping[str, Any]) -> None:
-        """Take one `delta.audio`."""
+        """Add one `delta.audio`."""
         self.id = audio.get("id", self.id)
         self.expires_at = audio.get("expires_at", self.expires_at)
         self.transcript += audio.get("transcript", "")
@@ -47,10 +47,10 @@ class Choice:
     logprobs: ChatChunk | None = None
     token_ids: list[int] | None = None
     images: list[ChatChunk] = field(default_factory=list)
-    sound: Sound = field(default_factory=Sound)
+    audio: Audio = field(default_factory=Audio)
 
     def add(self, choice: Mapping[str, Any]) -> None:
-        """Take one delta."""
+        """Add one delta."""
         delta = choice["delta"]
         for name in ("content", "refusal", "reasoning", "reasoning_content"):
             if delta.get(name):
@@ -58,7 +58,7 @@ class Choice:
         for call in delta.get("tool_calls", ()):
             self._add_call(call)
         self.images += delta.get("images", ())
-        self.sound.add(delta.get("audio", {}))
+        self.audio.add(delta.get("audio", {}))
         if choice["logprobs"] is not None:
             self.logprobs = merged(self.logprobs, choice["logprobs"])
         if "token_ids" in choice:
@@ -110,20 +110,20 @@ class Completion:
         self._usage: ChatChunk = {}
 
     def add(self, chunk: ChatChunk) -> None:
-        """Take one chunk."""
+        """Add one chunk."""
         self._usage = chunk.get("usage") or self._usage
         self._head |= {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
         for choice in chunk["choices"]:
             self._choices.setdefault(choice["index"], Choice(choice["index"])).add(choice)
 
     def to_text(self) -> ChatChunk:
-        """The completion of an answer of text or pictures."""
+        """The completion of an answer of text or images."""
         return self._to_dict([choice.to_dict(None) for choice in self._sorted()])
 
     def to_speech(self, has_codes: bool) -> ChatChunk:
         """The completion of a spoken answer."""
         return self._to_dict(
-            [choice.to_dict(choice.sound.to_message(has_codes)) for choice in self._sorted()]
+            [choice.to_dict(choice.audio.to_message(has_codes)) for choice in self._sorted()]
         )
 
     def _sorted(self) -> list[Choice]:

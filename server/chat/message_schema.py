@@ -20,10 +20,10 @@ def _medium(kind: str) -> Schema:
     return _object({"type": {"const": kind}, kind: _object({"url": url})})
 
 
-SOUND = _object({"data": {"type": "string", "contentEncoding": "base64"}, "format": TEXT})
+AUDIO = _object({"data": {"type": "string", "contentEncoding": "base64"}, "format": TEXT})
 PARTS: list[Schema] = [
     _object({"type": {"const": "text"}, "text": TEXT}),
-    _object({"type": {"const": "input_audio"}, "input_audio": SOUND}),
+    _object({"type": {"const": "input_audio"}, "input_audio": AUDIO}),
     *(_medium(kind) for kind in ("image_url", "audio_url", "video_url")),
 ]
 CONTENT: Schema = {

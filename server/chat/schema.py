@@ -148,7 +148,7 @@ def _not_heard(value: bool) -> bool:
 
 
 class ProcessorOptions(BaseModel):
-    """How much of a picture or a video's frame the model sees."""
+    """How much of an image or a video's frame the model sees."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -38,8 +38,8 @@ SENT_ON = DONE - OWN_FIELDS - {"messages"}
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
-    """What requests are judged against."""
+class Translator:
+    """Translates the chats of one graph."""
 
     graph: StageGraph
     speakers: Sequence[str]

@@ -36,12 +36,12 @@ def bridge(
     os.environ.update({key: str(value) for key, value in talker.environment.items()})
     from omnistage.stages.qwen3_omni.bridge_bench import measure
 
-    def tell(which: str, size: int, time_s: float) -> None:
+    def report(which: str, size: int, time_s: float) -> None:
         Console().print(f"{which} the bridge, {size} at once: {1e3 * time_s:.3f} ms")
 
     table = Table("batch", "without, ms", "with, ms", "ratio", title="decode step of the talker")
     sizes = batch or [1, 4]
-    steps = measure(graph.model, talker.engine, edge.chunk_sizes, sizes, tell)
+    steps = measure(graph.model, talker.engine, edge.chunk_sizes, sizes, report)
     for size, (without, within) in steps.items():
         ratio = within / without
         table.add_row(str(size), f"{1e3 * without:.2f}", f"{1e3 * within:.2f}", f"{ratio:.2f}")

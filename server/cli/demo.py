@@ -24,7 +24,7 @@ def demo(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 means any free port.")] = 7860,
 ) -> None:
-    """Serve a page in which a server can be tried: chat, pictures, edits, speech, transcripts."""
+    """Serve a page in which a server can be tried: chat, images, edits, speech, transcripts."""
     with listening_at(host, port) as listening:
         try:
             from omnistage.demo.serve import serve

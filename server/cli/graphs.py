@@ -1,4 +1,4 @@
-"""Which graph is meant, and what is told of a wrong one."""
+"""Which graph is meant, and how a wrong one is reported."""
 
 from pathlib import Path
 

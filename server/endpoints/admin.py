@@ -20,7 +20,7 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.runtime.command import check_command
-from omnistage.server.runtime.draining import Quiet
+from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 
@@ -37,39 +37,39 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/sleep", response_model=None)
     async def sleep(asked: Sleep) -> Answer:
-        return await admin.quietly("sleep", asked)
+        return await admin.send_drained("sleep", asked)
 
     @router.post("/wake", response_model=None)
     async def wake(asked: Wake) -> Answer:
-        return await admin.quietly("wake", asked)
+        return await admin.send_drained("wake", asked)
 
     @router.post("/load_weights", response_model=None)
     async def load_weights(asked: LoadWeights) -> Answer:
-        return await admin.quietly("load_weights", asked)
+        return await admin.send_drained("load_weights", asked)
 
     @router.post("/lora/add", response_model=None)
     async def add_lora(asked: AddLora) -> Answer:
-        return await admin.tell("add_lora", asked)
+        return await admin.send("add_lora", asked)
 
     @router.post("/lora/remove", response_model=None)
     async def remove_lora(asked: RemoveLora) -> Answer:
-        return await admin.tell("remove_lora", asked)
+        return await admin.send("remove_lora", asked)
 
     @router.post("/lora/pin", response_model=None)
     async def pin_lora(asked: PinLora) -> Answer:
-        return await admin.tell("pin_lora", asked)
+        return await admin.send("pin_lora", asked)
 
     @router.post("/profile/start", response_model=None)
     async def start_profile(asked: StartProfile) -> Answer:
-        return await admin.tell("start_profile", asked)
+        return await admin.send("start_profile", asked)
 
     @router.post("/profile/stop", response_model=None)
     async def stop_profile(asked: OfStages) -> Answer:
-        return await admin.tell("stop_profile", asked)
+        return await admin.send("stop_profile", asked)
 
     @router.post("/cache/clear", response_model=None)
     async def clear_cache(asked: OfStages) -> Answer:
-        return await admin.tell("clear_cache", asked)
+        return await admin.send("clear_cache", asked)
 
     @reading.get("/sleeping", response_model=None)
     async def sleeping() -> Answer:
@@ -77,11 +77,11 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @reading.get("/lora", response_model=None)
     async def loras() -> Answer:
-        return await admin.tell("list_loras", OfStages())
+        return await admin.send("list_loras", OfStages())
 
     @reading.get("/cache", response_model=None)
     async def caches() -> Answer:
-        return await admin.tell("count_cache", OfStages())
+        return await admin.send("count_cache", OfStages())
 
     router.include_router(reading)
     return router
@@ -92,23 +92,23 @@ class Admin:
 
     def __init__(self, runtime: Runtime) -> None:
         self._fleet = runtime.fleet
-        self._quiet = Quiet(runtime.fleet, runtime.flights)
+        self._draining = Draining(runtime.fleet, runtime.flights)
 
-    async def tell(self, command: str, asked: OfStages) -> Answer:
-        """Tell the stages that are meant, and those that take it if none is."""
-        links = self._named(asked) or self._takers(command)
+    async def send(self, command: str, asked: OfStages) -> Answer:
+        """Send a command to the stages that are meant; if none is, to those that take it."""
+        links = self._named(asked) or self._accepting(command)
         send = self._fleet.commander.send
-        told = (send(link, command, asked.arguments) for link in links)
-        answers = await asyncio.gather(*told, return_exceptions=True)
+        sending = (send(link, command, asked.arguments) for link in links)
+        answers = await asyncio.gather(*sending, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return {"stages": dict(zip((link.name for link in links), answers, strict=True))}
 
-    async def quietly(self, command: str, asked: OfStages) -> Answer:
-        """Tell the stages that are meant, all of the graph if none is, without requests in them."""
+    async def send_drained(self, command: str, asked: OfStages) -> Answer:
+        """Send it once no request is in the stages that are meant: all of the graph if none is."""
         links = self._named(asked) or list(self._fleet.stages.values())
-        await self._quiet.run(links, command, asked.arguments)
+        await self._draining.run(links, command, asked.arguments)
         return asleep(links)
 
     def _named(self, asked: OfStages) -> list[StageLink]:
@@ -119,14 +119,14 @@ class Admin:
                 raise invalid(f"stages[{index}]", f"is no stage; allowed: {allowed}")
         return [known[name] for name in dict.fromkeys(asked.stages or ())]
 
-    def _takers(self, command: str) -> list[StageLink]:
+    def _accepting(self, command: str) -> list[StageLink]:
         """The stages that take a command; ApiError, with a reason of one of them, if none does."""
         links = self._fleet.stages.values()
-        takers = [link for link in links if not link.record.commands.get(command, "no")]
-        if not takers:
+        accepting = [link for link in links if not link.record.commands.get(command, "no")]
+        if not accepting:
             refusing = [link for link in links if command in link.record.commands]
             check_command((refusing or list(links))[0], command)
-        return takers
+        return accepting
 
 
 def asleep(links: Sequence[StageLink]) -> Answer:

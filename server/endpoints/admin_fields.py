@@ -19,7 +19,7 @@ class OfStages(BaseModel):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What the stages are told."""
+        """What is sent to the stages."""
         return self.model_dump(exclude={"stages"})
 
 

@@ -111,15 +111,15 @@ class ChatCompletion(TypedDict):
     usage: Usage
 
 
-class Picture(TypedDict):
-    """A picture as base64, or where it is for a while."""
+class Image(TypedDict):
+    """An image as base64, or where it is for a while."""
 
     b64_json: NotRequired[str]
     url: NotRequired[str]
 
 
 class ImageUsage(TypedDict):
-    """Tokens of text, and of pictures by their sizes."""
+    """Tokens of text, and of images by their sizes."""
 
     input_tokens: int
     output_tokens: int
@@ -129,19 +129,19 @@ class ImageUsage(TypedDict):
 
 
 class ImagesAnswer(TypedDict):
-    """The pictures of one request."""
+    """The images of one request."""
 
     created: int
     background: Literal["opaque", "transparent"]
     output_format: Literal["png", "jpeg", "webp"]
     quality: str
     size: str
-    data: list[Picture]
+    data: list[Image]
     usage: ImageUsage
 
 
 class TextAnswer(TypedDict):
-    """What was said in a sound."""
+    """What was said in an audio file."""
 
     text: str
 

@@ -21,7 +21,7 @@ from omnistage.server.chat.chunks import (
 )
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import AudioOptions, ChatRequest
-from omnistage.server.chat.translate import Admission
+from omnistage.server.chat.translate import Translator
 from omnistage.server.endpoints.answers import ChatCompletion
 from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway
@@ -55,7 +55,7 @@ class ChatCompletions:
     history: AudioHistory = field(default_factory=AudioHistory)
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
-        """Answer with text, speech or pictures: whole, or as events while they are made."""
+        """Answer with text, speech or images: whole, or as events while they are made."""
         if wants_images(chat, self.gateway.runtime.graph):
             images = ImageChat(self.gateway)
             return await images.create(chat, http)
@@ -71,7 +71,7 @@ class ChatCompletions:
 
     def _answer(self, chat: ChatRequest) -> "Answer":
         graph = self.gateway.runtime.graph
-        request = Admission(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
+        request = Translator(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format
@@ -90,7 +90,7 @@ class ChatCompletions:
             made = encoded(made, answer.make_encoder)
         async with aclosing(made) as outputs:
             async for output in outputs:
-                for chunk in answer.chunks.take(output):
+                for chunk in answer.chunks.chunks_of(output):
                     yield chunk
                     _mark_first(timeline, chunk)
         speech = answer.chunks
@@ -124,7 +124,7 @@ class Answer:
 
 
 def _mark_first(timeline: Timeline, chunk: ChatChunk) -> None:
-    """Stamp the first text and the first sound once they have been handed on."""
+    """Stamp the first text and the first audio once they have been handed on."""
     for choice in chunk["choices"]:
         audio = choice["delta"].get("audio", {})
         if "data" in audio:

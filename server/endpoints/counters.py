@@ -76,7 +76,7 @@ class Metrics:
             (self._tokens_in, flight.num_tokens_in),
             (self._tokens_out, flight.num_tokens_out),
             (self._audio, flight.audio_s),
-            (self._pictures, flight.num_pictures),
+            (self._pictures, flight.num_images),
         ):
             if count:
                 counter.labels(modality).inc(count)

@@ -12,7 +12,7 @@ RED_SQUARE = (
 
 
 def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that answers in text, and perhaps in speech, or in pictures."""
+    """What can be asked of a graph that answers in text, and perhaps in speech, or in images."""
     if "text" not in graph.outputs:
         return _drawing_examples(graph)
     asked = {"model": graph.model, "max_completion_tokens": 64}
@@ -38,14 +38,14 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
 
 
 def image_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that makes pictures."""
+    """What can be asked of a graph that makes images."""
     if "image" not in graph.outputs:
         return {}
     return {"a picture": {"model": graph.model, "prompt": "A red square.", "size": "256x256"}}
 
 
 def edit_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that makes pictures of pictures."""
+    """What can be asked of a graph that makes images of images."""
     if "image" not in graph.outputs:
         return {}
     return {"a colour": {"prompt": "A blue square.", "images": [{"image_url": RED_SQUARE}]}}

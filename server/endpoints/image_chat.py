@@ -1,4 +1,4 @@
-"""Chats that are answered by pictures: the last text of the user says what is in them."""
+"""Chats that are answered by images: the last text of the user says what is in them."""
 
 import asyncio
 import base64
@@ -28,7 +28,7 @@ from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.schema import IMAGE_ONLY, EditRequest
 from omnistage.server.images.usage import chat_usage
 from omnistage.server.media.check import Medium
-from omnistage.server.media.image_load import load_pictures
+from omnistage.server.media.image_load import load_images
 from omnistage.server.media.parts import checked_part
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stage_configs.graph import StageGraph
@@ -40,13 +40,13 @@ NOT_HERE = {"prompt", "partial_images", "stream_progress", "response_format"}
 
 
 class ImageChatRequest(EditRequest):
-    """What a chat says of the pictures that answer it."""
+    """What a chat says of the images that answer it."""
 
     ignored = EditRequest.ignored | ChatRequest.ignored
 
 
 def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
-    """Whether pictures are asked for; where there is nothing else, by saying nothing."""
+    """Whether images are asked for; where there is nothing else, by saying nothing."""
     if chat.modalities is None:
         return set(graph.outputs) == {"image"}
     return "image" in chat.modalities
@@ -64,7 +64,7 @@ class ImageChat:
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
         asked = parse(ImageChatRequest, {**said_of_images(chat), "prompt": prompt})
         ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
-        given = await load_pictures(media, None, self.gateway.media, http)
+        given = await load_images(media, None, self.gateway.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
         answer = ImageAnswer("chat", asked, given, request, ticket)
         head = AnswerHead(request.id, self.gateway.runtime.graph.model)
@@ -94,9 +94,9 @@ def said_of_images(chat: ChatRequest) -> Fields:
 
 
 def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
-    """The text of the user's last message, and the pictures in it.
+    """The text of the user's last message, and the images in it.
 
-    What comes before it has no effect: it may have our own pictures and no content.
+    What comes before it has no effect: it may have our own images and no content.
     """
     for number, message in enumerate(messages):
         if message.get("role") not in ROLES:
@@ -127,11 +127,11 @@ def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]
 
 async def completion(answer: ImageAnswer, head: AnswerHead) -> ChatChunk:
     """The whole answer."""
-    pictures = await answer.pictures()
-    items = await asyncio.gather(*(_item(answer, picture) for picture in pictures))
+    images = await answer.images()
+    items = await asyncio.gather(*(_item(answer, image) for image in images))
     choices = [choice_of({"images": [item]}, "stop", index) for index, item in enumerate(items)]
     whole = Completion()
-    whole.add(head.chunk(choices, usage=_usage(answer, pictures)))
+    whole.add(head.chunk(choices, usage=_usage(answer, images)))
     return whole.to_text()
 
 
@@ -140,7 +140,7 @@ async def chunks(
 ) -> AsyncGenerator[ChatChunk, None]:
     """The streamed answer; it begins when the first step is done, so a refusal is still one."""
     more: Mapping[str, Any] = {"usage": None} if has_usage else {}
-    pictures: list[ImageOutput] = []
+    images: list[ImageOutput] = []
     is_opened = False
     async with aclosing(answer.outputs()) as outputs:
         async for output in outputs:
@@ -150,21 +150,21 @@ async def chunks(
                     opening = choice_of({"role": "assistant", "content": None}, index=index)
                     yield head.chunk([opening], **more)
             if output.pixels:
-                index = len(pictures)
-                pictures.append(output)
+                index = len(images)
+                images.append(output)
                 item = await _item(answer, output)
                 yield head.chunk([choice_of({"images": [item]}, index=index)], **more)
                 yield head.chunk([choice_of({}, "stop", index)], **more)
     if has_usage:
-        yield head.chunk([], usage=_usage(answer, pictures))
+        yield head.chunk([], usage=_usage(answer, images))
 
 
-async def _item(answer: ImageAnswer, picture: ImageOutput) -> ChatChunk:
-    file = base64.b64encode(await answer.encode(picture)).decode("ascii")
+async def _item(answer: ImageAnswer, image: ImageOutput) -> ChatChunk:
+    file = base64.b64encode(await answer.encode(image)).decode("ascii")
     url = f"data:{answer.asked.encoding.content_type};base64,{file}"
     return {"index": 0, "type": "image_url", "image_url": {"url": url}}
 
 
-def _usage(answer: ImageAnswer, pictures: list[ImageOutput]) -> ChatChunk:
-    sizes = [picture.size for picture in pictures]
-    return chat_usage(pictures[0].text_tokens, answer.given.sizes, sizes)
+def _usage(answer: ImageAnswer, images: list[ImageOutput]) -> ChatChunk:
+    sizes = [image.size for image in images]
+    return chat_usage(images[0].text_tokens, answer.given.sizes, sizes)

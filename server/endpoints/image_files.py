@@ -1,4 +1,4 @@
-"""GET /v1/images/files/{id}: pictures that were answered by URL."""
+"""GET /v1/images/files/{id}: images that were answered by URL."""
 
 from fastapi import APIRouter, Response
 

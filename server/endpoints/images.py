@@ -22,14 +22,14 @@ from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.form import EditForm
 from omnistage.server.images.form_schema import edit_body
 from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
-from omnistage.server.media.image_load import load_pictures
-from omnistage.server.media.images import InputPictures
+from omnistage.server.media.image_load import load_images
+from omnistage.server.media.images import InputImages
 
 logger = logging.getLogger(__name__)
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """POST of both; FastAPI does not read the bodies of edits, so it is told of them."""
+    """POST of both; FastAPI does not read the bodies of edits, so their schema is given."""
     router, json_router = APIRouter(), APIRouter(route_class=JsonRoute)
     images, graph = Images(gateway), gateway.runtime.graph
     body = json_examples(image_examples(graph))
@@ -50,16 +50,16 @@ class Images:
     gateway: Gateway
 
     async def generate(self, asked: ImageRequest, http: HttpRequest) -> Response:
-        """Make pictures of words: whole, or as events with previews."""
+        """Make images of words: whole, or as events with previews."""
         self._check(asked)
-        given = InputPictures()
+        given = InputImages()
         request = asked.to_request(given)
         ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
         answer = ImageAnswer("image_generation", asked, given, request, ticket)
         return await self._respond(answer, http)
 
     async def edit(self, http: HttpRequest) -> Response:
-        """Make pictures of pictures and words: whole, or as events with previews."""
+        """Make images of images and words: whole, or as events with previews."""
         try:
             form = await EditForm.read(http)
         except ClientDisconnect:
@@ -67,7 +67,7 @@ class Images:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
         ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
-        given = await load_pictures(form.images, form.mask, self.gateway.media, http)
+        given = await load_images(form.images, form.mask, self.gateway.media, http)
         request = form.asked.to_request(given)
         answer = ImageAnswer("image_edit", form.asked, given, request, ticket)
         return await self._respond(answer, http)

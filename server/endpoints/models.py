@@ -33,7 +33,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def card_of(graph: StageGraph) -> Mapping[str, Any]:
-    """What is told of a graph's model."""
+    """The entry of a graph's model in /v1/models."""
     card = {
         "id": graph.model,
         "object": "model",

@@ -56,7 +56,7 @@ class Speech:
     gateway: Gateway
 
     async def create(self, asked: SpeechRequest, http: HttpRequest) -> Response:
-        """Speak while the sound is made: as one file, or as events; a failure cuts the file off."""
+        """Speak while the audio is made: as one file, or as events; a failure cuts the file off."""
         request = self._request(asked)
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         form = asked.response_format or "mp3"
@@ -65,7 +65,7 @@ class Speech:
         headers = warning_headers(asked.unknown)
         if asked.stream_format == "sse":
             return BareEventStream(events, self.gateway.keep_alive_s, limit, headers)
-        return SoundStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
+        return AudioStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
 
     def _request(self, asked: SpeechRequest) -> Request:
         graph = self.gateway.runtime.graph
@@ -117,12 +117,12 @@ def speech_encoder(form: str, speed: float, rate_hz: int) -> AudioEncoder:
     return encoder if speed == 1.0 else TimeStretch(encoder, speed, rate_hz)
 
 
-class SoundStream(EventStream):
-    """The sound of speech events alone: one file, which a failure cuts off."""
+class AudioStream(EventStream):
+    """The audio of speech events alone: one file, which a failure cuts off."""
 
     def _encode(self, event: Event) -> bytes:
-        sound: bytes = event.get("audio", b"")
-        return sound
+        audio: bytes = event.get("audio", b"")
+        return audio
 
     def _ending(self, failure: ApiError | None) -> bytes | None:
         return b"" if failure is None else None

@@ -121,7 +121,7 @@ class Choice:
     token_ids: dict[str, list[int]] = field(default_factory=dict)
 
     def add(self, choice: Mapping[str, Any]) -> None:
-        """Take one piece."""
+        """Add one piece."""
         self.text += choice["text"]
         self.finish_reason = choice["finish_reason"] or self.finish_reason
         if choice["logprobs"] is not None:

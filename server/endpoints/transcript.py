@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.server.chat.usage import usage_of
-from omnistage.server.endpoints.transcription_fields import SoundRequest, TranscriptionRequest
+from omnistage.server.endpoints.transcription_fields import AudioRequest, TranscriptionRequest
 from omnistage.server.errors import ApiError
 
 Body = dict[str, Any]
@@ -14,9 +14,9 @@ Body = dict[str, Any]
 
 @dataclass(slots=True)
 class Transcript:
-    """The text of one answer as far as it has come, and how long its sound is."""
+    """The text of one answer as far as it has come, and how long its audio is."""
 
-    asked: SoundRequest
+    asked: AudioRequest
     duration_s: float = 0.0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Transcript:
         """Whether the client asked for them."""
         return isinstance(self.asked, TranscriptionRequest) and bool(self.asked.include)
 
-    def take(self, chunk: Mapping[str, Any]) -> Body | None:
+    def add(self, chunk: Mapping[str, Any]) -> Body | None:
         """Add one chunk of the chat; its event, if it has text.
 
         Raises ApiError for a transcript that does not fit into the context.
@@ -72,7 +72,7 @@ class Transcript:
     def _json(self) -> Body:
         usage = usage_of(self.usage, 0)
         audio = usage["prompt_tokens_details"]["audio_tokens"]
-        told = {
+        tokens = {
             "type": "tokens",
             "input_tokens": usage["prompt_tokens"],
             "output_tokens": usage["completion_tokens"],
@@ -83,7 +83,7 @@ class Transcript:
             },
         }
         more = {"logprobs": self.logprobs} if self.has_logprobs else {}
-        return {"text": self.text, **more, "usage": told}
+        return {"text": self.text, **more, "usage": tokens}
 
     @property
     def _verbose(self) -> Body:
@@ -100,7 +100,7 @@ class Transcript:
 
     @property
     def _segment(self) -> Body:
-        """One for all: where in the sound a word was said is not known."""
+        """One for all: where in the audio a word was said is not known."""
         data = self.text.encode()
         return {
             "id": 0,

@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions and /v1/audio/translations: a chat about a sound."""
+"""POST /v1/audio/transcriptions and /v1/audio/translations: a chat about an audio file."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,12 +10,12 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.schema import ChatRequest
-from omnistage.server.chat.translate import Admission
+from omnistage.server.chat.translate import Translator
 from omnistage.server.endpoints.answers import TextAnswer
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.transcript import Transcript
 from omnistage.server.endpoints.transcription_fields import (
-    SoundRequest,
+    AudioRequest,
     TranscriptionRequest,
     TranslationRequest,
     chat_messages,
@@ -40,7 +40,7 @@ FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """POST of both; FastAPI does not read their bodies, so it is told of them."""
+    """POST of both; FastAPI does not read their bodies, so their schema is given."""
     router = APIRouter()
     answers = Transcriptions(gateway)
     for name, kind, answer in (
@@ -56,7 +56,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 @dataclass(frozen=True, slots=True)
 class Transcriptions:
-    """Answers what is asked about one sound by running it through the graph."""
+    """Answers what is asked about one audio file by running it through the graph."""
 
     gateway: Gateway
 
@@ -68,7 +68,7 @@ class Transcriptions:
         """Write down what was said, in English."""
         return await self._create(TranslationRequest, http)
 
-    async def _create(self, kind: type[SoundRequest], http: HttpRequest) -> Response:
+    async def _create(self, kind: type[AudioRequest], http: HttpRequest) -> Response:
         self._check_hears()
         fields = await read_fields(http)
         asked = await in_thread(http, lambda: request_of(kind, fields))
@@ -94,7 +94,7 @@ class Transcriptions:
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
     def _request(self, transcript: Transcript) -> Request:
-        """The chat; takes a while: the sound becomes base64."""
+        """The chat; takes a while: the audio becomes base64."""
         asked = transcript.asked
         chat = ChatRequest(
             messages=chat_messages(asked),
@@ -102,8 +102,8 @@ class Transcriptions:
             max_completion_tokens=asked.max_completion_tokens,
             logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
         )
-        admission = Admission(self.gateway.runtime.graph, (), AudioHistory())
-        return admission.request(chat)
+        translator = Translator(self.gateway.runtime.graph, (), AudioHistory())
+        return translator.request(chat)
 
     async def _events(
         self, request: Request, transcript: Transcript, ticket: Ticket
@@ -113,7 +113,7 @@ class Transcriptions:
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:
                     assert isinstance(output, TextOutput)
-                    event = transcript.take(output.chunk)
+                    event = transcript.add(output.chunk)
                     if event is not None:
                         yield event
                         timeline.mark(GATEWAY, FIRST_TEXT)

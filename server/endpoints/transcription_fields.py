@@ -1,4 +1,4 @@
-"""What can be asked about one sound, and the words in which the model is asked it."""
+"""What can be asked about one audio file, and the words in which the model is asked it."""
 
 import base64
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -33,7 +33,7 @@ Languages = Annotated[
 ]
 
 
-class SoundRequest(RequestFields):
+class AudioRequest(RequestFields):
     """Fields of both questions; a form's values are text, so numbers may be."""
 
     task: ClassVar[str]
@@ -57,7 +57,7 @@ class SoundRequest(RequestFields):
 
     @property
     def instruction(self) -> str:
-        """What the model is told, after the sound."""
+        """The instruction to the model, after the audio."""
         raise NotImplementedError
 
     @property
@@ -66,7 +66,7 @@ class SoundRequest(RequestFields):
         raise NotImplementedError
 
 
-class TranscriptionRequest(SoundRequest):
+class TranscriptionRequest(AudioRequest):
     """What was said, in its own language."""
 
     task = "transcribe"
@@ -101,7 +101,7 @@ class TranscriptionRequest(SoundRequest):
 
     @property
     def instruction(self) -> str:
-        """What the model is told, after the sound."""
+        """The instruction to the model, after the audio."""
         parts = ["Transcribe the audio into text, word for word. Answer with the text only."]
         if self.language:
             parts.append(f"The language of the audio is {self.language}.")
@@ -115,11 +115,11 @@ class TranscriptionRequest(SoundRequest):
 
     @property
     def text_language(self) -> str:
-        """As it was told: the model does not tell it."""
+        """As the client has given it: the model does not say it."""
         return self.language or "unknown"
 
 
-class TranslationRequest(SoundRequest):
+class TranslationRequest(AudioRequest):
     """What was said, in English."""
 
     task = "translate"
@@ -132,9 +132,11 @@ class TranslationRequest(SoundRequest):
 
     @property
     def instruction(self) -> str:
-        """What the model is told, after the sound."""
-        told = "Translate the speech in the audio into English. Answer with the translation only."
-        return f"{told} {STYLE} {self.prompt}" if self.prompt else told
+        """The instruction to the model, after the audio."""
+        instruction = (
+            "Translate the speech in the audio into English. Answer with the translation only."
+        )
+        return f"{instruction} {STYLE} {self.prompt}" if self.prompt else instruction
 
     @property
     def text_language(self) -> str:
@@ -142,7 +144,7 @@ class TranslationRequest(SoundRequest):
         return "english"
 
 
-T = TypeVar("T", bound=SoundRequest)
+T = TypeVar("T", bound=AudioRequest)
 
 
 def request_of(kind: type[T], fields: Fields) -> T:
@@ -161,7 +163,7 @@ def _decoded(audio: Any) -> bytes:
     return decoded(data, "input_audio.data")
 
 
-def chat_messages(request: SoundRequest) -> list[dict[str, Any]]:
+def chat_messages(request: AudioRequest) -> list[dict[str, Any]]:
     """The question as one turn of a chat; what a file is called does not count, what it is does."""
     audio = {"data": base64.b64encode(request.file).decode("ascii"), "format": "wav"}
     parts = [

@@ -73,7 +73,7 @@ def encode(frames: list[ImageOutput], fps: int) -> bytes:
         stream.width, stream.height = frames[0].width, frames[0].height
         stream.pix_fmt = PIXEL_FORMAT
         for frame in frames:
-            picture = Image.frombuffer("RGB", (frame.width, frame.height), frame.pixels)
-            container.mux(stream.encode(av.VideoFrame.from_image(picture)))
+            image = Image.frombuffer("RGB", (frame.width, frame.height), frame.pixels)
+            container.mux(stream.encode(av.VideoFrame.from_image(image)))
         container.mux(stream.encode())
     return buffer.getvalue()

@@ -95,7 +95,7 @@ def described(
 ) -> Json:
     """Arguments of a route: its JSON `answer`, and the other media types that it answers in.
 
-    `body` is what is told of a request's body beside what FastAPI reads itself, None where there is
+    `body` describes a request's body beside what FastAPI reads itself, None where there is
     no body; `more` are answers with other statuses.
     """
     extra: Json = {"parameters": [REQUEST_ID]}

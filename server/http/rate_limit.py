@@ -1,4 +1,4 @@
-"""How often one client may ask: so many requests a minute, told as OpenAI tells it."""
+"""How often one client may ask: so many requests a minute, reported in OpenAI's headers."""
 
 import math
 import time
@@ -39,25 +39,25 @@ class RateLimit:
             await self._app(scope, receive, send)
             return
         client = state_of(scope).key or str((scope.get("client") or ("?",))[0])
-        wait_s = self._take(client)
+        wait_s = self._charge(client)
         left_s = max(0.0, self._whole_at.get(client, 0.0) - self._now())
-        told = {
+        headers = {
             "x-ratelimit-limit-requests": str(self._per_minute),
             "x-ratelimit-remaining-requests": str(int((WINDOW_S - left_s) / self._interval_s)),
             "x-ratelimit-reset-requests": f"{left_s:.3f}s",
         }
 
-        async def send_told(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(told)
+                MutableHeaders(scope=message).update(headers)
             await send(message)
 
         if wait_s > 0:
-            await refuse(self._error(wait_s), scope, receive, send_told)
+            await refuse(self._error(wait_s), scope, receive, send_with_headers)
         else:
-            await self._app(scope, receive, send_told)
+            await self._app(scope, receive, send_with_headers)
 
-    def _take(self, client: str) -> float:
+    def _charge(self, client: str) -> float:
         """Use one request of a client's allowance; for how long it must wait if there is none."""
         now = self._now()
         whole_at = max(now, self._whole_at.pop(client, now)) + self._interval_s

@@ -43,7 +43,7 @@ class ClientTooSlow(Exception):
 
 
 class Unsent:
-    """Encoded events that the client has not taken yet: at most `max_bytes`."""
+    """Encoded events that the client has not received yet: at most `max_bytes`."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -65,7 +65,7 @@ class Unsent:
         self._has_ended = True
         self._changed.set()
 
-    async def take(self, timeout_s: float | None) -> bytes | None:
+    async def receive(self, timeout_s: float | None) -> bytes | None:
         """What there is, joined to one write; None at the end; TimeoutError if nothing comes."""
         if not self._events and not self._has_ended:
             self._changed.clear()
@@ -73,17 +73,17 @@ class Unsent:
                 await self._changed.wait()
         if not self._events:
             return None
-        taken = [self._events.popleft()]
-        size = len(taken[0])
+        joined = [self._events.popleft()]
+        size = len(joined[0])
         while self._events and size + len(self._events[0]) <= MAX_WRITE_BYTES:
             size += len(self._events[0])
-            taken.append(self._events.popleft())
+            joined.append(self._events.popleft())
         self._num_bytes -= size
-        return b"".join(taken)
+        return b"".join(joined)
 
 
 class EventStream(Response):
-    """Sends events as they come, and takes them from their maker as fast as he makes them.
+    """Sends events as they come, and receives them from their maker as fast as they are made.
 
     The status waits for the first event, so that a request which a stage refuses gets its real
     status; when that takes longer than a keep-alive, 200 goes out and a failure becomes an event.
@@ -110,11 +110,11 @@ class EventStream(Response):
             refusal = await unless_gone(receive, self._send_all(scope, send))
         except ClientGone:
             logger.debug("the client hung up (499)")
-            state_of(scope).told_outcome = Outcome.CANCELLED
+            state_of(scope).reported_outcome = Outcome.CANCELLED
             return
         except ClientTooSlow as error:
             logger.warning("cut off: %s", error)
-            state_of(scope).told_outcome = Outcome.CANCELLED
+            state_of(scope).reported_outcome = Outcome.CANCELLED
             return
         if refusal is not None:
             await refusal.to_response()(scope, receive, send)
@@ -124,7 +124,7 @@ class EventStream(Response):
         try:
             async with asyncio.TaskGroup() as group:
                 making = group.create_task(self._make(scope))
-                while (data := await self._take()) is not None:
+                while (data := await self._next_data()) is not None:
                     await self._send(send, data)
         except* ClientTooSlow as errors:
             raise errors.exceptions[0] from None
@@ -132,7 +132,7 @@ class EventStream(Response):
         if failure is not None and not self._is_started:
             return failure
         if failure is not None:
-            state_of(scope).told_outcome = Outcome.FAILED
+            state_of(scope).reported_outcome = Outcome.FAILED
         ending = self._ending(failure)
         if ending is not None:
             await self._send(send, ending)
@@ -163,9 +163,9 @@ class EventStream(Response):
         """The last bytes; None to cut the body off."""
         return DONE if failure is None else encode_event(failure.envelope) + DONE
 
-    async def _take(self) -> bytes | None:
+    async def _next_data(self) -> bytes | None:
         try:
-            return await self._unsent.take(self._keep_alive_s)
+            return await self._unsent.receive(self._keep_alive_s)
         except TimeoutError:
             return KEEP_ALIVE
 

@@ -24,14 +24,14 @@ class RequestState:
     key: str | None = None  # a name for the API key that it came with
     due_at: float | None = None  # by when it must be answered, of the loop's clock
     status: int | None = None  # of its answer, once that has begun
-    told_outcome: Outcome | None = None  # of a stream whose status was sent before it ended
+    reported_outcome: Outcome | None = None  # of a stream whose status was sent before it ended
     at_end: ExitStack = field(default_factory=ExitStack)  # closed when it has its answer
 
     @property
     def outcome(self) -> Outcome:
-        """How it ended: as it was told, else what the status says, if one was sent."""
+        """How it ended: as it was reported, else what the status says, if one was sent."""
         status = CLIENT_CLOSED_REQUEST if self.status is None else self.status
-        return of_status(status) if self.told_outcome is None else self.told_outcome
+        return of_status(status) if self.reported_outcome is None else self.reported_outcome
 
 
 class WithState:

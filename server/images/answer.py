@@ -1,4 +1,4 @@
-"""From the pictures that leave the graph to OpenAI's image responses and events."""
+"""From the images that leave the graph to OpenAI's image responses and events."""
 
 import asyncio
 import time
@@ -10,12 +10,12 @@ from typing import Any
 from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.store import ImageStore
 from omnistage.server.images.usage import images_usage
-from omnistage.server.media.images import InputPictures
+from omnistage.server.media.images import InputImages
 from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_IMAGE, GATEWAY, current_trace
 
-# All that one request can make: ten pictures of the largest size and three previews, in base64.
+# All that one request can make: ten images of the largest size and three previews, in base64.
 MAX_UNSENT_BYTES = 1 << 30
 
 Event = dict[str, Any]
@@ -27,15 +27,15 @@ class ImageAnswer:
 
     prefix: str
     asked: ImageRequest
-    given: InputPictures
+    given: InputImages
     request: Request
     ticket: Ticket
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Previews, then each picture; the usages of several add up to the request's."""
+        """Previews, then each image; the usages of several add up to the request's."""
         created_at = int(time.time())
         given = self.given.sizes
-        num_previews = num_pictures = 0
+        num_previews = num_images = 0
         async with aclosing(self.outputs()) as outputs:
             async for output in outputs:
                 if not output.pixels:
@@ -48,15 +48,15 @@ class ImageAnswer:
                     yield self._event("partial_image", **head, partial_image_index=num_previews)
                     num_previews += 1
                     continue
-                text_tokens = output.text_tokens if num_pictures == 0 else 0
-                usage = images_usage(text_tokens, given if num_pictures == 0 else (), [output.size])
+                text_tokens = output.text_tokens if num_images == 0 else 0
+                usage = images_usage(text_tokens, given if num_images == 0 else (), [output.size])
                 yield self._event("completed", **head, usage=usage)
-                num_pictures += 1
+                num_images += 1
 
     async def whole(self, store: ImageStore, base_url: str) -> dict[str, Any]:
-        """All pictures at once, by value or by URL."""
-        pictures = await self.pictures()
-        files = await asyncio.gather(*(self.encode(picture) for picture in pictures))
+        """All images at once, by value or by URL."""
+        images = await self.images()
+        files = await asyncio.gather(*(self.encode(image) for image in images))
         if self.asked.response_format == "url":
             content_type = self.asked.encoding.content_type
             data: list[Event] = [
@@ -65,16 +65,16 @@ class ImageAnswer:
         else:
             data = [{"b64_json": file} for file in files]
         usage = images_usage(
-            pictures[0].text_tokens, self.given.sizes, [picture.size for picture in pictures]
+            images[0].text_tokens, self.given.sizes, [image.size for image in images]
         )
         return {
             "created": int(time.time()),
-            **self._head(pictures[0]),
+            **self._head(images[0]),
             "data": data,
             "usage": usage,
         }
 
-    async def pictures(self) -> list[ImageOutput]:
+    async def images(self) -> list[ImageOutput]:
         """All that is made, without previews."""
         async with aclosing(self.outputs()) as outputs:
             return [one async for one in outputs if one.pixels and not one.is_preview]
@@ -89,18 +89,18 @@ class ImageAnswer:
                 if output.pixels:
                     timeline.mark(GATEWAY, FIRST_IMAGE)
 
-    async def encode(self, picture: ImageOutput) -> bytes:
-        """A picture as the file that is asked for."""
-        return await asyncio.to_thread(self.asked.encoding.encode, picture)
+    async def encode(self, image: ImageOutput) -> bytes:
+        """An image as the file that is asked for."""
+        return await asyncio.to_thread(self.asked.encoding.encode, image)
 
     def _event(self, name: str, **fields: Any) -> Event:
         return {"type": f"{self.prefix}.{name}", **fields}
 
-    def _head(self, picture: ImageOutput) -> dict[str, Any]:
-        has_alpha = picture.num_channels == 4 and self.asked.encoding.form != "jpeg"
+    def _head(self, image: ImageOutput) -> dict[str, Any]:
+        has_alpha = image.num_channels == 4 and self.asked.encoding.form != "jpeg"
         return {
             "background": "transparent" if has_alpha else "opaque",
             "output_format": self.asked.encoding.form,
             "quality": self.asked.made_quality,
-            "size": f"{picture.width}x{picture.height}",
+            "size": f"{image.width}x{image.height}",
         }

@@ -29,7 +29,7 @@ FORM = "multipart/form-data"
 
 @dataclass(frozen=True, slots=True)
 class EditForm:
-    """An edit's fields and pictures as they came; nobody has fetched them or looked at them."""
+    """An edit's fields and images as they came; nobody has fetched them or looked at them."""
 
     asked: EditRequest
     images: Sequence[Source]

@@ -18,9 +18,9 @@ PLACE: Schema = {"type": "object", "required": ["image_url"], "properties": {"im
 
 def edit_body(examples: Mapping[str, Any]) -> Schema:
     """The request's body in both media types."""
-    form = _with_pictures("image", FILE)
+    form = _with_images("image", FILE)
     urls = {"type": "array", "minItems": 1, "maxItems": MAX_IMAGES, "items": PLACE}
-    json = _with_pictures("images", urls, PLACE)
+    json = _with_images("images", urls, PLACE)
     content = {
         FORM: {"schema": form},
         "application/json": {"schema": json, "examples": named_examples(examples)},
@@ -28,9 +28,9 @@ def edit_body(examples: Mapping[str, Any]) -> Schema:
     return {"required": True, "content": content}
 
 
-def _with_pictures(name: str, pictures: Schema, mask: Schema = FILE) -> Schema:
+def _with_images(name: str, images: Schema, mask: Schema = FILE) -> Schema:
     schema = EditRequest.model_json_schema(ref_template=REF_TEMPLATE)
     schema.pop("$defs", None)  # FastAPI has them among its own schemas: ImageRequest's are the same
-    schema["properties"] |= {name: pictures, "mask": mask}
+    schema["properties"] |= {name: images, "mask": mask}
     schema["required"] = [*schema["required"], name]
     return schema

@@ -10,7 +10,7 @@ from omnistage.connectors.chunk import Tensor
 from omnistage.server.chat.schema import Count, Flag, Loras, Number, Seed
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import RequestFields
-from omnistage.server.media.images import Encoding, InputPictures
+from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import Request
 
 IMAGE_ONLY = ("image",)  # the outputs of such a request
@@ -34,15 +34,15 @@ SENT_ON = (
 )
 Side = Annotated[Count, Field(ge=MIN_SIDE, le=MAX_SIDE)]
 Scale = Annotated[Number, Field(ge=0, le=100)]
-MAX_PICTURES = 10
+MAX_N = 10
 MAX_PROMPT = 32_000
 
 
 def checked_prompt(value: Any) -> Any:
     """One prompt or several; raises ValueError."""
     prompts = value if isinstance(value, list) else [value]
-    if not 1 <= len(prompts) <= MAX_PICTURES:
-        raise ValueError(f"must have 1 to {MAX_PICTURES} prompts")
+    if not 1 <= len(prompts) <= MAX_N:
+        raise ValueError(f"must have 1 to {MAX_N} prompts")
     if not all(isinstance(one, str) and 1 <= len(one) <= MAX_PROMPT for one in prompts):
         raise ValueError(f"must be a string of 1 to {MAX_PROMPT} characters, or a list of them")
     return value
@@ -58,7 +58,7 @@ class ImageRequest(RequestFields):
 
     prompt: Prompts
     model: str | None = None
-    n: Annotated[Count, Field(ge=1, le=MAX_PICTURES)] | None = None
+    n: Annotated[Count, Field(ge=1, le=MAX_N)] | None = None
     size: str | None = None
     quality: Literal["auto", "low", "medium", "high", "standard", "hd"] | None = None
     background: Literal["auto", "opaque", "transparent"] | None = None
@@ -80,7 +80,7 @@ class ImageRequest(RequestFields):
 
     @property
     def encoding(self) -> Encoding:
-        """How the answer's pictures are written."""
+        """How the answer's images are written."""
         compression = self.output_compression
         return Encoding(
             self.output_format or "png",
@@ -92,7 +92,7 @@ class ImageRequest(RequestFields):
         """The answer's name for what is made: only these two take fewer steps."""
         return self.quality if self.quality in ("low", "medium") else "high"
 
-    def to_request(self, given: InputPictures) -> Request:
+    def to_request(self, given: InputImages) -> Request:
         """As the stages get it; raises ApiError for fields that do not go together."""
         self.check()
         width, height = self._size()
@@ -110,15 +110,15 @@ class ImageRequest(RequestFields):
         )
 
     @property
-    def num_pictures(self) -> int:
+    def num_images(self) -> int:
         """`n` of each prompt."""
         return (self.n or 1) * (1 if isinstance(self.prompt, str) else len(self.prompt))
 
     def check(self) -> None:
         """Raise ApiError for fields that do not go together."""
         super().check()
-        if self.num_pictures > MAX_PICTURES:
-            raise invalid("n", f"times the number of prompts must be at most {MAX_PICTURES}")
+        if self.num_images > MAX_N:
+            raise invalid("n", f"times the number of prompts must be at most {MAX_N}")
         if self.output_compression is not None and self.encoding.form == "png":
             raise invalid("output_compression", "is for jpeg and webp")
         if self.background == "transparent" and self.encoding.form == "jpeg":
@@ -145,7 +145,7 @@ class ImageRequest(RequestFields):
 
 
 class EditRequest(ImageRequest):
-    """The same with pictures to edit; `strength` is how far from them the result may be."""
+    """The same with images to edit; `strength` is how far from them the result may be."""
 
     input_fidelity: Literal["high", "low"] | None = None
     strength: Annotated[Number, Field(gt=0, le=1)] | None = None

@@ -1,4 +1,4 @@
-"""Pictures that clients fetch by URL: in memory, for a while, no more than fit."""
+"""Images that clients fetch by URL: in memory, for a while, no more than fit."""
 
 import secrets
 import time

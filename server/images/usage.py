@@ -1,4 +1,4 @@
-"""What a request for pictures is counted as.
+"""What a request for images is counted as.
 
 An image token is 16 x 16 pixels: what the denoisers of Qwen-Image, Flux and Stable Diffusion 3 take
 as one. Words are counted by the stage, with its pipeline's tokenizer.
@@ -16,7 +16,7 @@ Size = tuple[int, int]
 
 
 def image_tokens(sizes: Iterable[Size]) -> int:
-    """The tokens of pictures by width and height."""
+    """The tokens of images by width and height."""
     return sum(
         math.ceil(width / TOKEN_SIDE) * math.ceil(height / TOKEN_SIDE) for width, height in sizes
     )

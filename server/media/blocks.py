@@ -1,6 +1,6 @@
-"""Counts the frames, pages and blocks of a picture's file, before a decoder goes through them all.
+"""Counts the frames, pages and blocks of an image's file, before a decoder goes through them all.
 
-Decoders of still pictures look at each block of a file one by one: at millions of a few bytes for
+Decoders of still images look at each block of a file one by one: at millions of a few bytes for
 seconds. Here no more are looked at than are allowed.
 """
 

@@ -1,7 +1,7 @@
 """Looks at the media of a request before any stage does: is it what it says, and not too much.
 
-A sound is decoded, of a video its first frames, of a picture what its format can be checked by.
-What is sniffed counts, not what the client calls it.
+An audio file is decoded, of a video its first frames, of an image what its format can be checked
+by. What is sniffed counts, not what the client calls it.
 """
 
 import base64
@@ -27,7 +27,7 @@ MAX_VIDEO_PIXELS = 50_000_000_000  # of all frames: about a minute of one core
 MAX_ICON_SIDE = 1024
 ICON, PNG = b"\0\0\1\0", b"\x89PNG\r\n\x1a\n"
 BOMB = Image.DecompressionBombError
-# Read by Pillow itself: others start programs (EPS) or are no pictures (PDF).
+# Read by Pillow itself: others start programs (EPS) or are no images (PDF).
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")
 # Containers of samples and frames: other formats name further files and hosts for FFmpeg to open.
 CONTAINERS = (
@@ -90,7 +90,7 @@ def media_of(messages: Sequence[Message]) -> Iterator[Medium]:
 
 
 def check_medium(medium: Medium, data: bytes) -> float:
-    """How many seconds a sound lasts, 0 for others; may take a while.
+    """How many seconds an audio file lasts, 0 for others; may take a while.
 
     Raises ApiError if it cannot be read or is too large.
     """
@@ -157,11 +157,11 @@ def _check_stream(data: bytes, place: str, wanted: str) -> float:
             raise invalid(place, f"has no {wanted} in it")
         if container.duration is not None and container.duration > MAX_DURATION_S * av.time_base:
             raise _too_long(place)
-        check = _check_video if wanted == "video" else _check_sound
+        check = _check_video if wanted == "video" else _check_audio
         return check(container.demux(streams[0]), streams[0].codec_context, place)
 
 
-def _check_sound(packets: Iterable[Any], _: Any, place: str) -> float:
+def _check_audio(packets: Iterable[Any], _: Any, place: str) -> float:
     """Decode all of it: what a file says of its length binds nobody."""
     seconds = 0.0
     num_samples = 0

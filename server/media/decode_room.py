@@ -44,7 +44,7 @@ class DecodeRoom:
         The room is taken until the work ends, also when nobody waits for it any more; `num_kept` of
         it, for the result, until the stack ends.
         """
-        num_bytes = await self._take(num_bytes)
+        num_bytes = await self._reserve(num_bytes)
         num_kept = 0 if until is None else min(num_kept, num_bytes)
         loop = asyncio.get_running_loop()
         working = self._threads.submit(work)
@@ -58,7 +58,7 @@ class DecodeRoom:
             until.callback(working.add_done_callback, partial(give_in_loop, num_kept))
         return await asyncio.wrap_future(working)
 
-    async def _take(self, wanted: int) -> int:
+    async def _reserve(self, wanted: int) -> int:
         num_bytes = min(wanted, self._num_bytes)
         if not self._waiting and num_bytes <= self._num_free:
             self._num_free -= num_bytes

@@ -41,7 +41,7 @@ class Budget:
 
     num_bytes: int
 
-    def take(self, num_bytes: int) -> None:
+    def spend(self, num_bytes: int) -> None:
         """Use some; MediaRefused if there are not so many."""
         self.check(num_bytes)
         self.num_bytes -= num_bytes
@@ -182,7 +182,7 @@ async def _body(response: httpx.Response, budget: Budget) -> bytes:
     budget.check(int(announced) if announced.isdecimal() and len(announced) < 20 else 0)
     data = bytearray()
     async for piece in response.aiter_raw():
-        budget.take(len(piece))
+        budget.spend(len(piece))
         data += piece
     return bytes(data)
 

@@ -1,4 +1,4 @@
-"""Gets the pictures to edit, which are in a request or named by it, and decodes them."""
+"""Gets the images to edit, which are in a request or named by it, and decodes them."""
 
 import base64
 from collections.abc import Sequence
@@ -9,22 +9,22 @@ from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.state import state_of
 from omnistage.server.media.check import BASE_BYTES, Medium
-from omnistage.server.media.images import File, InputPictures, picture_bytes, read_pictures
+from omnistage.server.media.images import File, InputImages, image_bytes, read_images
 from omnistage.server.media.load import MediaLoader
 
 Source = File | Medium
 
 
-async def load_pictures(
+async def load_images(
     images: Sequence[Source], mask: Source | None, media: MediaLoader, http: Request
-) -> InputPictures:
-    """The pictures; raises ApiError, also when `http` is overdue, and ClientGone.
+) -> InputImages:
+    """The images; raises ApiError, also when `http` is overdue, and ClientGone.
 
     The room that they take is kept until `http` has its answer.
     """
     sources = [*images] if mask is None else [*images, mask]
     if not sources:
-        return InputPictures()
+        return InputImages()
     await media.load_media([one for one in sources if isinstance(one, Medium)], http)
     async with within_deadline(http.scope):
         return await unless_gone(http.receive, _read(images, mask, media, http))
@@ -32,13 +32,13 @@ async def load_pictures(
 
 async def _read(
     images: Sequence[Source], mask: Source | None, media: MediaLoader, http: Request
-) -> InputPictures:
+) -> InputImages:
     room, sources = media.room, [*images] if mask is None else [*images, mask]
     size = sum(len(one.data if isinstance(one, File) else one.encoded) for one in sources)
     files = await room.run(BASE_BYTES + size, lambda: [_file(one) for one in sources])
-    num_bytes, num_kept = await room.run(BASE_BYTES, lambda: picture_bytes(files))
+    num_bytes, num_kept = await room.run(BASE_BYTES, lambda: image_bytes(files))
     masks = files[len(images) :]
-    work = lambda: read_pictures(files[: len(images)], masks[0] if masks else None)  # noqa: E731
+    work = lambda: read_images(files[: len(images)], masks[0] if masks else None)  # noqa: E731
     return await room.run(num_bytes, work, state_of(http.scope).at_end, num_kept)
 
 

@@ -1,4 +1,4 @@
-"""Pictures as files: read what clients send, write what stages make."""
+"""Images as files: read what clients send, write what stages make."""
 
 import io
 import struct
@@ -13,7 +13,7 @@ from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.check import BOMB, IMAGE_FORMATS, opened_image
 from omnistage.server.runtime.request import ImageOutput
 
-MAX_INPUT_PIXELS = 16_777_216  # of all pictures of a request
+MAX_INPUT_PIXELS = 16_777_216  # of all images of a request
 # While one is decoded: the decoder's own, and a few copies of four bytes for each pixel.
 BYTES_PER_PIXEL, BYTES_PER_READ_PIXEL = 28, 3
 FORMATS = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
@@ -33,7 +33,7 @@ class Encoding:
     compression: int = 100
 
     def encode(self, picture: ImageOutput) -> bytes:
-        """A picture as a file; JPEG has no alpha channel."""
+        """An image as a file; JPEG has no alpha channel."""
         size = (picture.width, picture.height)
         image = Image.frombuffer(MODES[picture.num_channels], size, picture.pixels)
         is_png = self.form == "png"
@@ -59,20 +59,20 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class InputPictures:
-    """Pictures [height, width, 3] to edit; in the mask [height, width] 255 is to be repainted."""
+class InputImages:
+    """Images [height, width, 3] to edit; in the mask [height, width] 255 is to be repainted."""
 
     images: tuple[Pixels, ...] = ()
     mask: Pixels | None = None
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """Width and height of each picture."""
+        """Width and height of each image."""
         return [(image.shape[1], image.shape[0]) for image in self.images]
 
 
-def picture_bytes(files: list[File]) -> tuple[int, int]:
-    """How much memory `read_pictures` takes at most, and how much of it for the result."""
+def image_bytes(files: list[File]) -> tuple[int, int]:
+    """How much memory `read_images` takes at most, and how much of it for the result."""
     sizes = [width * height for width, height in map(_size, files)]
     read = [min(size, MAX_INPUT_PIXELS) for size in sizes]
     num_read = BYTES_PER_READ_PIXEL * sum(read)
@@ -87,7 +87,7 @@ def _size(file: File) -> tuple[int, int]:
         return 0, 0  # reading it says what is wrong
 
 
-def read_pictures(images: list[File], mask: File | None = None) -> InputPictures:
+def read_images(images: list[File], mask: File | None = None) -> InputImages:
     """Decode what a client sent; raises ApiError. May take a while."""
     left = MAX_INPUT_PIXELS
     read = []
@@ -95,7 +95,7 @@ def read_pictures(images: list[File], mask: File | None = None) -> InputPictures
         image = _opened(file, left)
         left -= image.width * image.height
         read.append(np.asarray(_without_alpha(image)))
-    return InputPictures(tuple(read), None if mask is None else _mask(mask, read[0]))
+    return InputImages(tuple(read), None if mask is None else _mask(mask, read[0]))
 
 
 def _opened(file: File, max_pixels: int) -> Image.Image:

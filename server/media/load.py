@@ -43,7 +43,7 @@ class MediaLoader:
         return await self.load_media(list(media_of(messages)), http)
 
     async def load_media(self, media: Sequence[Medium], http: Request) -> list[float]:
-        """Put what is elsewhere into the media; the seconds of each, 0 of what is no sound.
+        """Put what is elsewhere into the media; the seconds of each, 0 of what is no audio.
 
         Raises ApiError, also when `http` is overdue, and ClientGone.
         """
@@ -90,5 +90,5 @@ class MediaLoader:
         path = self._folder.check(url)
         most = budget.num_bytes
         data = await self.room.run(most, lambda: self._folder.read(path, most))
-        budget.take(len(data))
+        budget.spend(len(data))
         return data

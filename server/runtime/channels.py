@@ -16,7 +16,7 @@ from omnistage.stages.messages.addresses import (
 
 GATEWAY_CONNECTOR = "shm"
 REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it
-IMAGES_ARENA_MB = 144  # and so do the largest pictures with a mask, 4096 x 4096 x 4
+IMAGES_ARENA_MB = 144  # and so do the largest images with a mask, 4096 x 4096 x 4
 
 Options = Mapping[str, int | float | str | bool]
 MakeConnector = Callable[[str, Path, Options], Connector]

@@ -28,7 +28,7 @@ class Commander:
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[command_id] = link, waiting
         try:
-            link.tell(command_id, Command(command, dict(arguments)))
+            link.send(command_id, Command(command, dict(arguments)))
             async with asyncio.timeout(self._limit_s):
                 answer = await waiting
         except TimeoutError:
@@ -41,8 +41,8 @@ class Commander:
             raise ApiError.from_stage(answer.error)
         return answer.result
 
-    def hear(self, command_id: str, answer: Answer) -> None:
-        """Take a stage's answer."""
+    def receive(self, command_id: str, answer: Answer) -> None:
+        """Give a stage's answer to who waits for it."""
         _, waiting = self._waiting.get(command_id, (None, None))
         if waiting is not None and not waiting.done():
             waiting.set_result(answer)

@@ -11,7 +11,7 @@ from omnistage.server.runtime.flights import Flights
 from omnistage.server.runtime.stage_link import StageLink
 
 
-class Quiet:
+class Draining:
     """Runs one such command at a time, on several stages at once."""
 
     def __init__(self, fleet: Fleet, flights: Flights) -> None:
@@ -23,7 +23,7 @@ class Quiet:
     async def run(
         self, links: Sequence[StageLink], command: str, arguments: Mapping[str, Any]
     ) -> None:
-        """Refuse new requests, let those in flight finish, then tell all stages.
+        """Refuse new requests, let those in flight finish, then send it to all stages.
 
         Each stage answers what of it is asleep now; while that is anything, it stays closed. Raises
         ApiError before anything is done if one of the stages does not take the command, and after
@@ -35,10 +35,10 @@ class Quiet:
             self._fleet.refuse_requests(links)
             try:
                 await self._drain(links)
-                telling = (self._tell(link, command, arguments) for link in links)
-                answers = await asyncio.gather(*telling, return_exceptions=True)
+                sending = (self._send(link, command, arguments) for link in links)
+                answers = await asyncio.gather(*sending, return_exceptions=True)
             finally:
-                self._fleet.take_requests(links)
+                self._fleet.accept_requests(links)
         for answer in answers:
             if answer is not None:
                 raise answer
@@ -52,6 +52,6 @@ class Quiet:
             message = f"Requests in stages {names} did not end within {self._limit_s:g} s."
             raise ApiError(503, message, code="busy") from None
 
-    async def _tell(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
+    async def _send(self, link: StageLink, command: str, arguments: Mapping[str, Any]) -> None:
         result = await self._fleet.commander.send(link, command, arguments)
         self._fleet.note_asleep(link, tuple(result["asleep"]))

@@ -1,4 +1,4 @@
-"""The stages of one graph: starts and ends them, reads their channels, tells how they are."""
+"""The stages of one graph: starts and ends them, reads their channels, reports how they are."""
 
 import asyncio
 import logging
@@ -64,9 +64,9 @@ class Fleet:
         on_output: Callable[[StageLink, Chunk[OfRequest]], None],
         on_death: Callable[[StageLink], None],
     ) -> None:
-        """Name who gets what stages send for requests, and who is told when a stage has ended."""
+        """Name who gets what stages send for requests, and who is called when a stage has ended."""
         self._on_output = on_output
-        self._tell_death = on_death
+        self._report_death = on_death
 
     # Life
 
@@ -101,7 +101,7 @@ class Fleet:
         self._receive(link)  # what it completed before it died
         if not link.record.was_ready:
             self._settled.set()
-        self._tell_death(link)
+        self._report_death(link)
         self.commander.fail(link, dead(link))
 
     async def stop_restarts(self) -> None:
@@ -113,7 +113,7 @@ class Fleet:
     async def close(self) -> None:
         """End every stage, then close and remove all channels."""
         for name, link in self._links.items():
-            link.tell(name, Stop())
+            link.send(name, Stop())
         await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
         loop = asyncio.get_running_loop()
         for link in self._links.values():
@@ -180,10 +180,10 @@ class Fleet:
         for link in links:
             self._links[link.name].refuse_requests()
 
-    def take_requests(self, links: Collection[StageLink]) -> None:
+    def accept_requests(self, links: Collection[StageLink]) -> None:
         """Requests come to these stages again, but for those of which something sleeps."""
         for link in links:
-            self._links[link.name].take_requests()
+            self._links[link.name].accept_requests()
 
     def note_overdue(self, path: Collection[StageLink], limit_s: float) -> None:
         """A request waited for longer than `limit_s` for whichever of these does not get on."""
@@ -211,16 +211,16 @@ class Fleet:
         message = chunk.message
         if isinstance(message, Ready | Status | Alive):
             link.grant(chunk.request_id)
-            self._hear(link, message)
+            self._apply(link, message)
         elif isinstance(message, Answer):
-            self.commander.hear(chunk.request_id, message)
+            self.commander.receive(chunk.request_id, message)
             link.forget(chunk.request_id)
         else:
-            told = Chunk(chunk.request_id, message, chunk.index, chunk.tensors, chunk.last)
-            self._on_output(link, told)
+            output = Chunk(chunk.request_id, message, chunk.index, chunk.tensors, chunk.last)
+            self._on_output(link, output)
 
-    def _hear(self, link: OwnedStage, message: OfItself) -> None:
-        link.hear(message)
+    def _apply(self, link: OwnedStage, message: OfItself) -> None:
+        link.apply(message)
         if isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
             if not self.unready:

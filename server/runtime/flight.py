@@ -39,7 +39,7 @@ class Flight:
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
-    num_pictures: int = 0
+    num_images: int = 0
 
     @classmethod
     def begin(
@@ -66,7 +66,7 @@ class Flight:
         self.trace.num_tokens_in += self.num_tokens_in
         self.trace.num_tokens_out += self.num_tokens_out
         self.trace.audio_s += self.audio_s
-        self.trace.num_pictures += self.num_pictures
+        self.trace.num_images += self.num_images
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error, ahead of what has not been taken yet."""
@@ -85,7 +85,7 @@ class Flight:
             num_samples = len(chunk.tensors["pcm"].data) / SAMPLE_BYTES
             self.audio_s += num_samples / sample_rate_of(link)
         elif isinstance(message, Picture) and not message.is_preview:
-            self.num_pictures += 1
+            self.num_images += 1
             if chunk.last:
                 self.num_tokens_in += message.text_tokens
 

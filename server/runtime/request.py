@@ -61,9 +61,9 @@ class AudioOutput:
 
 @dataclass(frozen=True, slots=True)
 class ImageOutput:
-    """One picture or frame, a preview of one, or the number of a step that was taken.
+    """One image or frame, a preview of one, or the number of a step that was taken.
 
-    `text_tokens` counts the request's words; `last` is on the last picture.
+    `text_tokens` counts the request's words; `last` is on the last image.
     """
 
     pixels: bytes = b""  # [height, width, num_channels]
@@ -99,7 +99,7 @@ def output_of(
 
 
 def audio_of(
-    sample_rate_hz: int, sound: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool
+    sample_rate_hz: int, audio: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool
 ) -> AudioOutput:
     """Read samples."""
     pcm = tensors.get("pcm")
@@ -108,20 +108,20 @@ def audio_of(
         sample_rate_hz,
         b"" if pcm is None else bytes(pcm.data),
         () if codes is None else tuple(map(tuple, codes.numpy().tolist())),
-        sound.num_frames,
+        audio.num_frames,
         last,
     )
 
 
-def image_of(picture: to_gateway.Picture, pixels: Tensor, last: bool = False) -> ImageOutput:
-    """Read a picture, a frame or a preview."""
+def image_of(image: to_gateway.Picture, pixels: Tensor, last: bool = False) -> ImageOutput:
+    """Read an image, a frame or a preview."""
     height, width, num_channels = pixels.shape
     return ImageOutput(
         bytes(pixels.data),
         width,
         height,
         num_channels,
-        picture.is_preview,
-        text_tokens=picture.text_tokens,
+        image.is_preview,
+        text_tokens=image.text_tokens,
         last=last,
     )

@@ -84,7 +84,7 @@ class StageRecord:
 class StageLink:
     """One stage as all of the gateway sees it: its record to read, its channels to use.
 
-    A dead stage is neither told nor granted anything.
+    To a dead stage nothing is sent or granted.
     """
 
     def __init__(self, name: str, requests: Sender, outputs: Receiver[ToGateway]) -> None:
@@ -98,7 +98,7 @@ class StageLink:
         """How it is now."""
         return self._record
 
-    def tell(self, request_id: str, message: Cancel | Stop | Command) -> None:
+    def send(self, request_id: str, message: Cancel | Stop | Command) -> None:
         """Send the last chunk of a request, or the only one."""
         if self.record.state is not StageState.DEAD:
             self.requests.send(Chunk(request_id, message, last=True))
@@ -116,7 +116,7 @@ class StageLink:
     def finish(self, request_id: str, is_cancelled: bool) -> None:
         """Nothing more is sent for a request: its credit and slots come back."""
         if is_cancelled:
-            self.tell(request_id, Cancel())
+            self.send(request_id, Cancel())
         elif self.record.state is not StageState.DEAD:
             self.requests.forget(request_id)
         self.forget(request_id)
@@ -127,13 +127,13 @@ class OwnedStage(StageLink):
 
     # What it says
 
-    def hear(self, message: OfItself) -> None:
-        """Take what the stage says of itself."""
+    def apply(self, message: OfItself) -> None:
+        """Record what the stage says of itself."""
         now = asyncio.get_running_loop().time()
         if isinstance(message, Status):
             counters = {name: getattr(message, name) for name in COUNTERS}
             self._record = replace(self._record, counters=counters, held=message.held)
-            self._hear_progress(message.progress)
+            self._apply_progress(message.progress)
         elif isinstance(message, Ready):
             self._record = replace(
                 self._record,
@@ -149,7 +149,7 @@ class OwnedStage(StageLink):
         else:
             self._record = replace(self._record, alive_at=now)
 
-    def _hear_progress(self, progress: int | None) -> None:
+    def _apply_progress(self, progress: int | None) -> None:
         gets_on = progress is None or progress != self._record.progress
         stuck_at = None if gets_on else self._record.stuck_at
         self._record = replace(self._record, progress=progress, stuck_at=stuck_at)
@@ -195,7 +195,7 @@ class OwnedStage(StageLink):
         """No request comes to it from now on."""
         self._record = replace(self._record, is_closed=True)
 
-    def take_requests(self) -> None:
+    def accept_requests(self) -> None:
         """Requests come to it again, unless some part of it sleeps."""
         self._record = replace(self._record, is_closed=bool(self._record.asleep))
 

@@ -93,7 +93,7 @@ class Supervisor:
             await asyncio.shield(self._starting)  # a stage half started could not be stopped
 
     async def stop(self) -> None:
-        """End the stage; it has been told to."""
+        """End the stage; `Stop` has been sent to it."""
         await asyncio.wait({self._starting})
         if self._starting.exception() is not None:
             return  # `keep` has said why

@@ -6,17 +6,17 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.stage_link import StageLink
 
-MAKES_PICTURES = {"image", "video"}
+MAKES_IMAGES = {"image", "video"}
 
 
 def check_work(request: Request, path: Iterable[StageLink]) -> None:
     """Raise ApiError for a request that is too much for a stage on its path."""
-    if not MAKES_PICTURES & set(request.outputs):
+    if not MAKES_IMAGES & set(request.outputs):
         return
     given = request.tensors.get("image0")
-    picture = None if given is None else (given.shape[1], given.shape[0])
+    image = None if given is None else (given.shape[1], given.shape[0])
     for link in path:
-        refusal = link.record.work.refusal(request.body, picture)
+        refusal = link.record.work.refusal(request.body, image)
         if refusal is not None:
             message = f"{refusal.param}: {refusal.message}"
             raise ApiError(400, message, param=refusal.param, code="too_much_work")

@@ -61,15 +61,15 @@ class Followed:
                 MutableHeaders(scope=message)[HEADER] = trace.context.header
             await send(message)
 
-        outcome, status = Outcome.CANCELLED, state.status
+        outcome, unforeseen_status = Outcome.CANCELLED, None
         try:
             await self._app(scope, receive, send_with_context)
-            outcome, status = state.outcome, state.status
+            outcome = state.outcome
         except Exception:
-            outcome, status = Outcome.FAILED, ERROR_STATUS
+            outcome, unforeseen_status = Outcome.FAILED, ERROR_STATUS
             raise
         finally:
-            trace.outcome, trace.status = outcome, status
+            trace.outcome, trace.status = outcome, state.status or unforeseen_status
             self._end(trace)
 
     def _begin(self, trace: Trace, scope: Scope) -> None:
@@ -97,7 +97,7 @@ def line_of(trace: Trace) -> str:
     known = summary_of(trace)
     parts = [f"{trace.method} {trace.path} {trace.status or '-'} {trace.outcome}"]
     parts += [f"{known['seconds']:.3f} s"]
-    for name, unit in (("tokens_in", "tokens in"), ("tokens_out", "out"), ("pictures", "pictures")):
+    for name, unit in (("tokens_in", "tokens in"), ("tokens_out", "out"), ("images", "images")):
         if name in known:
             parts.append(f"{known[name]} {unit}")
     if "audio_s" in known:

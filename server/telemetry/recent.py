@@ -55,7 +55,7 @@ def summary_of(trace: Trace) -> Mapping[str, Any]:
         "tokens_in": trace.num_tokens_in or None,
         "tokens_out": trace.num_tokens_out or None,
         "audio_s": rounded(trace.audio_s or None),
-        "pictures": trace.num_pictures or None,
+        "images": trace.num_images or None,
     }
     return {name: value for name, value in known.items() if value is not None}
 

@@ -136,6 +136,6 @@ def attributes_of(trace: Trace) -> Attributes:
         "gen_ai.usage.input_tokens": trace.num_tokens_in or None,
         "gen_ai.usage.output_tokens": trace.num_tokens_out or None,
         "omnistage.audio_s": trace.audio_s or None,
-        "omnistage.pictures": trace.num_pictures or None,
+        "omnistage.images": trace.num_images or None,
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -79,8 +79,8 @@ def test_without_a_state_nothing_can_be_held() -> None:
         (RequestState(status=200), Outcome.FINISHED),
         (RequestState(status=404), Outcome.REFUSED),
         (RequestState(status=500), Outcome.FAILED),
-        (RequestState(status=200, told_outcome=Outcome.CANCELLED), Outcome.CANCELLED),
-        (RequestState(status=200, told_outcome=Outcome.FAILED), Outcome.FAILED),
+        (RequestState(status=200, reported_outcome=Outcome.CANCELLED), Outcome.CANCELLED),
+        (RequestState(status=200, reported_outcome=Outcome.FAILED), Outcome.FAILED),
     ],
 )
 def test_a_request_ended_as_it_was_told_or_as_its_status_says(

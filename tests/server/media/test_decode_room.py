@@ -18,8 +18,8 @@ from omnistage.server.media.check import Medium, check_medium
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
-from omnistage.server.media.image_load import load_pictures
-from omnistage.server.media.images import File, picture_bytes, read_pictures
+from omnistage.server.media.image_load import load_images
+from omnistage.server.media.images import File, image_bytes, read_images
 from omnistage.server.media.load import MediaLoader
 
 NUM_BYTES = 100
@@ -114,7 +114,7 @@ async def test_a_request_waits_for_room_no_longer_than_its_deadline(room: Decode
     await begun(other)
     loader = MediaLoader(MediaFetcher(()), MediaFolder(None), room)
     with pytest.raises(ApiError) as caught:
-        await load_pictures([File("image", png(8, 8))], None, loader, Client().request(0.1))
+        await load_images([File("image", png(8, 8))], None, loader, Client().request(0.1))
     assert (caught.value.status, caught.value.code) == (504, "timeout")
     other.may_end.set()
     await other.task
@@ -132,12 +132,12 @@ def test_an_icon_is_no_larger_than_icons_are() -> None:
     with pytest.raises(ApiError, match="an icon with a picture of more than 1024 a side"):
         check_medium(Medium("a", "image_url", {}), icon(5000, 4000))
     with pytest.raises(ApiError, match="cannot be read"):
-        read_pictures([File("image", icon(5000, 4000))])
+        read_images([File("image", icon(5000, 4000))])
     with pytest.raises(ApiError, match="cannot be read"):
         check_medium(Medium("a", "image_url", {}), icon(16, 16)[:30])
 
 
 def test_the_room_of_pictures_is_known_before_they_are_decoded() -> None:
-    small, large = (picture_bytes([File("image", png(side, side))])[0] for side in (100, 4000))
+    small, large = (image_bytes([File("image", png(side, side))])[0] for side in (100, 4000))
     assert small < 1 << 20
     assert large > 16_000_000 * 16

@@ -13,8 +13,8 @@ from support.pictures import mask_png, png
 from omnistage.server.errors import ApiError
 from omnistage.server.media.check import Medium
 from omnistage.server.media.files import MediaFolder
-from omnistage.server.media.image_load import Source, load_pictures
-from omnistage.server.media.images import File, read_pictures
+from omnistage.server.media.image_load import Source, load_images
+from omnistage.server.media.images import File, read_images
 from omnistage.server.media.load import MediaLoader
 
 
@@ -40,8 +40,8 @@ async def test_they_come_in_their_order(hosts: MediaHosts, tmp_path: Path) -> No
     ]
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
     mask = medium("mask", f"file://{tmp_path}/mask.png")
-    given = await load_pictures(sources, mask, loader, Client().request())
-    fetched = read_pictures([File("", good_png())])
+    given = await load_images(sources, mask, loader, Client().request())
+    fetched = read_images([File("", good_png())])
     assert given.sizes == [(48, 32), *fetched.sizes, (64, 16), (16, 24)]
     assert given.mask is not None
     assert given.mask.shape == (32, 48)
@@ -59,6 +59,6 @@ async def test_a_refusal_names_the_field(url: str, code: str, hosts: MediaHosts)
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
     source = medium("images[0].image_url", hosts.url(url))
     with pytest.raises(ApiError) as caught:
-        await load_pictures([source], None, loader, Client().request())
+        await load_images([source], None, loader, Client().request())
     assert (caught.value.status, caught.value.code) == (400, code)
     assert caught.value.param == "images[0].image_url"

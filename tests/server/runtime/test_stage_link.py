@@ -60,15 +60,15 @@ def test_a_record_cannot_be_written_nor_replaced(stage: StageLink) -> None:
 
 async def test_a_record_that_was_read_stays_as_it_was(stage: OwnedStage) -> None:
     before = stage.record
-    stage.hear(READY)
+    stage.apply(READY)
     assert before == StageRecord()
     assert stage.record.state is StageState.READY
 
 
 async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
     now = asyncio.get_running_loop().time()
-    stage.hear(READY)
-    stage.hear(BUSY)
+    stage.apply(READY)
+    stage.apply(BUSY)
     record = stage.record
     assert record.was_ready
     assert record.ready_at == record.alive_at
@@ -79,8 +79,8 @@ async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
 
 
 async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: OwnedStage) -> None:
-    stage.hear(READY)
-    stage.hear(BUSY)
+    stage.apply(READY)
+    stage.apply(BUSY)
     alive_at = stage.record.alive_at
     stage.note_asleep(("weights",))
     stage.refuse_requests()
@@ -104,10 +104,10 @@ async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: Own
 def test_a_stage_of_which_something_sleeps_takes_no_requests(stage: OwnedStage) -> None:
     stage.refuse_requests()
     stage.note_asleep(("weights",))
-    stage.take_requests()
+    stage.accept_requests()
     assert stage.record.is_closed
     stage.note_asleep(())
-    stage.take_requests()
+    stage.accept_requests()
     assert not stage.record.is_closed
 
 
@@ -116,15 +116,15 @@ async def test_a_stage_is_stuck_from_the_first_overdue_request_until_it_gets_on(
 ) -> None:
     stage.note_overdue(5.0)
     assert not is_stuck(stage)  # it does not say whether it gets on
-    stage.hear(BUSY)
+    stage.apply(BUSY)
     stage.note_overdue(5.0)
     stuck_at = stage.record.stuck_at
     assert stuck_at is not None
     stage.note_overdue(9.0)
-    stage.hear(BUSY)
+    stage.apply(BUSY)
     assert stage.record.stuck_at == stuck_at
     assert stage.record.stuck_limit_s == 5.0
-    stage.hear(Status(progress=8))
+    stage.apply(Status(progress=8))
     assert not is_stuck(stage)
 
 
@@ -132,7 +132,7 @@ def test_only_a_stage_that_lives_is_told_and_granted_anything(
     stage: OwnedStage, connector: Connector
 ) -> None:
     told, answers = connector.receiver("gateway.dit", TO_STAGE), connector.sender("dit.gateway")
-    stage.tell("a", Cancel())
+    stage.send("a", Cancel())
     got = told.receive()
     assert got is not None
     assert got.message == Cancel()
@@ -140,8 +140,8 @@ def test_only_a_stage_that_lives_is_told_and_granted_anything(
     assert stage.outputs.receive() is not None
     before = answers.credit("b")
     stage.end("exit code 1", is_lost=True)
-    stage.tell("c", Cancel())
-    stage.tell("command-1", Command("sleep", {}))
+    stage.send("c", Cancel())
+    stage.send("command-1", Command("sleep", {}))
     stage.finish("c", is_cancelled=True)
     stage.finish("c", is_cancelled=False)
     assert told.receive() is None

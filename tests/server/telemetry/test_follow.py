@@ -3,17 +3,22 @@
 import logging
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 from support.chats import TEXT, URL, spoken
 from support.collector import Collector, running_collector
 from support.gateway import OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
+from omnistage.server.http.state import WithState
+from omnistage.server.telemetry.follow import Followed
+from omnistage.server.telemetry.recent import RecentTraces
 from omnistage.stages.messages.trace_context import TraceContext
 
 CLIENT = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
@@ -256,6 +261,41 @@ def test_a_request_that_hangs_can_be_asked_for(
         client.post(URL, json=spoken("hang"), headers=headers, timeout=0.3)
     told = admin(gateway, "/hangs").json()
     assert [step["event"] for step in told["steps"]] == ["admitted", "sent"]
+    assert (told["status"], told["outcome"]) == (499, "cancelled")
+
+
+def test_a_request_that_runs_can_be_asked_for(
+    client: httpx.Client, gateway: RunningGateway
+) -> None:
+    headers = {"x-request-id": "runs"}
+    with ThreadPoolExecutor(1) as threads:
+        asking = threads.submit(client.post, URL, json=spoken("slow"), headers=headers)
+        wait_until(lambda: admin(gateway, "/runs").status_code == 200)
+        told = admin(gateway, "/runs").json()
+        assert asking.result().status_code == 200
+    assert not {"status", "outcome", "seconds"} & told.keys()
+    assert admin(gateway, "/runs").json()["outcome"] == "finished"
+
+
+async def test_an_exception_that_nobody_foresaw_is_a_failure_with_its_status(
+    lines: "Lines",
+) -> None:
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise ValueError("broken")
+
+    async def nothing(message: Message) -> None:
+        return
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    recent = RecentTraces()
+    app = WithState(Followed(broken, recent, None, {URL}))
+    with pytest.raises(ValueError, match="broken"):
+        await app({"type": "http", "method": "POST", "path": URL, "headers": []}, gone, nothing)
+    (line,) = lines.wait()
+    assert line.getMessage().startswith("POST /v1/chat/completions 500 failed, ")
+    assert [trace.outcome for trace in recent.latest()] == ["failed"]
 
 
 def test_an_unknown_request_is_a_404(gateway: RunningGateway) -> None:
