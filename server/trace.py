@@ -42,21 +42,26 @@ class Timeline:
         if (stage, event) not in self.marks:
             self.marks[stage, event] = time.monotonic_ns() if at_ns is None else at_ns
 
+    @property
+    def way(self) -> list[tuple[int, str, str]]:
+        """When the request came to which stage and event, in order, without what was over."""
+        marks = self.marks.items()
+        return sorted((at_ns, *what) for what, at_ns in marks if what[1] not in ENDS)
+
     def to_list(self) -> list[dict[str, Any]]:
-        """In the order of time, ms after the first."""
-        marks = sorted((at_ns, *what) for what, at_ns in self.marks.items())
+        """The way, ms after its first stamp."""
+        way = self.way
         return [
-            {"stage": stage, "event": event, "ms": round((at_ns - marks[0][0]) / 1e6, 3)}
-            for at_ns, stage, event in marks
+            {"stage": stage, "event": event, "ms": round((at_ns - way[0][0]) / 1e6, 3)}
+            for at_ns, stage, event in way
         ]
 
     @property
     def steps(self) -> list[Step]:
-        """The way of the request, laid end to end, up to the last thing that came."""
-        marks = [(at_ns, *what) for what, at_ns in self.marks.items() if what[1] not in ENDS]
+        """What lies between the stamps of the way, laid end to end."""
         return [
             Step(stage, event, began_ns, at_ns)
-            for (began_ns, *_), (at_ns, stage, event) in pairwise(sorted(marks))
+            for (began_ns, *_), (at_ns, stage, event) in pairwise(self.way)
         ]
 
     @property

@@ -39,8 +39,9 @@ SPOKEN = timeline_of(
 )
 
 
-def test_stamps_are_told_in_the_order_of_time_from_the_first() -> None:
+def test_the_way_is_told_in_the_order_of_time_from_the_first() -> None:
     timeline = timeline_of(
+        ("thinker", "finished", 4_000_000),
         ("thinker", "received", 3_500_000),
         ("gateway", "received", 1_000_000),
         ("thinker", "received", 9_000_000),

@@ -168,10 +168,8 @@ def test_a_timeline_comes_before_the_last_events_and_in_a_whole_answer(
         assert {f"{stage} {event}" for stage, event in names[3:]} == {
             "thinker received",
             "thinker first_output",
-            "thinker finished",
             "code2wav received",
             "code2wav first_output",
-            "code2wav finished",
             "gateway first_text",
             "gateway first_audio",
         }
