@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection
 from typing import Protocol
+from urllib.parse import quote
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -16,6 +17,7 @@ from omnistage.stages.messages.trace_context import HEADER, TraceContext
 logger = logging.getLogger(__name__)
 
 PROBES = frozenset({"/health", "/ready", "/metrics"})
+MAX_PATH = 256  # characters of it that are told
 ERROR_STATUS = 500  # of an exception that nobody foresaw: it is answered further out
 
 
@@ -74,8 +76,9 @@ class Followed:
 
     def _begin(self, trace: Trace, scope: Scope) -> None:
         trace.timeline.mark(GATEWAY, RECEIVED)
-        trace.method, trace.path = scope["method"], scope["path"]
-        is_answer = trace.method == "POST" and trace.path in self._endpoints
+        # Encoded again: a client may have hidden a line's end in its path.
+        trace.method, trace.path = scope["method"], quote(scope["path"])[:MAX_PATH]
+        is_answer = trace.method == "POST" and scope["path"] in self._endpoints
         trace.parent = TraceContext.parse(Headers(scope=scope).get(HEADER))
         if is_answer and self._exporter is not None:
             trace.context = self._exporter.begin(trace.parent, trace.path)

@@ -138,6 +138,16 @@ def test_a_refusal_has_a_line(
     assert told["request_id"] == refused.headers["x-request-id"]
 
 
+def test_a_path_is_told_without_what_would_be_a_line_of_its_own(
+    client: httpx.Client, lines: Lines
+) -> None:
+    assert client.get("/v1/none%0AERROR%1b[31m all is lost" + "x" * 1000).status_code == 404
+    (line,) = lines.wait()
+    assert line.getMessage().startswith("GET /v1/none%0AERROR%1B%5B31m%20all%20is%20lostxxx")
+    assert line.getMessage().isprintable()
+    assert len(line.getMessage()) < 350
+
+
 def test_who_hangs_up_has_one_line_too(
     client: httpx.Client, lines: Lines, gateway: RunningGateway
 ) -> None:
