@@ -16,6 +16,7 @@ from omnistage.server.endpoints import (
     models,
     speech,
     text_completions,
+    traces,
     transcription,
     videos,
     voices,
@@ -39,13 +40,15 @@ from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.telemetry.follow import Exporter, Followed
+from omnistage.server.telemetry.recent import RecentTraces
 
 DESCRIPTION = "OpenAI's API for models that are graphs of models."
 DEFAULTS = GatewayOptions()
 
 Routes = Callable[[Gateway], APIRouter]
 # Every endpoint. `is_guarded` judges by the path who needs a key; these say it in the description.
-BESIDE_THE_API: tuple[Routes, ...] = (health.routes, metrics.routes, admin.routes)
+BESIDE_THE_API: tuple[Routes, ...] = (health.routes, metrics.routes, traces.routes, admin.routes)
 WITHOUT_KEY: tuple[Routes, ...] = (voices.routes, image_files.routes)
 GUARDED: tuple[Routes, ...] = (
     models.routes,
@@ -74,9 +77,21 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     app.add_middleware(KeyGuard, keys=options.keys)
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix="/admin")
     app.add_middleware(RequestId)
-    app.add_middleware(RequestCount, metrics=gateway.metrics, endpoints=endpoints_of(app))
+    endpoints = endpoints_of(app)
+    app.add_middleware(RequestCount, metrics=gateway.metrics, endpoints=endpoints)
+    exporter = exporter_to(options.traces_url)
+    app.add_middleware(Followed, recent=gateway.traces, exporter=exporter, endpoints=endpoints)
     app.add_middleware(WithState)
     return app
+
+
+def exporter_to(url: str | None) -> Exporter | None:
+    """What exports spans; OpenTelemetry is imported for it only where it was asked for."""
+    if url is None:
+        return None
+    from omnistage.server.telemetry.spans import SpanExport
+
+    return SpanExport(url)
 
 
 def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingBack) -> Gateway:
@@ -87,6 +102,7 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
         MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
         Metrics(runtime),
         ImageStore(),
+        RecentTraces(),
         options.keep_alive_s,
         options.max_unsent_bytes,
         has_admin=bool(options.admin_keys),

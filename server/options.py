@@ -8,11 +8,12 @@ from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.runtime.flights import MAX_REQUESTS
 from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.server.telemetry.logs import LogFormat, LogLevel
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """Who may ask, how much, and whether stages run under MPS."""
+    """Who may ask, how much, whether stages run under MPS, and what is told of requests."""
 
     keys: Keys = NO_KEYS
     admin_keys: Keys = NO_KEYS
@@ -25,3 +26,6 @@ class GatewayOptions:
     media_path: Path | None = None
     media_domains: tuple[str, ...] = ()
     mps: Mps = Mps.OFF
+    log_format: LogFormat = LogFormat.TEXT
+    log_level: LogLevel = LogLevel.INFO
+    traces_url: str | None = None  # where spans are posted

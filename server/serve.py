@@ -14,11 +14,12 @@ from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.fleet import StageDied
-from omnistage.server.runtime.loading import configure_logging, show_loading
+from omnistage.server.runtime.loading import show_loading
 from omnistage.server.runtime.mps_daemon import end_daemon, mps_daemon
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.server.telemetry.logs import LogFormat, configure_logging
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -38,8 +39,9 @@ def serve(
 
     Raises OSError if the port is taken, and MpsError if MPS was asked for and cannot be had.
     """
-    console = Console(stderr=True)
-    configure_logging(console)
+    is_json = options.log_format is LogFormat.JSON
+    console = Console(stderr=True, force_terminal=False if is_json else None)
+    configure_logging(console, options.log_format, options.log_level)
     if graph.note:
         logger.warning("%s is served as %s", graph.model, graph.note)
     set_large_blocks_apart()
@@ -86,6 +88,7 @@ class GatewayServer(uvicorn.Server):
             http=GATEWAY_PROTOCOL,
             ws="none",
             log_config=None,
+            access_log=False,  # a line a request is ours
             lifespan="off",
             timeout_graceful_shutdown=HANG_UP_S,
         )

@@ -31,17 +31,18 @@ LAYERS: Table = {
     "stages": ("connectors", "stage_configs"),
     "server": ("bench", "connectors", "demo", "stage_configs", "stages"),
 }
-# The rooms of the gateway. Files beside them: `errors` and `outcome` are below all rooms, the
-# others put the rooms together.
-COMMON = ("errors", "outcome")
+# The rooms of the gateway. Files beside them: those of COMMON are below all rooms, the others put
+# the rooms together.
+COMMON = ("errors", "outcome", "trace")
 ROOMS: Table = {
     "http": (),
     "runtime": (),
+    "telemetry": ("http",),
     "media": ("http", "runtime"),
     "audio": ("runtime",),
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
-    "endpoints": ("audio", "chat", "http", "images", "media", "runtime"),
+    "endpoints": ("audio", "chat", "http", "images", "media", "runtime", "telemetry"),
 }
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {

@@ -14,7 +14,6 @@ from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.request import Request
-from omnistage.server.runtime.timeline import Timeline
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.messages.to_stage import Parameter
@@ -66,7 +65,6 @@ class Translator:
             stage_params=stage_params,
             seed=chat.seed,
             return_codes=bool(chat.return_codes) and has_audio,
-            timeline=Timeline() if chat.return_timeline else None,
         )
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:

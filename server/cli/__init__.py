@@ -1,4 +1,4 @@
-"""The command line: check, serve, tiny, bench, demo."""
+"""The command line: check, serve, trace, tiny, bench, demo."""
 
 import typer
 
@@ -12,6 +12,7 @@ from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
 from omnistage.server.cli.serve import serve
 from omnistage.server.cli.tiny import tiny
+from omnistage.server.cli.trace import trace
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
 bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
@@ -22,6 +23,7 @@ bench.command("images")(bench_images)
 
 app.command()(check)
 app.command()(serve)
+app.command()(trace)
 app.command()(tiny)
 app.command()(demo)
 bench.command()(connectors)

@@ -1,6 +1,9 @@
 """`omnistage serve`."""
 
+import os
 from enum import StrEnum
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +11,16 @@ import typer
 
 from omnistage.server.cli.graphs import fail, missing_gpus, resolve
 from omnistage.server.runtime.mps_daemon import Mps, MpsError
+from omnistage.server.runtime.process import StageProcess
+from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
+from omnistage.stage_configs.traces import traces_url, with_traces
+from omnistage.stages.messages.log_bound import LOG_LEVEL
+
+OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+MISSING_OTLP = "it needs OpenTelemetry: pip install 'omnistage[otel]'"
 
 
 class LoadFormat(StrEnum):
@@ -120,6 +130,21 @@ def serve(
             "starts and ends the daemon; auto: if stages share a GPU and no daemon runs."
         ),
     ] = Mps.AUTO,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="How log lines look: text, or json (an object a line).")
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="What is worth a log line, of the server and of its stages.")
+    ] = LogLevel.INFO,
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp-endpoint",
+            "--otlp-traces-endpoint",
+            help="The OpenTelemetry collector that gets a trace of each request, by OTLP over "
+            "HTTP: http://HOST:4318, or a whole address. Without it, no span is made.",
+        ),
+    ] = None,
 ) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""
     try:
@@ -139,6 +164,9 @@ def serve(
             graph = graph.with_engine("diffusers", offload=offload.value)
         except ValueError as error:
             raise fail(f"--offload: {error}") from None
+    spans_url = None if otlp_endpoint is None else checked_traces_url(otlp_endpoint)
+    if spans_url is not None:
+        graph = with_traces(graph, spans_url)
     from omnistage.server.http.keys import Keys
     from omnistage.server.options import GatewayOptions
     from omnistage.server.serve import serve as serve_graph
@@ -159,11 +187,41 @@ def serve(
         media_path=allowed_media_path,
         media_domains=tuple(allowed_media_domains or ()),
         mps=mps,
+        log_format=log_format,
+        log_level=log_level,
+        traces_url=spans_url,
     )
+    launch = partial(StageProcess, environment=log_environment(log_level))
     try:
-        code = serve_graph(graph, host, port, options=options)
+        code = serve_graph(graph, host, port, launch=launch, options=options)
     except MpsError as error:
         raise fail(f"--mps {mps}: {error}") from None
     except OSError as error:
         raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
     raise typer.Exit(code)
+
+
+def checked_traces_url(endpoint: str) -> str:
+    """Where spans are posted; typer.Exit if that is no address, or nothing here can post them."""
+    if not is_installed(OTLP_EXPORTER):
+        raise fail(f"--otlp-endpoint: {MISSING_OTLP}")
+    try:
+        return traces_url(endpoint)
+    except ValueError as error:
+        raise fail(f"--otlp-endpoint: {error}") from None
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module, and the packages that it is in, can be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def log_environment(level: LogLevel) -> dict[str, str]:
+    """What stages are told of their own lines, and vLLM of its, unless it was told already."""
+    if level is LogLevel.INFO:
+        return {}
+    name = level.upper()
+    return {LOG_LEVEL: name, "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", name)}

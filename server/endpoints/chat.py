@@ -1,6 +1,5 @@
 """POST /v1/chat/completions."""
 
-import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -36,7 +35,7 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.runtime.timeline import GATEWAY, Timeline
+from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY, Timeline, current_trace
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -60,10 +59,7 @@ class ChatCompletions:
         if wants_images(chat, self.gateway.runtime.graph):
             images = ImageChat(self.gateway)
             return await images.create(chat, http)
-        received_ns = time.monotonic_ns()
         answer = await beside_loop(http, lambda: self._answer(chat))
-        if answer.request.timeline is not None:
-            answer.request.timeline.mark(GATEWAY, "received", received_ns)
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
         await self.gateway.media.load(answer.request.body["messages"], http)
         headers = warning_headers(await beside_loop(http, lambda: chat.unknown))
@@ -84,9 +80,11 @@ class ChatCompletions:
             SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
             partial(make_encoder, form, bool(chat.stream)) if has_audio else None,
             chat.has_usage,
+            bool(chat.return_timeline),
         )
 
     async def _chunks(self, answer: "Answer", ticket: Ticket) -> AsyncGenerator[ChatChunk, None]:
+        timeline = current_trace().timeline
         made = ticket.run(answer.request)
         if answer.make_encoder is not None:
             made = encoded(made, answer.make_encoder)
@@ -94,13 +92,13 @@ class ChatCompletions:
             async for output in outputs:
                 for chunk in answer.chunks.chunks_of(output):
                     yield chunk
-                    _mark_first(answer.request.timeline, chunk)
+                    _mark_first(timeline, chunk)
         speech = answer.chunks
         if isinstance(speech, SpeechChunks):
             spoken = SpokenAnswer(speech.transcript, speech.expires_at)
             self.history.remember(speech.audio_id, spoken)
-        if answer.request.timeline is not None:
-            yield answer.chunks.head.chunk([], timeline=answer.request.timeline.to_list())
+        if answer.has_timeline:
+            yield answer.chunks.head.chunk([], timeline=timeline.to_list())
         for chunk in answer.chunks.finish():
             yield chunk
 
@@ -122,15 +120,14 @@ class Answer:
     chunks: AnswerChunks
     make_encoder: MakeEncoder | None
     has_usage: bool
+    has_timeline: bool
 
 
-def _mark_first(timeline: Timeline | None, chunk: ChatChunk) -> None:
+def _mark_first(timeline: Timeline, chunk: ChatChunk) -> None:
     """Stamp the first text and the first audio once they have been handed on."""
-    if timeline is None:
-        return
     for choice in chunk["choices"]:
         audio = choice["delta"].get("audio", {})
         if "data" in audio:
-            timeline.mark(GATEWAY, "first_audio")
+            timeline.mark(GATEWAY, FIRST_AUDIO)
         if "transcript" in audio or choice["delta"].get("content"):
-            timeline.mark(GATEWAY, "first_text")
+            timeline.mark(GATEWAY, FIRST_TEXT)

@@ -63,7 +63,7 @@ class Images:
         try:
             form = await EditForm.read(http)
         except ClientDisconnect:
-            logger.info("%s: the client hung up (499)", http.url.path)
+            logger.debug("%s: the client hung up (499)", http.url.path)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
         ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))

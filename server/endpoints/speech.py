@@ -26,6 +26,7 @@ from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.trace import FIRST_AUDIO, GATEWAY, current_trace
 from omnistage.stage_configs.kinds import KINDS
 
 CONTENT_TYPES = {
@@ -86,6 +87,7 @@ class Speech:
         self, request: Request, make_encoder: MakeEncoder, ticket: Ticket
     ) -> AsyncGenerator[Event, None]:
         num_tokens = num_frames = 0
+        timeline = current_trace().timeline
         outputs = encoded(ticket.run(request), make_encoder)
         try:
             async with aclosing(outputs):
@@ -96,6 +98,7 @@ class Speech:
                         num_frames = output.num_frames
                         if output.data:
                             yield {"type": "speech.audio.delta", "audio": output.data}
+                            timeline.mark(GATEWAY, FIRST_AUDIO)
         except ApiError as error:
             if error.param == "messages":  # to the stages it is one turn of a chat
                 error.param = "input"

@@ -30,6 +30,7 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 
 # Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset({"model", "best_of", "stream", "stream_options"})
@@ -85,6 +86,7 @@ class TextCompletions:
     ) -> AsyncGenerator[ChatChunk, None]:
         """One piece of text a chunk, the usage last."""
         usage: Mapping[str, Any] = {}
+        timeline = current_trace().timeline
         async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 assert isinstance(output, TextOutput)
@@ -92,6 +94,7 @@ class TextCompletions:
                 choices = [choice_of(one, head) for one in output.chunk.get("choices", ())]
                 if choices:
                     yield head.chunk(choices)
+                    timeline.mark(GATEWAY, FIRST_TEXT)
         if request.body["max_tokens"] == 0:  # vLLM makes one to read the prompt, and keeps it
             usage = {**usage, "completion_tokens": 0}
         yield head.chunk([], usage=usage_of(usage, 0))

@@ -32,6 +32,7 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 from omnistage.stage_configs.kinds import KINDS
 
 # Places in the chat, and the fields that what is there comes from.
@@ -107,6 +108,7 @@ class Transcriptions:
     async def _events(
         self, request: Request, transcript: Transcript, ticket: Ticket
     ) -> AsyncGenerator[Event, None]:
+        timeline = current_trace().timeline
         try:
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:
@@ -114,6 +116,7 @@ class Transcriptions:
                     event = transcript.add(output.chunk)
                     if event is not None:
                         yield event
+                        timeline.mark(GATEWAY, FIRST_TEXT)
         except ApiError as error:
             raise _about_fields(error) from None
         yield transcript.done

@@ -7,6 +7,7 @@ faster, but each would make the event loop wait for one turn more.
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from fastapi import FastAPI, Request
@@ -32,4 +33,5 @@ async def beside_loop(request: Request, work: Callable[[], T]) -> T:
 async def in_thread(request: Request, work: Callable[[], T]) -> T:
     """Do work of a request in one of the threads."""
     threads: Executor = request.app.state.body_threads
-    return await asyncio.get_running_loop().run_in_executor(threads, work)
+    context = copy_context()  # a log line that is written there is the request's too
+    return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)

@@ -33,7 +33,7 @@ class RequestId:
         is_valid = given is None or ALLOWED.fullmatch(given) is not None
         request_id = given if given is not None and is_valid else f"req_{uuid4().hex}"
         state = state_of(scope)
-        state.request_id = request_id
+        state.trace.request_id = request_id
         started = time.monotonic()
 
         async def send_with_id(message: Message) -> None:

@@ -109,11 +109,11 @@ class EventStream(Response):
         try:
             refusal = await unless_gone(receive, self._send_all(scope, send))
         except ClientGone:
-            logger.info("%s: the client hung up (499)", state_of(scope).request_id)
+            logger.debug("the client hung up (499)")
             state_of(scope).reported_outcome = Outcome.CANCELLED
             return
         except ClientTooSlow as error:
-            logger.warning("%s: cut off: %s", state_of(scope).request_id, error)
+            logger.warning("cut off: %s", error)
             state_of(scope).reported_outcome = Outcome.CANCELLED
             return
         if refusal is not None:

@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.outcome import Outcome, of_status
+from omnistage.server.trace import Trace, following
 
 PLACE = "omnistage.request"  # in an ASGI scope
 
@@ -19,7 +20,7 @@ T = TypeVar("T")
 class RequestState:
     """One request, from its first middleware to the end of its answer."""
 
-    request_id: str = "?"
+    trace: Trace = field(default_factory=Trace)
     key: str | None = None  # a name for the API key that it came with
     due_at: float | None = None  # by when it must be answered, of the loop's clock
     status: int | None = None  # of its answer, once that has begun
@@ -42,7 +43,7 @@ class WithState:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         state = scope[PLACE] = RequestState()
-        with state.at_end:
+        with state.at_end, following(state.trace):
             await self._app(scope, receive, send)
 
 

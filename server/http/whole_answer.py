@@ -27,7 +27,7 @@ async def whole_answer(
         async with within_deadline(http.scope):
             made = await unless_gone(http.receive, making)
     except ClientGone:
-        logger.info("%s: the client hung up (499)", request_id)
+        logger.debug("%s: the client hung up (499)", request_id)
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     if isinstance(made, str):
         return PlainTextResponse(made, headers=dict(headers))

@@ -13,6 +13,7 @@ from omnistage.server.images.usage import images_usage
 from omnistage.server.media.images import InputImages
 from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.trace import FIRST_IMAGE, GATEWAY, current_trace
 
 # All that one request can make: ten images of the largest size and three previews, in base64.
 MAX_UNSENT_BYTES = 1 << 30
@@ -80,10 +81,13 @@ class ImageAnswer:
 
     async def outputs(self) -> AsyncGenerator[ImageOutput, None]:
         """What leaves the graph."""
+        timeline = current_trace().timeline
         async with aclosing(self.ticket.run(self.request)) as outputs:
             async for output in outputs:
                 assert isinstance(output, ImageOutput)
                 yield output
+                if output.pixels:
+                    timeline.mark(GATEWAY, FIRST_IMAGE)
 
     async def encode(self, image: ImageOutput) -> bytes:
         """An image as the file that is asked for."""

@@ -11,6 +11,7 @@ from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import SAMPLE_BYTES, sample_rate_of
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.server.trace import Trace, current_trace
 from omnistage.stages.messages.to_gateway import OfRequest, Picture, Sound, TextDelta
 
 Item = tuple[StageLink, Chunk[OfRequest]]
@@ -34,6 +35,7 @@ class Flight:
     first_at: dict[str, float] = field(default_factory=dict)  # of each output that has come
     is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
+    trace: Trace = field(default_factory=current_trace)  # of the request that runs it
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
@@ -61,6 +63,10 @@ class Flight:
         """Nothing more is given out for it."""
         self.is_cancelled = bool(self.unfinished)
         self.ended.set()
+        self.trace.num_tokens_in += self.num_tokens_in
+        self.trace.num_tokens_out += self.num_tokens_out
+        self.trace.audio_s += self.audio_s
+        self.trace.num_images += self.num_images
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error, ahead of what has not been taken yet."""

@@ -14,9 +14,9 @@ from omnistage.server.runtime.readiness import dead
 from omnistage.server.runtime.request import Output, Request, output_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.runtime.timeline import GATEWAY
 from omnistage.server.runtime.work_check import check_work
-from omnistage.stages.messages.to_gateway import Failed, Mark, OfRequest, output_name
+from omnistage.server.trace import FINISHED, GATEWAY, current_trace
+from omnistage.stages.messages.to_gateway import Failed, Marks, OfRequest, output_name
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Flights:
             )
         ticket = Ticket(self._run, self._tickets.discard)
         self._tickets.add(ticket)
+        current_trace().timeline.mark(GATEWAY, "admitted")
         return ticket
 
     def end(self, error: ApiError) -> None:
@@ -86,8 +87,9 @@ class Flights:
         first_chunk_s = self._graph.deadlines.first_chunk_s
         flight = Flight.begin(request, path, self._now(), first_chunk_s)
         ticket.flight = self._flights[request.id] = flight
+        flight.trace.graph_ids.append(request.id)
         try:
-            self._open(request)
+            self._open(flight)
             async with aclosing(self._outputs(request.id, flight)) as outputs:
                 async for output in outputs:
                     yield output
@@ -102,11 +104,11 @@ class Flights:
             for on_end in self._watchers:
                 on_end(flight)
 
-    def _open(self, request: Request) -> None:
-        if request.timeline is not None:
-            request.timeline.mark(GATEWAY, "sent")
+    def _open(self, flight: Flight) -> None:
+        chunk = flight.request.to_chunk(flight.trace.traceparent)
+        flight.trace.timeline.mark(GATEWAY, "sent")
         try:
-            self._fleet.entry.requests.send(request.to_chunk())
+            self._fleet.entry.requests.send(chunk)
         except ChunkTooLarge as error:
             message = f"The request is too large: {error}"
             raise ApiError(413, message, code="request_too_large") from error
@@ -123,7 +125,7 @@ class Flights:
             message = chunk.message
             if isinstance(message, Failed):
                 raise ApiError.from_stage(message)
-            assert not isinstance(message, Mark), "a mark is noted when it comes"
+            assert not isinstance(message, Marks), "marks are noted when they come"
             name = output_name(message)
             if name in flight.unfinished:
                 if chunk.last:
@@ -163,11 +165,13 @@ class Flights:
         flight = self._flights.get(chunk.request_id)
         if flight is None:  # it crossed our cancel
             link.forget(chunk.request_id)
-        elif isinstance(message, Mark):
+        elif isinstance(message, Marks):
             link.grant(chunk.request_id)
-            if flight.request.timeline is not None:
-                flight.request.timeline.mark(link.name, message.event, message.at_ns)
+            for event, at_ns in message.events.items():
+                flight.trace.timeline.mark(link.name, event, at_ns)
         else:
+            if chunk.last:
+                flight.trace.timeline.mark(link.name, FINISHED)
             if not isinstance(message, Failed):
                 is_end = chunk.last and not chunk.tensors
                 self._postpone(flight, output_name(message), is_end)

@@ -1,28 +1,14 @@
 """What a person sees while models load: one line a stage, on a terminal with a running clock."""
 
 import asyncio
-import logging
 
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.stage_link import StageState
-from omnistage.stages.messages.log_bound import bound_logs
 
 REFRESH_S = 0.25
-PLAIN_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-
-
-def configure_logging(console: Console) -> None:
-    """Log to the console; on a terminal in a way that leaves the clocks at the bottom."""
-    bound_logs()
-    if console.is_terminal:
-        handler: logging.Handler = RichHandler(console=console, show_path=False)
-        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler])
-    else:
-        logging.basicConfig(level=logging.INFO, format=PLAIN_FORMAT)
 
 
 async def show_loading(fleet: Fleet, console: Console) -> None:

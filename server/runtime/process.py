@@ -8,8 +8,9 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from omnistage.connectors.sweep import SCRATCH
 from omnistage.stages.messages.start_failure import read_start_failure
@@ -20,6 +21,10 @@ TERMINATE_PATIENCE_S = 5.0
 LOG_PATIENCE_S = 5.0  # a resource tracker cleans up meanwhile
 MAX_LINE_BYTES = 1 << 16
 LINE_END = re.compile(rb"[\r\n]+")
+# As our lines and vLLM's begin; its engine's have the process before it.
+LEVEL = re.compile(r"(?:\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
+TRACEBACK = re.compile(r"(?:\([^)]*\) )?Traceback \(most recent call last\)")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class StageProcess:
@@ -28,13 +33,19 @@ class StageProcess:
     Start it from the main thread: the kernel ends the child when the thread that made it ends.
     """
 
-    def __init__(self, name: str, directory: Path, command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        command: Sequence[str] | None = None,
+        environment: Mapping[str, str] = NOTHING,
+    ) -> None:
         self.name = name
         self._directory = directory
         worker = [sys.executable, "-m", "omnistage.stages.worker.worker"]
         place = ["--stage", name, "--run-directory", str(directory)]
         self._command = [*worker, *place] if command is None else list(command)
-        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         scratch = directory / SCRATCH
         if scratch.exists():
             self._environment |= scratch_environment(scratch.resolve())
@@ -148,6 +159,7 @@ class StageLog(asyncio.Protocol):
     def __init__(self, name: str) -> None:
         self._name = name
         self._rest = b""
+        self._level = logging.INFO
         self._closed = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -169,7 +181,16 @@ class StageLog(asyncio.Protocol):
 
     def _write(self, line: bytes) -> None:
         if line.strip():
-            logger.info("[%s] %s", self._name, line.decode(errors="replace").rstrip())
+            text = line.decode(errors="replace").rstrip()
+            self._level = self._level_of(text)
+            logger.log(self._level, "%s", text, extra={"stage": self._name})
+
+    def _level_of(self, text: str) -> int:
+        """As the line says; one that says nothing goes on with what the one before it said."""
+        said = LEVEL.match(text)
+        if said is not None:
+            return logging.getLevelNamesMapping()[said[1]]
+        return logging.ERROR if TRACEBACK.match(text) else self._level
 
     async def close(self) -> None:
         """Take the rest, then let the pipe go."""

@@ -7,7 +7,6 @@ from typing import Any
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.runtime.samples import sample_rate_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.runtime.timeline import Timeline
 from omnistage.stages.messages import to_gateway, to_stage
 
 
@@ -22,11 +21,10 @@ class Request:
     stage_params: Mapping[str, Mapping[str, to_stage.Parameter]] = field(default_factory=dict)
     seed: int | None = None
     return_codes: bool = False
-    timeline: Timeline | None = None  # if it was asked for
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def to_chunk(self) -> Chunk[to_stage.Request]:
-        """The chunk that opens it at the entry stage."""
+    def to_chunk(self, traceparent: str | None = None) -> Chunk[to_stage.Request]:
+        """The chunk that opens it at the entry stage; engines export spans below `traceparent`."""
         message = to_stage.Request(
             body=dict(self.body),
             outputs=list(self.outputs),
@@ -34,7 +32,7 @@ class Request:
             stage_params={name: dict(given) for name, given in self.stage_params.items()},
             seed=self.seed,
             return_codes=self.return_codes,
-            has_timeline=self.timeline is not None,
+            traceparent=traceparent,
         )
         return Chunk(self.id, message, 0, self.tensors)
 

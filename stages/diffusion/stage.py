@@ -153,6 +153,7 @@ class DiffusionStage:
         if self._upstream is None or not isinstance(opened.message, Open):
             return {"prompt": opened.request.body["prompt"]}
         embeds = await self._upstream.all_of(opened.id, opened.message.read(EmbedsToCome))
+        self._ports.mark(opened.id, "embedded")
         return embeds.arguments(self._loaded.device, self._loaded.dtype)
 
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:

@@ -9,6 +9,7 @@ import logging
 import traceback
 from typing import Any
 
+LOG_LEVEL = "OMNISTAGE_LOG_LEVEL"  # in the environment of a stage: of its own lines
 MAX_LOG_CHARACTERS = 4096
 # Of an error's text and of the field that it names: as JSON both together stay below 2 KB.
 MAX_MESSAGE_BYTES = 1200

@@ -108,19 +108,18 @@ class Step(Message, frozen=True):
     num_steps: int = 0
 
 
-class Mark(Message, frozen=True):
-    """The request reached a point of its timeline, at this reading of the monotonic clock."""
+class Marks(Message, frozen=True):
+    """The points of its timeline that the request reached: readings of the monotonic clock, ns."""
 
-    event: str
-    at_ns: int
+    events: dict[str, int]
 
 
 Output = TextDelta | Sound | Picture | Step
 OfItself = Ready | Status | Alive
-OfRequest = Output | Failed | Mark
+OfRequest = Output | Failed | Marks
 ToGateway = OfItself | Answer | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
-    Ready, Status, Alive, Answer, TextDelta, Sound, Picture, Step, Failed, Mark
+    Ready, Status, Alive, Answer, TextDelta, Sound, Picture, Step, Failed, Marks
 )
 
 

@@ -14,7 +14,7 @@ class Request(Message, frozen=True):
 
     `body`: the validated fields of the endpoint, which the stage's library reads. `outputs`: which
     of the graph's outputs it wants. `stage_params`: sampling of other stages than the entry.
-    `has_timeline`: whether stages tell when it reached which point.
+    `traceparent`: the request's span, where engines are to export theirs below it.
     """
 
     body: dict[str, Any]
@@ -23,7 +23,7 @@ class Request(Message, frozen=True):
     stage_params: dict[str, dict[str, Parameter]] = msgspec.field(default_factory=dict)
     seed: int | None = None
     return_codes: bool = False
-    has_timeline: bool = False
+    traceparent: str | None = None
 
 
 class Cancel(Message, frozen=True):

@@ -30,6 +30,7 @@ from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step import OVERDUE
+from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 # Defaults of the reference's generate(); the code predictor samples with its own when it samples.
 TEMPERATURE, TOP_K, TOP_P, REPETITION_PENALTY = 0.9, 50, 1.0, 1.05
 PREDICTOR_TOP_K, PREDICTOR_TOP_P = 50, 0.8
+# Our process hears of a request's first code, and then of all others at its end.
+ALL_CODES = 1 << 30
 TALKER = ModelPart("talker.", Qwen3OmniMoeTalkerModel)
 
 
@@ -108,6 +111,7 @@ class Talker(EngineStage):
             "generation_config": str(generation_config_folder(self._ids.codec_eos)),
             **ports.engine,
             "enable_prefix_caching": False,
+            "stream_interval": ALL_CODES,
         }
         self._engine = make_engine(
             AsyncLLM,
@@ -172,7 +176,7 @@ class Talker(EngineStage):
             min_tokens=max_tokens if wanted.get("ignore_eos") else wanted.get("min_tokens", 0),
             stop_token_ids=[self._ids.codec_eos],
             detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA,
         )
 
     async def serve(self, opened: Opened) -> None:
@@ -244,10 +248,15 @@ class Talker(EngineStage):
             "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
         }
         params.extra_args = {"omnistage": options}
-        if request.has_timeline:
-            params.output_kind = RequestOutputKind.DELTA
-        async for output in self._engine.generate(self._prompt(len(prompt)), params, request_id):
+        generated = self._engine.generate(
+            self._prompt(len(prompt)),
+            params,
+            request_id,
+            trace_headers=trace_headers(request, self._ports.name),
+        )
+        async for output in generated:
             self._ports.mark(request_id, "first_code")
+            self._ports.send_marks(request_id)
             if output.outputs[0].stop_reason == OVERDUE:
                 raise overdue(self._ports.source, self._ports.name)
 

@@ -27,6 +27,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
 
@@ -156,7 +157,8 @@ class Thinker(EngineStage):
         if has_turns and self._ports.downstream is not None:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
         try:
-            async with aclosing(self._chat.stream(request_id, request.body)) as chunks:
+            headers = trace_headers(request, self._ports.name)
+            async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
                 async for chunk in chunks:
                     is_last = not chunk["choices"]  # the usage chunk, always asked for
                     self._send(request_id, chunk, spoken, is_last)

@@ -19,6 +19,7 @@ from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 
@@ -86,6 +87,7 @@ class TextEncoder(EngineStage):
         lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}
         announced = Open(opened.request, described(EmbedsToCome(first, lengths)))
         self._to.open.send(Chunk(request_id, announced, last=True))
+        headers = trace_headers(opened.request, self._ports.name)
         async with asyncio.TaskGroup() as group:
             for name, rows in texts.items():
                 for row, ids in enumerate(rows):
@@ -94,11 +96,15 @@ class TextEncoder(EngineStage):
                         "export_from": first,
                         "rows": {"text": name, "row": row},
                     }
-                    encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids)
+                    encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids, headers)
                     group.create_task(encoding)
 
     async def _encode(
-        self, request_id: str, bridge: Mapping[str, Any], token_ids: Sequence[int]
+        self,
+        request_id: str,
+        bridge: Mapping[str, Any],
+        token_ids: Sequence[int],
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """One prefill; the token that vLLM samples at its end is dropped."""
         params = SamplingParams(
@@ -109,7 +115,8 @@ class TextEncoder(EngineStage):
             extra_args={"omnistage": bridge} if bridge else None,
         )
         prompt = {"prompt_token_ids": token_ids}
-        async for _ in self._engine.generate(prompt, params, request_id):
+        generated = self._engine.generate(prompt, params, request_id, trace_headers=headers)
+        async for _ in generated:
             pass
 
 

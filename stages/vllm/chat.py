@@ -19,6 +19,7 @@ from omnistage.stages.vllm.compat import (
     OpenAIServingModels,
     accepted,
 )
+from omnistage.stages.vllm.traces import as_http
 from omnistage.stages.worker.failure import RequestError
 
 # Of media that their processor refuses or that are too large, and of ids that are no token.
@@ -65,11 +66,16 @@ class Chat:
         known = getattr(engine.renderer.tokenizer, "chat_template", None)
         self._knows_developer = "developer" in str(template["chat_template"] or known)
 
-    async def stream(self, request_id: str, body: Mapping[str, Any]) -> AsyncGenerator[Any, None]:
-        """Chunks of one answer, to messages each with its token ids; raises RequestError."""
+    async def stream(
+        self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None = None
+    ) -> AsyncGenerator[Any, None]:
+        """Chunks of one answer, to messages each with its token ids; raises RequestError.
+
+        `headers`: those of its trace, if it is recorded.
+        """
         self._check_stops(body)
         try:
-            result = await self._begin(request_id, body)
+            result = await self._begin(request_id, body, headers)
         except ValidationError as error:
             first = error.errors()[0]
             param = blamed(first["loc"][:1], body)
@@ -97,7 +103,9 @@ class Chat:
         if not is_whole:
             raise RequestError(500, "The engine ended the answer before its usage.")
 
-    async def _begin(self, request_id: str, body: Mapping[str, Any]) -> Any:
+    async def _begin(
+        self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None
+    ) -> Any:
         fields = {
             **body,
             "model": self._name,
@@ -107,11 +115,13 @@ class Chat:
             "vllm_xargs": {"omnistage_id": request_id},
         }
         if "prompt" in body:
-            return await self._completion.create_completion(CompletionRequest(**fields))
+            asked = CompletionRequest(**fields)
+            return await self._completion.create_completion(asked, as_http(headers))
         fields["messages"] = [self._message(message) for message in body["messages"]]
         fields["return_token_ids"] = True
         chat = self._with_tools if "tools" in body else self._chat
-        return await chat.create_chat_completion(ChatCompletionRequest(**fields))
+        asked_chat = ChatCompletionRequest(**fields)
+        return await chat.create_chat_completion(asked_chat, as_http(headers))
 
     def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A developer is a system to a template that does not know him: it would leave him out."""

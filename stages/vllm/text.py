@@ -8,6 +8,7 @@ from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
+from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
 
@@ -31,9 +32,11 @@ class TextStage(EngineStage):
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
-        request_id = opened.id
-        async with aclosing(self._chat.stream(request_id, opened.request.body)) as chunks:
+        request_id, request = opened.id, opened.request
+        headers = trace_headers(request, self._ports.name)
+        async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
             async for chunk in chunks:
+                self._ports.mark(request_id, "first_token")
                 last = not chunk["choices"]
                 self._ports.send_output(request_id, TextDelta(chunk), last=last)
                 if not last:

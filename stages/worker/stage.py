@@ -9,7 +9,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.messages.edge import Edge, Open
-from omnistage.stages.messages.to_gateway import Failed, Mark, Output, Ready
+from omnistage.stages.messages.to_gateway import Failed, Marks, Output, Ready
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.room import Room
@@ -116,7 +116,8 @@ class StagePorts:
     deadlines: Deadlines = field(default_factory=Deadlines)
     ledger: str = ""  # the file where its engine counts what it holds
     num_chunks_out: int = 0
-    marked: dict[str, set[str]] = field(default_factory=dict)  # of requests with a timeline
+    marked: dict[str, set[str]] = field(default_factory=dict)  # what each request has reached
+    unsent_marks: dict[str, dict[str, int]] = field(default_factory=dict)
     room: Room = field(init=False)  # to be waited for before more is made for a request
 
     def __post_init__(self) -> None:
@@ -127,12 +128,31 @@ class StagePorts:
         """Hidden rows leave as the prefill makes them, or with everything else at the end."""
         return [1] if self.downstream is not None and self.downstream.chunk_sizes else []
 
+    def begin_marks(self, request_id: str) -> None:
+        """Stamp the request's events from now on."""
+        self.marked[request_id] = set()
+        self.mark(request_id, "received")
+
     def mark(self, request_id: str, event: str) -> None:
-        """Stamp an event of a request whose timeline was asked for; of one event only the first."""
+        """Stamp an event of a request; of one event only the first.
+
+        It leaves beside the request's next output, with all others that have not left yet.
+        """
         marked = self.marked.get(request_id)
         if marked is not None and event not in marked:
             marked.add(event)
-            self._send(request_id, Mark(event, time.monotonic_ns()))
+            self.unsent_marks.setdefault(request_id, {})[event] = time.monotonic_ns()
+
+    def send_marks(self, request_id: str) -> None:
+        """Send the stamps that have not left yet, if there are any."""
+        events = self.unsent_marks.pop(request_id, None)
+        if events:
+            self._send(request_id, Marks(events))
+
+    def end_marks(self, request_id: str) -> bool:
+        """Drop what is known of a request's stamps; whether there was anything."""
+        self.unsent_marks.pop(request_id, None)
+        return self.marked.pop(request_id, None) is not None
 
     def send_output(
         self,
@@ -142,16 +162,20 @@ class StagePorts:
         last: bool = False,
     ) -> None:
         """Send what leaves the graph here to the gateway."""
+        if last:  # nothing may follow it
+            self.send_marks(request_id)
         self._send(request_id, output, tensors, last)
+        self.send_marks(request_id)
 
     def send_failure(self, request_id: str, failed: Failed) -> None:
         """End the request with an error."""
+        self.send_marks(request_id)
         self._send(request_id, failed, last=True)
 
     def _send(
         self,
         request_id: str,
-        message: Output | Failed | Mark,
+        message: Output | Failed | Marks,
         tensors: Mapping[str, Tensor] | None = None,
         last: bool = False,
     ) -> None:

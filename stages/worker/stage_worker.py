@@ -34,7 +34,7 @@ from omnistage.stages.messages.addresses import (
 )
 from omnistage.stages.messages.edge import Edge as EdgeMessage
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits
-from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.messages.start_failure import start_failure_told
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command, Request, Stop, ToStage
@@ -295,7 +295,7 @@ class StageWorker:
     def _clean_up(self, request_id: str, task: asyncio.Task[None]) -> None:
         """Runs for every task: one that is cancelled at once never runs itself."""
         del self._tasks[request_id]
-        if self._ports.marked.pop(request_id, None) is not None and not self._has_outputs:
+        if self._ports.end_marks(request_id) and not self._has_outputs:
             self._outputs.forget(request_id)  # no last output closes it
         if task.cancelled():
             for sender in self._senders:
@@ -313,16 +313,21 @@ class StageWorker:
             task.cancel()
 
     async def _serve(self, opened: Opened) -> None:
-        if opened.request.has_timeline:
-            self._ports.marked[opened.id] = set()
-            self._ports.mark(opened.id, "received")
+        self._ports.begin_marks(opened.id)
         try:
             await self._stage.serve(opened)
+            self._tell_finished(opened.id)
         except RequestError as error:
             self._ports.send_failure(opened.id, error.told_by(self._name))
         except Exception:
             logger.exception("request %s failed in stage %s", opened.id, self._name)
             self._send_failure(opened.id)
+
+    def _tell_finished(self, request_id: str) -> None:
+        """Of a stage without outputs; where there are any, the last one says it."""
+        if not self._has_outputs:
+            self._ports.mark(request_id, "finished")
+            self._ports.send_marks(request_id)
 
     def _send_failure(self, request_id: str) -> None:
         error = RequestError(500, f"Stage {self._name} failed; its log says why.")
@@ -338,7 +343,7 @@ def _end_with(process: BaseProcess) -> None:
 def run_stage(name: str, directory: Path) -> None:
     """Run one stage of the graph in a run directory until it is told to stop."""
     bound_logs()
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+    logging.basicConfig(level=os.environ.get(LOG_LEVEL, "INFO"), format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())
     os.environ.update(stage_environment(graph.stages[name]))
     asyncio.run(_run(graph, name, directory))

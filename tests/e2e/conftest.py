@@ -10,6 +10,7 @@ import pytest
 import yaml
 from openai import OpenAI
 from support.chaos import open_files
+from support.collector import Collector, running_collector
 from support.openai_answers import strict_client
 from support.server import ADMIN_KEY, RUNNING, SETTLE_S, TinyServer, running_server
 from support.warm_up import warm_up
@@ -36,24 +37,34 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def collector() -> Iterator[Collector]:
+    """Where the server and its engines export their spans."""
+    with running_collector() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
 def server(
     tiny_checkpoint: Path,
+    collector: Collector,
     server_log: Path,
     media_folder: Path,
     profiles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TinyServer]:
-    """The tiny model, with an admin key and a profiler that runs when it is told to."""
+    """The tiny model, with an admin key, traces, and a profiler that runs when it is told to."""
     graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
     profiler = {"profiler": "torch", "torch_profiler_dir": str(profiles)}
     graph["stages"]["thinker"]["engine"]["profiler_config"] = profiler
     path = tmp_path_factory.mktemp("graph") / "graph.yaml"
     path.write_text(yaml.safe_dump(graph))
     options = ["--model", str(tiny_checkpoint), "--admin-key", ADMIN_KEY]
-    options += ["--allowed-media-path", str(media_folder)]
-    with running_server(str(path), server_log, *options) as running:
-        asyncio.run(warm_up(running))
-        yield running
+    options += ["--allowed-media-path", str(media_folder), "--otlp-endpoint", collector.url]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
+        with running_server(str(path), server_log, *options) as running:
+            asyncio.run(warm_up(running))
+            yield running
 
 
 @pytest.fixture(scope="session")

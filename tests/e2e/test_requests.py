@@ -145,6 +145,7 @@ async def test_a_timeline_follows_the_request_through_every_stage(server: TinySe
     names = [name for name, _ in marks]
     expected = [
         "gateway.received",
+        "gateway.admitted",
         "gateway.sent",
         "thinker.received",
         "thinker.rendered",

@@ -1,5 +1,6 @@
 """A server of real processes over shared memory, told to stop: it leaves nothing behind."""
 
+import json
 import os
 import re
 import signal
@@ -35,7 +36,7 @@ class Served:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.url = self._wait_for(r"listening on (\S+)")
+        self.url = self._wait_for(r"listening on (http:[\w.:/]+)")
         self._wait_for(r"stage code2wav (ready)")
         self._wait_for(r"stage talker (ready)")
         self._wait_for(r"stage thinker (ready)")
@@ -86,6 +87,21 @@ def test_sigterm_ends_everything(served: Served) -> None:
     log = served.log.read_text()
     assert "Traceback" not in log
     assert "all stages have ended" in log
+
+
+def test_its_log_has_one_line_a_request_and_none_for_probes(tmp_path: Path) -> None:
+    served = Served(tmp_path / "log", FAKE_SERVER_LOG="json")
+    headers = {"x-request-id": "mine"}
+    for path in ("/health", "/ready", "/metrics"):
+        assert httpx.get(f"{served.url}{path}", headers=headers).status_code == 200
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=TEXT, headers=headers)
+    served.process.send_signal(signal.SIGTERM)
+    assert served.process.wait(10) == 0
+    said = [json.loads(line) for line in served.log.read_text().splitlines()]
+    (line,) = [one for one in said if one.get("request_id") or "HTTP/1.1" in one["message"]]
+    assert (line["request_id"], line["ids"]) == ("mine", [answer.json()["id"]])
+    assert (line["method"], line["status"], line["outcome"]) == ("POST", 200, "finished")
+    assert line["seconds"] >= line["ttft_s"] > 0
 
 
 def test_a_stream_that_does_not_end_gets_an_error_when_the_server_stops(served: Served) -> None:

@@ -2,7 +2,7 @@
 
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
 usual room for decoding; with a stage's name and a folder it is that stage. FAKE_SERVER_MPS is the
-server's `--mps`.
+server's `--mps`, FAKE_SERVER_LOG its `--log-format`.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
+from omnistage.server.telemetry.logs import LogFormat
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
 
@@ -52,5 +53,6 @@ if __name__ == "__main__":
     else:
         graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
         mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
-        options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps)
+        log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
+        options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps, log_format=log_format)
         sys.exit(serve(graph, "127.0.0.1", 0, launch, options))

@@ -1,6 +1,7 @@
 """Stages that answer from a script, in this process, over the channels of real ones."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from omnistage.stages.messages.to_gateway import (
     Alive,
     Answer,
     Failed,
+    Marks,
     Output,
     Picture,
     Ready,
@@ -216,9 +218,14 @@ class FakeStage:
         self._tell()
 
     async def _serve(self, request_id: str, request: Request) -> None:
+        marks = {"received": time.monotonic_ns()}
         try:
             async for message, tensors, last in self.answer(request_id, request):
                 await self._credit(request_id)
+                if marks:
+                    marks["first_output"] = time.monotonic_ns()
+                    self.outputs.send(Chunk(request_id, Marks(marks)))
+                    marks = {}
                 self.num_sent += 1
                 self.outputs.send(Chunk(request_id, message, 0, tensors, last))
         finally:

@@ -26,6 +26,9 @@ class ScriptedStage:
             await asyncio.Event().wait()
         if script == "endless":
             await self._flood(request_id)
+        if script == "two words":
+            self._ports.mark(request_id, "spoke")
+            self._ports.send_output(request_id, TextDelta({"said": "two"}))
         if script == "refuse":
             raise RequestError(400, "no", param="x")
         if script == "fail":
@@ -72,6 +75,14 @@ class StageWithoutCommands:
 
     async def close(self) -> None:
         return
+
+
+class StageWithoutOutputs(StageWithoutCommands):
+    """It has something to tell of a request, and nothing for its client."""
+
+    async def serve(self, opened: Opened) -> None:
+        self._ports.mark(opened.id, "heard")
+        self._ports.send_marks(opened.id)
 
 
 class StageThatDoesNotFit(StageWithoutCommands):

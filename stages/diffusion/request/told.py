@@ -27,6 +27,8 @@ class Told:
 
     def step(self, step: int, num_steps: int) -> None:
         """A step was taken: tell it as soon as there is room."""
+        if not self._is_over:
+            self._ports.mark(self._request_id, "last_step" if step == num_steps else "first_step")
         self._put(Step(self._kind, step, num_steps))
 
     def preview(self, pixels: outputs.Picture) -> None:
@@ -52,6 +54,7 @@ class Told:
 
     async def finish(self, pictures: list[outputs.Picture], text_tokens: int) -> None:
         """All that waits, then the pictures, each once there is room for it."""
+        self._ports.mark(self._request_id, "decoded")
         if self._sending is not None:
             await self._sending
         for index, pixels in enumerate(pictures):

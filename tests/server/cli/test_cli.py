@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.options import GatewayOptions
+from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.mps import SHARE
@@ -35,7 +37,7 @@ def test_help_names_the_commands_and_imports_no_model_library() -> None:
         "print('heavy:', sorted({'torch', 'vllm', 'transformers'} & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    for command in ("check", "serve", "tiny", "bench", "demo"):
+    for command in ("check", "serve", "trace", "tiny", "bench", "demo"):
         assert command in done.stdout
     assert "heavy: []" in done.stdout
 
@@ -191,19 +193,36 @@ def test_two_models_have_a_real_size(tmp_path: Path) -> None:
     assert not (tmp_path / "a").exists()
 
 
-def served_with(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> GatewayOptions:
-    """The options that a server would be started with."""
-    seen: list[GatewayOptions] = []
+class Started:
+    """What a server would be started with."""
 
-    def serve(graph: StageGraph, host: str, port: int, options: GatewayOptions) -> int:
-        seen.append(options)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+        monkeypatch.setattr("omnistage.server.serve.serve", self._serve)
+        target = str(GRAPHS / "vllm_text.yaml")
+        result = runner.invoke(cli.app, ["serve", target, "--model", "m", *arguments])
+        assert result.exit_code == 0, result.output
+
+    def _serve(
+        self,
+        graph: StageGraph,
+        host: str,
+        port: int,
+        launch: StageLauncher,
+        options: GatewayOptions,
+    ) -> int:
+        self.graph, self.launch, self.options = graph, launch, options
         return 0
 
-    monkeypatch.setattr("omnistage.server.serve.serve", serve)
-    target = str(GRAPHS / "vllm_text.yaml")
-    result = runner.invoke(cli.app, ["serve", target, "--model", "m", *arguments])
-    assert result.exit_code == 0, result.output
-    return seen[0]
+    def environment(self) -> dict[str, str]:
+        """Of a stage's process."""
+        stage = self.launch("text", Path())
+        assert isinstance(stage, StageProcess)
+        return stage._environment
+
+
+def served_with(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> GatewayOptions:
+    """The options that a server would be started with."""
+    return Started(monkeypatch, *arguments).options
 
 
 def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -225,6 +244,52 @@ def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert options.max_unsent_bytes == 3 << 20
     for key in ("sk-flag", "sk-file"):
         assert options.keys.owner(Headers({"authorization": f"Bearer {key}"}))
+
+
+def test_of_requests_nothing_is_exported_unless_a_collector_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    plain_one = Started(monkeypatch)
+    assert plain_one.options.traces_url is None
+    assert "otlp_traces_endpoint" not in plain_one.graph.stages["text"].engine
+    traced = Started(monkeypatch, "--otlp-endpoint", "http://collector:4318")
+    assert traced.options.traces_url == "http://collector:4318/v1/traces"
+    engine = traced.graph.stages["text"].engine
+    assert engine["otlp_traces_endpoint"] == traced.options.traces_url
+    same = Started(monkeypatch, "--otlp-traces-endpoint", "http://collector:4318/v1/traces")
+    assert same.options.traces_url == traced.options.traces_url
+
+
+def test_a_collector_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    asked = ["serve", str(GRAPHS / "vllm_text.yaml"), "--model", "m", "--otlp-endpoint"]
+    result = runner.invoke(cli.app, [*asked, "collector:4318"])
+    assert result.exit_code == 1
+    assert "no http(s) address" in plain(result.output)
+    command = sys.modules["omnistage.server.cli.serve"]  # the package has the function by its name
+    monkeypatch.setattr(command, "OTLP_EXPORTER", "opentelemetry.of_nobody.http")
+    result = runner.invoke(cli.app, [*asked, "http://collector:4318"])
+    assert result.exit_code == 1
+    assert "omnistage[otel]" in plain(result.output)
+
+
+def test_the_log_is_of_the_form_and_level_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    usual = Started(monkeypatch)
+    assert (usual.options.log_format, usual.options.log_level) == ("text", "info")
+    assert not {"OMNISTAGE_LOG_LEVEL", "VLLM_LOGGING_LEVEL"} & usual.environment().keys()
+    asked = Started(monkeypatch, "--log-format", "json", "--log-level", "warning")
+    assert (asked.options.log_format, asked.options.log_level) == ("json", "warning")
+    environment = asked.environment()
+    assert environment["OMNISTAGE_LOG_LEVEL"] == environment["VLLM_LOGGING_LEVEL"] == "WARNING"
+    monkeypatch.setenv("VLLM_LOGGING_LEVEL", "ERROR")
+    assert (
+        Started(monkeypatch, "--log-level", "debug").environment()["VLLM_LOGGING_LEVEL"] == "ERROR"
+    )
 
 
 def test_mps_is_auto_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

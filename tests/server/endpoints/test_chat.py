@@ -163,8 +163,16 @@ def test_a_timeline_comes_before_the_last_events_and_in_a_whole_answer(
     whole = client.post("/v1/chat/completions", json=body).json()
     for timeline in (told["timeline"], whole["timeline"]):
         names = [(mark["stage"], mark["event"]) for mark in timeline]
-        assert names[:2] == [("gateway", "received"), ("gateway", "sent")]
-        assert {event for _, event in names[2:]} == {"first_text", "first_audio"}
+        ways = [("gateway", event) for event in ("received", "admitted", "sent")]
+        assert names[:3] == ways
+        assert {f"{stage} {event}" for stage, event in names[3:]} == {
+            "thinker received",
+            "thinker first_output",
+            "code2wav received",
+            "code2wav first_output",
+            "gateway first_text",
+            "gateway first_audio",
+        }
         assert timeline[0]["ms"] == 0.0
 
 

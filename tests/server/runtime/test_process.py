@@ -34,7 +34,40 @@ async def test_its_lines_are_logged_with_its_name(caplog: pytest.LogCaptureFixtu
     await stage.start()
     assert await stage.wait() == "exit code 0"
     await stage.stop(1)
-    assert caplog.messages == ["[thinker] one", "[thinker] two", "[thinker] three"]
+    assert caplog.messages == ["one", "two", "three"]
+    assert [getattr(record, "stage", None) for record in caplog.records] == ["thinker"] * 3
+
+
+async def test_its_lines_keep_their_level_and_those_that_follow_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "omnistage.server.runtime.process")
+    lines = [
+        ("nothing yet", logging.INFO),
+        ("WARNING 11-22 08:00:00 [fit.py:1] of vLLM", logging.WARNING),
+        ("its second line", logging.WARNING),
+        ("(EngineCore pid=7) INFO 11-22 08:00:00 [core.py:1] of its engine", logging.INFO),
+        ("INFORMATION is no level", logging.INFO),
+        ("Traceback (most recent call last):", logging.ERROR),
+        ("  File x", logging.ERROR),
+        ("DEBUG said on purpose", logging.DEBUG),
+    ]
+    stage = process("print(" + repr("\n".join(text for text, _ in lines)) + ")")
+    await stage.start()
+    await stage.wait()
+    await stage.stop(1)
+    assert [(record.message, record.levelno) for record in caplog.records] == lines
+
+
+async def test_it_has_the_environment_that_it_is_given(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    script = "import os; print(os.environ['OMNISTAGE_LOG_LEVEL'].lower())"
+    command = [sys.executable, "-c", script]
+    stage = StageProcess("thinker", Path(), command, {"OMNISTAGE_LOG_LEVEL": "DEBUG"})
+    await stage.start()
+    await stage.wait()
+    await stage.stop(1)
+    assert caplog.messages == ["debug"]
 
 
 async def test_how_it_ended_has_the_reason_that_it_left(tmp_path: Path) -> None:
@@ -80,7 +113,7 @@ async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> 
     )
     await stage.start()
     await until(lambda: bool(caplog.messages))
-    child = int(caplog.messages[0].split()[1])
+    child = int(caplog.messages[0])
     assert not is_gone(child)
     os.kill(stage.pid, 9)
     assert await stage.wait() == "signal SIGKILL"
@@ -118,5 +151,5 @@ async def test_temporary_files_go_to_the_runs_scratch_folder(
     await stage.start()
     await stage.wait()
     await stage.stop(1)
-    assert caplog.messages == [f"[thinker] {run.scratch}"]
+    assert caplog.messages == [str(run.scratch)]
     run.remove()

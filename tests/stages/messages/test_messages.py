@@ -18,7 +18,7 @@ REQUEST = to_stage.Request(
     stage_params={"talker": {"temperature": 0.5, "ignore_eos": True, "seed": 3}},
     seed=-4,
     return_codes=True,
-    has_timeline=True,
+    traceparent="00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 )
 BOUND = WorkBound(1.5, 30.0, "max_megapixels", 1024, 512, 1, 50, keeps_size=True)
 FAILED = to_gateway.Failed(400, "no", "invalid_request_error", "thinker", "x", "y")
@@ -37,7 +37,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Sound(3)),
     (to_gateway.TO_GATEWAY, to_gateway.Picture("image", 2, True, 5)),
     (to_gateway.TO_GATEWAY, to_gateway.Step("video", 3, 20)),
-    (to_gateway.TO_GATEWAY, to_gateway.Mark("first_token", 1 << 60)),
+    (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
     (edge.EDGE, edge.NothingToSay()),
     (edge.EDGE, edge.Waits()),
     (edge.EDGE, edge.Tokens()),

@@ -21,7 +21,7 @@ class ScriptedServing:
     def __init__(self, lines: list[Any]) -> None:
         self._lines = lines
 
-    async def create_chat_completion(self, _: Any) -> AsyncIterator[str]:
+    async def create_chat_completion(self, _: Any, __: Any) -> AsyncIterator[str]:
         async def lines() -> AsyncIterator[str]:
             for line in self._lines:
                 yield f"data: {line if line == DONE else json.dumps(line)}\n\n"

@@ -22,6 +22,7 @@ from omnistage.stages.messages.to_gateway import (
     Alive,
     Answer,
     Failed,
+    Marks,
     Ready,
     Status,
     TextDelta,
@@ -41,12 +42,21 @@ run_stage("one", Path(sys.argv[2]))
 """
 
 
+EDGE = ("one.two.open", "one.two.feed", "one.two.rows")
+ALONE: dict[str, Any] = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
+BEFORE_ANOTHER: dict[str, Any] = {
+    "stages": {"one": {"kind": "vllm.text"}, "two": {"kind": "vllm.text"}},
+    "edges": [{"from": "one", "to": "two"}],
+    "outputs": {"text": "two"},
+}
+
+
 class Gateway:
     """The other ends of a worker's channels."""
 
     def __init__(self, directory: Path) -> None:
         connector = make_connector("shm", directory, {})
-        for address in ("gateway.one", "one.gateway"):
+        for address in ("gateway.one", "one.gateway", *EDGE):
             connector.create(address)
         self.requests = connector.sender("gateway.one")
         self.outputs = connector.receiver("one.gateway", TO_GATEWAY)
@@ -62,13 +72,28 @@ class Gateway:
 
     def look(self) -> None:
         while (chunk := self.outputs.receive()) is not None:
-            if chunk.request_id not in self.unread:
+            if chunk.request_id not in self.unread or isinstance(chunk.message, Marks):
                 self.outputs.grant(chunk.request_id)
             self.got.append(chunk)
 
     def of(self, request_id: str) -> list[Chunk[ToGateway]]:
+        """What has come of a request, but for its stamps."""
         self.look()
-        return [chunk for chunk in self.got if chunk.request_id == request_id]
+        return [
+            chunk
+            for chunk in self.got
+            if chunk.request_id == request_id and not isinstance(chunk.message, Marks)
+        ]
+
+    def stamps(self, request_id: str) -> list[tuple[int, list[str]]]:
+        """The events of each message with stamps, and its place among all of the request."""
+        self.look()
+        of_request = [chunk.message for chunk in self.got if chunk.request_id == request_id]
+        return [
+            (place, list(message.events))
+            for place, message in enumerate(of_request)
+            if isinstance(message, Marks)
+        ]
 
     @property
     def status(self) -> Status:
@@ -87,21 +112,25 @@ def stage_class() -> str:
 
 
 @pytest.fixture
+def graph() -> dict[str, Any]:
+    return ALONE
+
+
+@pytest.fixture
 async def gateway(
-    stage_class: str, run_directory: Path, monkeypatch: pytest.MonkeyPatch
+    stage_class: str,
+    graph: dict[str, Any],
+    run_directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Gateway]:
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.ALIVE_INTERVAL_S", 0.01)
     kind = Kind(f"support.worker_stage:{stage_class}", frozenset({"text"}))
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"
     directory.mkdir(exist_ok=True)
-    graph = {
-        "stages": {"one": {"kind": "vllm.text"}},
-        "outputs": {"text": "one"},
-        "deadlines": {"command_s": 0.5},
-    }
+    parsed = StageGraph.model_validate({**graph, "deadlines": {"command_s": 0.5}})
     gateway = Gateway(directory)
-    worker = StageWorker(StageGraph.model_validate(graph), "one", directory)
+    worker = StageWorker(parsed, "one", directory)
     running = asyncio.create_task(worker.run())
     await until(lambda: any(isinstance(chunk.message, Ready) for chunk in gateway.of(ABOUT_ITSELF)))
     yield gateway
@@ -126,6 +155,23 @@ async def test_an_answer_leaves_nothing(gateway: Gateway) -> None:
     await until(lambda: bool(gateway.of("a")))
     assert gateway.of("a")[0].message == TextDelta({"said": "words"})
     await until(lambda: is_idle(gateway, 1))
+
+
+async def test_stamps_leave_beside_the_next_output_and_before_the_last(gateway: Gateway) -> None:
+    gateway.send("a", "words")
+    gateway.send("b", "two words")
+    gateway.send("c", "refuse")
+    await until(lambda: is_idle(gateway, 3))
+    assert gateway.stamps("a") == [(0, ["received"])]
+    assert gateway.stamps("b") == [(1, ["received", "spoke"])]
+    assert gateway.stamps("c") == [(0, ["received"])]
+
+
+@pytest.mark.parametrize(("stage_class", "graph"), [("StageWithoutOutputs", BEFORE_ANOTHER)])
+async def test_a_stage_without_outputs_sends_its_stamps_itself(gateway: Gateway) -> None:
+    gateway.send("a", "words")
+    await until(lambda: is_idle(gateway, 1))
+    assert gateway.stamps("a") == [(0, ["received", "heard"]), (1, ["finished"])]
 
 
 async def test_a_cancel_ends_a_request(gateway: Gateway) -> None:
