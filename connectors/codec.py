@@ -6,6 +6,7 @@ a body is received in: what reads a tensor may use any vector instruction.
 
 import ctypes
 import struct
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,16 +17,20 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.messages import M, Messages, encode_header
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
-PREFIX = struct.Struct("<QII")  # record bytes, header bytes, slot
+PREFIX = struct.Struct("<QQII")  # record bytes, when it was made, header bytes, slot
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A chunk ready to be written: its header, and its tensors' (start, size, buffer)."""
+    """A chunk ready to be written: its header, and its tensors' (start, size, buffer).
+
+    `made_ns` is of the monotonic clock, which all processes of a machine share.
+    """
 
     header: bytes
     parts: Sequence[tuple[int, int, Any]]
     num_bytes: int
     is_last: bool
+    made_ns: int
 
 
 def aligned(num_bytes: int) -> int:
@@ -55,7 +60,7 @@ def encode(chunk: Chunk) -> Record:
     for tensor, size in zip(chunk.tensors.values(), sizes, strict=True):
         parts.append((start, size, tensor.data))
         start += aligned(size)
-    return Record(header, parts, start, chunk.last)
+    return Record(header, parts, start, chunk.last, time.monotonic_ns())
 
 
 def decode(header: bytes, body: memoryview, messages: Messages[M]) -> Chunk[M]:

@@ -5,7 +5,7 @@ back. Without credit, or without room, a chunk waits in its request's own bounde
 request never stalls another.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.messages import M, M_co, Messages
@@ -29,6 +29,24 @@ class ChunkTooLarge(ConnectorError):
 
 class NoChannel(ConnectorError):
     """No channel was created at this address."""
+
+
+class ChannelUsage(NamedTuple):
+    """What went through a channel since it was made or renewed, and what is in it now.
+
+    `wait_ns`: from `send` to `receive`, of all received chunks together; `backlog_ns`: what of
+    that its chunks spent in the sender's backlogs, for want of credit or of room. `num_backlog`
+    chunks are there now; `used_bytes` are written and not yet received, of `size_bytes`.
+    """
+
+    num_sent: int
+    sent_bytes: int
+    num_received: int
+    wait_ns: int
+    backlog_ns: int
+    num_backlog: int
+    used_bytes: int
+    size_bytes: int
 
 
 class Sender(Protocol):
@@ -117,6 +135,9 @@ class Connector(Protocol):
         and what is still sent for a request that it knew is dropped. The dead end is opened again.
         Raises NoChannel.
         """
+
+    def usage(self, address: str) -> ChannelUsage:
+        """What went through a channel and what is in it, whatever its ends do; raises NoChannel."""
 
     def destroy(self, address: str) -> None:
         """Remove a channel; a missing one is fine."""

@@ -4,7 +4,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Event, Ring
@@ -85,6 +85,14 @@ class InProcessConnector:
         Ring(old).mark_renewed()
         for file in channel.events:
             os.eventfd_write(file, 1)
+
+    def usage(self, address: str) -> ChannelUsage:
+        """Read from the ring that is there now."""
+        ring = Ring(self._buffer(address))
+        try:
+            return ring.usage
+        finally:
+            ring.release()
 
     def destroy(self, address: str) -> None:
         """Remove a channel."""

@@ -1,24 +1,29 @@
 """A ring of records in a shared buffer, with a table of credits: what a channel's two ends share.
 
 Layout: head, tail (bytes ever written and read), a mark and the last restart, each in a cache line
-of its own, a granted-counter for each of NUM_SLOTS requests, then the records. Head, restart and
-the slots' meaning belong to the sender, tail and the counters to the receiver; each is one aligned
-8-byte store, made after what it announces. A record starts at a multiple of ALIGNMENT and never
-wraps: where it does not fit before the end, a mark in its prefix's place sends the reader to the
-start. An empty ring starts anew, so that only as many pages are used as are needed: the reader
-jumps where it stands at `RESTART`, and what is jumped over takes no room.
+of its own, a granted-counter for each of NUM_SLOTS requests, then the records. Beside head and
+tail, in their cache lines, each end counts what it sent or received: who maps the ring reads it.
+Head, restart and the slots' meaning belong to the sender, tail and the counters to the receiver;
+each is one aligned 8-byte store, made after what it announces. A record starts at a multiple of
+ALIGNMENT and never wraps: where it does not fit before the end, a mark in its prefix's place sends
+the reader to the start. An empty ring starts anew, so that only as many pages are used as are
+needed: the reader jumps where it stands at `RESTART`, and what is jumped over takes no room.
 
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
 the end that lives goes over at its next use and forgets all that belonged to the old ring.
 """
 
 import os
+import time
 from abc import ABC, abstractmethod
 
 from omnistage.connectors.codec import ALIGNMENT, PREFIX, Record, aligned, empty
+from omnistage.connectors.contract import ChannelUsage
 
 NUM_SLOTS = 1024
 HEAD, TAIL, RENEWED, RESTART, FIRST_SLOT = 0, 8, 16, 24, 32  # in 8-byte words
+NUM_SENT, SENT_BYTES, BACKLOG_NS, NUM_BACKLOG = HEAD + 1, HEAD + 2, HEAD + 3, HEAD + 4
+NUM_RECEIVED, WAIT_NS = TAIL + 1, TAIL + 2
 RING_START = 8 * (FIRST_SLOT + NUM_SLOTS)
 SKIP = (1 << 64) - 1
 NO_SLOT = NUM_SLOTS
@@ -83,6 +88,34 @@ class Ring:
         """Grant chunks to the slot's request."""
         self._words[FIRST_SLOT + slot] += num_chunks
 
+    def count_backlog(self, num_chunks: int, waited_ns: int = 0) -> None:
+        """Chunks came into the sender's backlogs, or left them (negative) after so long a wait."""
+        self._words[NUM_BACKLOG] += num_chunks
+        self._words[BACKLOG_NS] += waited_ns
+
+    @property
+    def usage(self) -> ChannelUsage:
+        """What was counted, and what is in the ring."""
+        words = self._words
+        tail = self._read_from(words[TAIL])
+        return ChannelUsage(
+            num_sent=words[NUM_SENT],
+            sent_bytes=words[SENT_BYTES],
+            num_received=words[NUM_RECEIVED],
+            wait_ns=words[WAIT_NS],
+            backlog_ns=words[BACKLOG_NS],
+            num_backlog=words[NUM_BACKLOG],
+            used_bytes=max(0, words[HEAD] - tail),
+            size_bytes=self.num_bytes,
+        )
+
+    def _read_from(self, tail: int) -> int:
+        """Where the next record is: at the tail, or at the start if the ring began anew there."""
+        position = tail % self.num_bytes
+        if position and tail == self._words[RESTART]:
+            return tail + self.num_bytes - position
+        return tail
+
     def write(self, slot: int, record: Record) -> bool:
         """Append a record; False if there is no room."""
         head = self._words[HEAD]
@@ -98,31 +131,34 @@ class Ring:
         if self.num_bytes - (head - tail) < num_bytes + skipped:
             return False
         if skipped:
-            PREFIX.pack_into(self._records, position, SKIP, 0, 0)
+            PREFIX.pack_into(self._records, position, SKIP, 0, 0, 0)
             position = 0
-        PREFIX.pack_into(self._records, position, num_bytes, len(record.header), slot)
+        header_bytes = len(record.header)
+        PREFIX.pack_into(self._records, position, num_bytes, record.made_ns, header_bytes, slot)
         start = position + PREFIX.size
-        self._records[start : start + len(record.header)] = record.header
+        self._records[start : start + header_bytes] = record.header
         for start, size, buffer in record.parts:
             self._records[position + start : position + start + size] = buffer
+        self._words[NUM_SENT] += 1
+        self._words[SENT_BYTES] += num_bytes
         self._words[HEAD] = head + skipped + num_bytes
         return True
 
     def read(self) -> tuple[int, bytes, memoryview]:
         """Take the next record, which is there: its slot, header and body, in memory of its own."""
-        tail = self._words[TAIL]
+        tail = self._read_from(self._words[TAIL])
         position = tail % self.num_bytes
-        if position and tail == self._words[RESTART]:
-            tail, position = tail + self.num_bytes - position, 0
-        num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
+        num_bytes, made_ns, header_bytes, slot = PREFIX.unpack_from(self._records, position)
         if num_bytes == SKIP:
             tail, position = tail + self.num_bytes - position, 0
-            num_bytes, header_bytes, slot = PREFIX.unpack_from(self._records, position)
+            num_bytes, made_ns, header_bytes, slot = PREFIX.unpack_from(self._records, position)
         start, end = position + PREFIX.size, position + num_bytes
         header = bytes(self._records[start : start + header_bytes])
         start = position + aligned(PREFIX.size + header_bytes)
         body = empty(end - start)
         body[:] = self._records[start:end]
+        self._words[NUM_RECEIVED] += 1
+        self._words[WAIT_NS] += max(0, time.monotonic_ns() - made_ns)
         self._words[TAIL] = tail + num_bytes
         return slot, header, body
 

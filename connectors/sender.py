@@ -1,5 +1,6 @@
 """The sending end of a ring: credit, and what waits for it."""
 
+import time
 from collections import OrderedDict, deque
 
 from omnistage.connectors.chunk import Chunk
@@ -87,6 +88,7 @@ class RingSender(RingEnd):
             )
         request.backlog.append(record)
         request.num_bytes = num_bytes
+        self._ring.count_backlog(1)
 
     def flush(self) -> int:
         """Send what can go, one chunk a request in turn."""
@@ -123,6 +125,7 @@ class RingSender(RingEnd):
             self._lost.discard(request_id)
             request = self._requests.get(request_id)
             if request is not None:
+                self._ring.count_backlog(-len(request.backlog))
                 request.backlog.clear()
                 self._end(request_id, request)
 
@@ -150,6 +153,7 @@ class RingSender(RingEnd):
             return False
         request.backlog.popleft()
         request.num_bytes -= record.num_bytes
+        self._ring.count_backlog(-1, time.monotonic_ns() - record.made_ns)
         if record.is_last:
             self._end(request_id, request)
         return True

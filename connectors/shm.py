@@ -5,7 +5,7 @@ import os
 from functools import partial
 from pathlib import Path
 
-from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Event, Ring
@@ -83,6 +83,14 @@ class ShmConnector:
         for event in self._events(address):
             event.set()
             event.close()
+
+    def usage(self, address: str) -> ChannelUsage:
+        """Read from the ring that is there now."""
+        ring = Ring(self._map(address))
+        try:
+            return ring.usage
+        finally:
+            ring.release()
 
     def _events(self, address: str) -> tuple[PipeEvent, PipeEvent]:
         path = self._directory / address

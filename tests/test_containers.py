@@ -10,15 +10,13 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import httpx
+import dashboard
 import pytest
 import typer.main
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from support.containers import (
     DOCKER,
     ROOT,
@@ -29,7 +27,8 @@ from support.containers import (
     last,
     services,
 )
-from support.gateway import IMAGES, MODEL, OMNI, running_gateway
+from support.gateway import OMNI, running_gateway
+from support.metrics_docs import documented
 
 from omnistage.server.cli import app
 
@@ -342,76 +341,90 @@ def test_grafana_finds_its_source_and_its_dashboards() -> None:
     assert places["./docker/grafana/provisioning"] == "/etc/grafana/provisioning"
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert home == f"{provider['options']['path']}/omnistage.json"
-    for panel in DASHBOARD["panels"]:
+    for panel in panels():
         assert panel["datasource"] == {"type": "prometheus", "uid": source["uid"]}
 
 
-def names_of(family: Metric) -> list[str]:
-    """The names of a metric's series."""
-    endings = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
-    return [family.name + ending for ending in endings[family.type]]
-
-
-@pytest.fixture(scope="module")
-def exposed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The labels of every series at /metrics, of servers that have answered."""
-    found: dict[str, set[str]] = {}
-    spoken: dict[str, Any] = {
-        "messages": [{"role": "user", "content": "words"}],
-        "modalities": ["text", "audio"],
-        "audio": {"voice": "ethan", "format": "wav"},
+def series_of(name: str, kind: str, labels: set[str]) -> dict[str, set[str]]:
+    """The series of a metric, with their labels."""
+    if kind != "histogram":
+        return {name: labels}
+    return {
+        f"{name}_bucket": labels | {"le"},
+        f"{name}_sum": labels,
+        f"{name}_count": labels,
     }
-    for graph, url, body in (
-        (OMNI, "/v1/chat/completions", spoken),
-        (IMAGES, "/v1/images/generations", {"prompt": "a cat"}),
-    ):
-        with running_gateway(tmp_path_factory.mktemp("exposed"), graph) as gateway:
-            answer = httpx.post(gateway.url + url, json={"model": MODEL, **body}, timeout=10)
-            assert answer.status_code == 200
-            text = httpx.get(f"{gateway.url}/metrics").text
-        for family in text_string_to_metric_families(text):
-            labels = {label for one in family.samples for label in one.labels}
-            for name in names_of(family):
-                found[name] = labels | found.get(name, set())
-    return found
+
+
+# Every series that docs/metrics.md lists: tests hold it to the pages of servers.
+SERIES = {
+    series: labels
+    for name, (kind, listed) in documented().items()
+    for series, labels in series_of(name, kind, set(listed)).items()
+}
+METRIC = re.compile(r"\b(?:omnistage_|vllm:|process_)\w+")
+
+
+def panels() -> list[dict[str, Any]]:
+    """Those that show something; the others are headings."""
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[tuple[str, str]]:
     """Every query of the dashboard with its legend."""
-    targets = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+    targets = [target for panel in panels() for target in panel["targets"]]
     return [(target["expr"], target["legendFormat"]) for target in targets]
 
 
+def test_the_dashboard_is_what_its_script_makes() -> None:
+    assert dashboard.FILE == DOCKER / "grafana/dashboards/omnistage.json"
+    assert dashboard.FILE.read_text() == dashboard.text()
+
+
 @pytest.mark.parametrize(("query", "legend"), queries())
-def test_a_query_of_the_dashboard_names_a_metric_and_labels_that_there_are(
-    query: str, legend: str, exposed: dict[str, set[str]]
+def test_a_query_of_the_dashboard_names_metrics_and_labels_that_are_documented(
+    query: str, legend: str
 ) -> None:
-    (metric,) = re.findall(r"omnistage_\w+", query)
-    assert metric in exposed
+    metrics = METRIC.findall(query)
+    assert metrics
     prometheus_adds = {"instance", "job"}
     asked = {word for found in re.findall(r"by \(([^)]*)\)", query) for word in found.split(", ")}
     matched = set(re.findall(r"[{,]\s*(\w+)\s*=~?", query))
     shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
-    assert asked | matched | shown <= exposed[metric] | prometheus_adds
+    for metric in metrics:
+        assert metric in SERIES
+        assert asked | matched | shown <= SERIES[metric] | prometheus_adds
     if asked:
         assert shown <= asked  # what is summed away cannot be shown
 
 
-def test_the_dashboard_shows_every_metric(exposed: dict[str, set[str]]) -> None:
+def test_the_dashboard_shows_every_metric_of_ours() -> None:
     shown = {
-        re.sub(r"_bucket$", "", name)
+        re.sub(r"_(bucket|sum|count)$", "", name)
         for query, _ in queries()
-        for name in re.findall(r"omnistage_\w+", query)
+        for name in METRIC.findall(query)
     }
-    there = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
-    assert shown == there
+    assert {name for name in documented() if name.startswith("omnistage_")} <= shown
 
 
-def test_the_choice_of_servers_is_a_label_of_a_metric(exposed: dict[str, set[str]]) -> None:
+def test_no_panel_of_the_dashboard_lies_on_another() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        across = range(place["x"], place["x"] + place["w"])
+        down = range(place["y"], place["y"] + place["h"])
+        assert across.stop <= 24
+        cells = {(x, y) for x in across for y in down}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_choice_of_servers_is_a_label_of_a_metric() -> None:
     (variable,) = DASHBOARD["templating"]["list"]
     metric, label = re.fullmatch(  # type: ignore[union-attr]
         r"label_values\((\w+), (\w+)\)", variable["query"]["query"]
     ).groups()
-    assert metric in exposed
+    assert metric in SERIES
     assert label == "instance"
-    assert all(f'instance=~"${variable["name"]}"' in query for query, _ in queries())
+    for query, _ in queries():
+        assert query.count(f'instance=~"${variable["name"]}"') == len(METRIC.findall(query))

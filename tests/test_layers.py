@@ -58,7 +58,7 @@ SHARED: Table = {
     "device": (),
     "messages": (),
     "worker": ("messages",),
-    "vocoder": (),
+    "vocoder": ("messages",),
     "checkpoint": (),
     "vllm": ("device", "messages", "worker"),
 }

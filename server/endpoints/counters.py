@@ -1,33 +1,51 @@
-"""Counts what one app has answered and how its stages are, for Prometheus."""
+"""Counts what one app has answered, and puts the page of metrics of all processes together."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omnistage.server.endpoints.present import Present
 from omnistage.server.http.state import state_of
 from omnistage.server.outcome import Outcome
+from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.server.runtime.stage_link import StageState
+from omnistage.stages.messages.addresses import GATEWAY
+from omnistage.stages.messages.families import REPLICA, SECONDS, families_of, page
 
-SECONDS = (
-    *(0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0),
-    *(5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0),
+RATIOS = (
+    0.05,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.6,
+    0.7,
+    0.8,
+    0.9,
+    1.0,
+    1.25,
+    1.5,
+    2.0,
+    3.0,
+    5.0,
+    10.0,
 )
-
-disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the series
+OF_THIS_PROCESS = {"stage": GATEWAY, "replica": REPLICA}
 
 
 class Metrics:
     """The counts of one app, in a registry of its own; none is kept for each token."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self.registry = CollectorRegistry()
-        self.registry.register(Present(runtime))
+        self._fleet = runtime.fleet
+        self._registry = CollectorRegistry()
+        self._registry.register(Present(runtime))
+        self._process = ProcessCollector(registry=None)
         self._requests = self._counter(
             "requests", "Requests by how they ended.", "endpoint", "outcome", "status"
         )
@@ -45,6 +63,25 @@ class Metrics:
             "From the stages' start to the first sound.",
             "modality",
         )
+        self._waits = self._histogram(
+            "request_wait_seconds",
+            "From a request's place in the server until the stages get it.",
+            "modality",
+        )
+        self._rtf = self._histogram(
+            "real_time_factor",
+            "Time from the stages' start to the last sound, over the length of all sound.",
+            "modality",
+            buckets=RATIOS,
+        )
+        self._gaps = self._histogram(
+            "audio_gap_seconds", "Between two packets of sound of an answer.", "modality"
+        )
+        self._stalls = self._histogram(
+            "audio_stall_seconds",
+            "For how long a player of an answer had nothing to play, once it had begun.",
+            "modality",
+        )
         self._tokens_in = self._counter("prompt_tokens", "Tokens of prompts.", "modality")
         self._tokens_out = self._counter("generation_tokens", "Tokens of texts.", "modality")
         self._audio = self._counter("audio_seconds", "Sound that was made.", "modality")
@@ -52,12 +89,23 @@ class Metrics:
         runtime.flights.watch(self._ended)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
-        return Counter(f"omnistage_{name}", about, labels, registry=self.registry)
+        return Counter(f"omnistage_{name}", about, labels, registry=self._registry)
 
-    def _histogram(self, name: str, about: str, *labels: str) -> Histogram:
-        return Histogram(
-            f"omnistage_{name}", about, labels, registry=self.registry, buckets=SECONDS
-        )
+    def _histogram(
+        self, name: str, about: str, *labels: str, buckets: Sequence[float] = SECONDS
+    ) -> Histogram:
+        full = f"omnistage_{name}"
+        return Histogram(full, about, labels, registry=self._registry, buckets=buckets)
+
+    def page(self) -> str:
+        """Of all processes, in Prometheus' text format; of stages what they sent last."""
+        families = [
+            *families_of(self._registry, {}),
+            *families_of(self._process, OF_THIS_PROCESS),
+        ]
+        for link in self._fleet.stages.values():
+            families += link.record.families
+        return page(families)
 
     def answered(self, endpoint: str, outcome: Outcome, status: int | None, seconds: float) -> None:
         """An HTTP request has ended; without a status if nothing was sent."""
@@ -72,6 +120,9 @@ class Metrics:
         for kind, first in (("text", self._first_token), ("audio", self._first_audio)):
             if kind in flight.first_at:
                 first.labels(modality).observe(flight.first_at[kind] - flight.started_at)
+        self._waits.labels(modality).observe(flight.waited_s)
+        if flight.pace.last_at is not None:
+            self._observe_pace(flight.pace, flight.started_at, modality, flight.outcome)
         for counter, count in (
             (self._tokens_in, flight.num_tokens_in),
             (self._tokens_out, flight.num_tokens_out),
@@ -81,37 +132,16 @@ class Metrics:
             if count:
                 counter.labels(modality).inc(count)
 
-
-class Present(Collector):
-    """How many requests there are and how the stages are, looked up when it is asked for."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-
-    def collect(self) -> Iterator[Metric]:
-        """The gauges, and how often stages were started again."""
-        running, waiting = self._runtime.flights.num_running, self._runtime.flights.num_waiting
-        name = "omnistage_num_requests_running"
-        yield GaugeMetricFamily(name, "Requests that have an output.", running)
-        name = "omnistage_num_requests_waiting"
-        yield GaugeMetricFamily(name, "Requests that have none yet.", waiting)
-        labels = ["stage"]
-        up = GaugeMetricFamily("omnistage_stage_up", "Whether it is ready.", labels=labels)
-        name = "omnistage_stage_requests_running"
-        tasks = GaugeMetricFamily(name, "Requests in a stage.", labels=labels)
-        name = "omnistage_stage_requests_waiting"
-        seats = GaugeMetricFamily(name, "Requests waiting for a seat.", labels=labels)
-        name = "omnistage_stage_nan_steps"
-        nans = CounterMetricFamily(name, "Steps with a NaN among the logits.", labels=labels)
-        name = "omnistage_stage_restarts"
-        restarts = CounterMetricFamily(name, "How often it was started again.", labels=labels)
-        for stage, link in self._runtime.fleet.stages.items():
-            up.add_metric([stage], link.record.state is StageState.READY)
-            tasks.add_metric([stage], link.record.counters["running"])
-            seats.add_metric([stage], link.record.counters["waiting"])
-            nans.add_metric([stage], link.record.counters["nan_steps"])
-            restarts.add_metric([stage], link.record.generation - 1)
-        yield from (up, tasks, seats, nans, restarts)
+    def _observe_pace(
+        self, pace: AudioPace, started_at: float, modality: str, outcome: Outcome
+    ) -> None:
+        """An answer with sound has ended; one that did not finish has no factor."""
+        gaps = self._gaps.labels(modality)
+        for gap_s in pace.gaps_s:
+            gaps.observe(gap_s)
+        self._stalls.labels(modality).observe(pace.stall_s)
+        if outcome is Outcome.FINISHED:
+            self._rtf.labels(modality).observe(pace.factor(started_at))
 
 
 class RequestCount:

@@ -1,7 +1,7 @@
-"""GET /metrics: what one app has answered and how its stages are, for Prometheus."""
+"""GET /metrics: what the gateway and its stages measure, for Prometheus."""
 
 from fastapi import APIRouter, Response
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.openapi import described
@@ -13,7 +13,6 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/metrics", **described("Count for Prometheus", also=("text/plain",)))
     async def expose() -> Response:
-        content = generate_latest(gateway.metrics.registry)
-        return Response(content, media_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return Response(gateway.metrics.page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     return router

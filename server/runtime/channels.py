@@ -1,9 +1,10 @@
 """The channels of one run: their addresses, and the connectors that make them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from omnistage.connectors.contract import Connector
+from omnistage.connectors.contract import ChannelUsage, Connector, NoChannel
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import (
     feed_address,
@@ -57,6 +58,12 @@ class Channels:
         for connector, address in self._channels:
             if is_end_of(stage, address):
                 connector.renew(address)
+
+    def usages(self) -> Iterator[tuple[str, ChannelUsage]]:
+        """What goes through each of those that are there."""
+        for connector, address in self._channels:
+            with suppress(NoChannel):
+                yield address, connector.usage(address)
 
     def destroy(self) -> None:
         """Remove them all; every end is closed."""

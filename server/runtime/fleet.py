@@ -8,6 +8,7 @@ from typing import Any
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import ChannelUsage
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
@@ -21,6 +22,7 @@ from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
     Alive,
     Answer,
+    Metrics,
     OfItself,
     OfRequest,
     Ready,
@@ -161,6 +163,11 @@ class Fleet:
         """Every stage as it is now."""
         return self._links
 
+    @property
+    def channel_usages(self) -> Mapping[str, ChannelUsage]:
+        """What goes through each channel, by its address; read from memory, no stage is asked."""
+        return dict(self._channels.usages())
+
     # Requests
 
     @property
@@ -209,7 +216,7 @@ class Fleet:
 
     def _receive_chunk(self, link: OwnedStage, chunk: Chunk[ToGateway]) -> None:
         message = chunk.message
-        if isinstance(message, Ready | Status | Alive):
+        if isinstance(message, Ready | Status | Alive | Metrics):
             link.grant(chunk.request_id)
             self._apply(link, message)
         elif isinstance(message, Answer):

@@ -8,6 +8,7 @@ from typing import Self
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.outcome import Outcome
+from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import SAMPLE_BYTES, sample_rate_of
 from omnistage.server.runtime.stage_link import StageLink
@@ -36,6 +37,8 @@ class Flight:
     is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
     trace: Trace = field(default_factory=current_trace)  # of the request that runs it
+    waited_s: float = 0.0  # from its admission until it was sent: its media were loaded
+    pace: AudioPace = field(default_factory=AudioPace)
     num_tokens_in: int = 0
     num_tokens_out: int = 0
     audio_s: float = 0.0
@@ -73,6 +76,12 @@ class Flight:
         while not self.queue.empty():
             self.queue.get_nowait()
         self.queue.put_nowait(error)
+
+    def note_packet(self, link: StageLink, chunk: Chunk[OfRequest], now: float) -> None:
+        """Note when audio came, if this is some; of an unknown rate it fails once it is taken."""
+        pcm, rate_hz = chunk.tensors.get("pcm"), link.record.sample_rate_hz
+        if pcm is not None and rate_hz is not None and len(pcm.data):
+            self.pace.packet(now, len(pcm.data) / SAMPLE_BYTES / rate_hz)
 
     def count(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
         """Add what an output's chunk from a stage brings; tokens come with the last one."""

@@ -66,7 +66,7 @@ class Flights:
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
-        ticket = Ticket(self._run, self._tickets.discard)
+        ticket = Ticket(self._run, self._tickets.discard, self._now())
         self._tickets.add(ticket)
         current_trace().timeline.mark(GATEWAY, "admitted")
         return ticket
@@ -86,6 +86,7 @@ class Flights:
         check_work(request, path)
         first_chunk_s = self._graph.deadlines.first_chunk_s
         flight = Flight.begin(request, path, self._now(), first_chunk_s)
+        flight.waited_s = flight.started_at - ticket.admitted_at
         ticket.flight = self._flights[request.id] = flight
         flight.trace.graph_ids.append(request.id)
         try:
@@ -175,6 +176,7 @@ class Flights:
             if not isinstance(message, Failed):
                 is_end = chunk.last and not chunk.tensors
                 self._postpone(flight, output_name(message), is_end)
+                flight.note_packet(link, chunk, self._now())
             flight.queue.put_nowait((link, chunk))
 
     def _postpone(self, flight: Flight, name: str, is_end: bool) -> None:

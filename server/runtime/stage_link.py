@@ -1,6 +1,7 @@
 """The gateway's side of one stage: its two channels, its life, what it last said of itself."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,7 +11,8 @@ from typing import Any, Protocol
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.work import WorkBound
-from omnistage.stages.messages.to_gateway import OfItself, Ready, Status, ToGateway
+from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.to_gateway import Metrics, OfItself, Ready, Status, ToGateway
 from omnistage.stages.messages.to_stage import Cancel, Command, Stop
 
 
@@ -66,6 +68,8 @@ class StageRecord:
     stuck_limit_s: float = 0.0
     counters: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     held: Mapping[str, int] = field(default_factory=dict)
+    families: tuple[Family, ...] = ()  # of its metrics, as its process last sent them
+    measured_at: float | None = None  # when that was; None: its process sent none
 
     @property
     def health(self) -> Mapping[str, Any]:
@@ -146,6 +150,9 @@ class OwnedStage(StageLink):
                 commands=message.commands,
                 work=message.work,
             )
+        elif isinstance(message, Metrics):
+            families = tuple(message.families)
+            self._record = replace(self._record, families=families, measured_at=time.monotonic())
         else:
             self._record = replace(self._record, alive_at=now)
 
@@ -165,7 +172,12 @@ class OwnedStage(StageLink):
     def end(self, ended_by: str, is_lost: bool) -> None:
         """Its process has ended."""
         self._record = replace(
-            self._record, state=StageState.DEAD, ended_by=ended_by, is_lost=is_lost
+            self._record,
+            state=StageState.DEAD,
+            ended_by=ended_by,
+            is_lost=is_lost,
+            families=(),
+            measured_at=None,
         )
 
     def begin_next_generation(self) -> None:

@@ -18,9 +18,11 @@ class Ticket:
         self,
         run: Callable[[Request, "Ticket"], AsyncGenerator[Output, None]],
         give_back: Callable[["Ticket"], None],
+        admitted_at: float,
     ) -> None:
         self._run = run
         self._give_back = give_back
+        self.admitted_at = admitted_at
         self._is_held = True
         self.flight: Flight | None = None  # of its request, once that is in the graph
 

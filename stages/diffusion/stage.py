@@ -7,11 +7,13 @@ from concurrent.futures import Future
 from typing import Any
 
 import torch
+from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
+from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.request.arguments import STEPS, call_arguments, num_pictures
@@ -62,6 +64,7 @@ class DiffusionStage:
         """Load, and make two pictures."""
         self._engine = await asyncio.to_thread(self._load)
         self._control.attach(self._engine)
+        self._metrics = DiffusionMetrics(self._engine, self._control.embeddings)
         bound = self._bound_options.bound(self._tasks, self._engine.speed, self._ports.deadlines)
         return Ready(commands=self._control.commands, work=bound)
 
@@ -123,7 +126,10 @@ class DiffusionStage:
             previews = Previews(pipeline, self._loaded.parts.dit, arguments, body["partial_images"])
             pipeline = previews.pipeline
 
+        times = self._metrics.begin()
+
         def on_step(running: Any, step: int, time: Any, tensors: Any) -> Any:
+            times.step()
             loop.call_soon_threadsafe(told.step, step + 1, num_steps(running))
             if previews is not None:
                 made = previews.after_step(running, step, tensors["latents"])
@@ -144,6 +150,7 @@ class DiffusionStage:
             raise out_of_memory(self._ports.name) from None
         except ValueError as error:  # a pipeline's own check of its arguments
             raise RequestError(400, str(error), code="invalid_value") from error
+        times.finish(num_pictures(body))
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
         await told.finish(pictures, text_tokens)
@@ -164,6 +171,11 @@ class DiffusionStage:
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adapters, caches, weights, profiles."""
         return await self._control.obey(command, arguments)
+
+    @property
+    def metrics(self) -> Collector:
+        """Of requests, batches and the embedding cache."""
+        return self._metrics
 
     @property
     def progress(self) -> int | None:

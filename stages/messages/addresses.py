@@ -28,6 +28,14 @@ def rows_address(source: str, target: str) -> str:
     return f"{source}.{target}.rows"
 
 
+def ends_of(address: str) -> tuple[str, str, str]:
+    """From where a channel goes, to where, and which it is of the channels between the two."""
+    source, target, *kind = address.split(".")
+    if kind:
+        return source, target, kind[0]
+    return source, target, "requests" if source == GATEWAY else "outputs"
+
+
 def is_end_of(stage: str, address: str) -> bool:
     """Whether the stage has an end of the channel."""
     return stage in address.split(".")

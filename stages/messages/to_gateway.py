@@ -6,6 +6,7 @@ import msgspec
 
 from omnistage.connectors.messages import Message, Messages
 from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.families import Family
 
 PictureOutput = Literal["image", "video"]
 
@@ -50,6 +51,12 @@ class Status(Message, frozen=True):
 
 class Alive(Message, frozen=True):
     """The engine's own loop has answered just now."""
+
+
+class Metrics(Message, frozen=True):
+    """The stage's metrics as they are now, sent every second while the gateway takes them."""
+
+    families: list[Family] = msgspec.field(default_factory=list)
 
 
 # Of a command
@@ -115,11 +122,11 @@ class Marks(Message, frozen=True):
 
 
 Output = TextDelta | Sound | Picture | Step
-OfItself = Ready | Status | Alive
+OfItself = Ready | Status | Alive | Metrics
 OfRequest = Output | Failed | Marks
 ToGateway = OfItself | Answer | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
-    Ready, Status, Alive, Answer, TextDelta, Sound, Picture, Step, Failed, Marks
+    Ready, Status, Alive, Metrics, Answer, TextDelta, Sound, Picture, Step, Failed, Marks
 )
 
 

@@ -17,6 +17,7 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes, is_out_of_memory, release_cached
 from omnistage.stages.device.start import Start
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
+from omnistage.stages.vocoder.metrics import DecoderMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,7 @@ class Code2Wav:
         self._lock = threading.Lock()
         self._streams: dict[str, Stream] = {}
         self._released: list[VocoderState] = []
+        self.metrics = DecoderMetrics()
 
     @classmethod
     def from_checkpoint(
@@ -282,6 +284,10 @@ class Code2Wav:
             [piece.codes[piece.num_decoded : piece.num_decoded + num_frames] for piece in pieces]
         )
         inputs = torch.from_numpy(codes.transpose(0, 2, 1)).long()
+        began_at = time.monotonic()
+        for piece in pieces:
+            if not piece.num_decoded:
+                self.metrics.begun(began_at - piece.arrived_s)
         try:
             pcm, starts = self._vocoder.decode(states, inputs)
             samples = to_int16(pcm).cpu().numpy()
@@ -289,6 +295,7 @@ class Code2Wav:
             names = ", ".join(stream.request_id for stream in batch)
             logger.exception("decoding %d frames failed for %s", num_frames, names)
             return Fault(is_out_of_memory(error))
+        self.metrics.decoded(len(batch), num_frames, time.monotonic() - began_at)
         answers: list[Audio | Failed] = []
         with self._lock:
             rows = zip(batch, states, pieces, samples, starts, strict=True)

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 
+from prometheus_client.registry import Collector
+
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Codes, Edge
@@ -169,6 +171,11 @@ class Code2WavStage:
         del self._held[request_id]
         self._engine.hold(request_id, False)
         self._work.set()
+
+    @property
+    def metrics(self) -> Collector:
+        """Of decodes."""
+        return self._engine.metrics.registry
 
     async def alive(self) -> None:
         """Waits for the step that runs; raises what has ended the loop, if anything has."""

@@ -15,6 +15,7 @@ from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger
 
 # What vLLM raises for a request that it refuses; VLLMClientError came between 0.26 and 0.28 as the
 # base of the others, which then were no ValueError any more.
@@ -41,6 +42,7 @@ __all__ = [
     "OpenAIServingChat",
     "OpenAIServingCompletion",
     "OpenAIServingModels",
+    "PrometheusStatLogger",
     "RequestOutputKind",
     "SamplingParams",
     "accepted",

@@ -10,7 +10,7 @@ from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
-from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
+from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM, PrometheusStatLogger
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.ports import BridgeConfig
@@ -46,7 +46,7 @@ def make_engine(
     unknown = sorted(set(options) - known)
     if unknown:
         raise ValueError(f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}")
-    arguments: dict[str, Any] = {"disable_log_stats": True, **options, "model": model}
+    arguments: dict[str, Any] = {**options, "model": model}
     arguments["structured_outputs_config"] = _structured_outputs(options)
     if arguments.get("load_format") == "dummy":
         arguments["load_format"] = LOAD_FORMAT
@@ -70,7 +70,9 @@ def make_engine(
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     check_fit(stage, config, options, part)
-    return engine_class.from_vllm_config(config)
+    # What is switched off here are the loggers that vLLM adds to those that it is given.
+    loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
+    return engine_class.from_vllm_config(config, stat_loggers=loggers, disable_log_stats=True)
 
 
 def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:

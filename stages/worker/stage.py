@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from prometheus_client.registry import Collector
+
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
@@ -71,6 +73,15 @@ class TellsProgress(Protocol):
     @property
     def progress(self) -> int | None:
         """A number that grows as long as it does; None: it computes nothing."""
+
+
+@runtime_checkable
+class HasMetrics(Protocol):
+    """A stage that measures more than every stage does."""
+
+    @property
+    def metrics(self) -> Collector:
+        """What it has measured; asked for once it has started, and read by another thread."""
 
 
 @runtime_checkable

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.registry import Collector
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stage_configs.gpus import gpu_environment
+from omnistage.stage_configs.gpus import gpu_environment, visible_gpus
 from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.messages.addresses import (
@@ -34,17 +36,21 @@ from omnistage.stages.messages.addresses import (
 )
 from omnistage.stages.messages.edge import Edge as EdgeMessage
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits
+from omnistage.stages.messages.families import SECONDS
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.messages.start_failure import start_failure_told
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command, Request, Stop, ToStage
 from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.snapshots import Snapshots
 from omnistage.stages.worker.stage import (
     Downstream,
     FollowsUpstream,
+    HasMetrics,
     Opened,
     ReadsFeed,
     Stage,
@@ -81,6 +87,7 @@ class StageWorker:
         self._changed = asyncio.Event()
         self._ports = self._make_ports(graph)
         self._has_outputs = name in graph.outputs.values()
+        self._gpus = visible_gpus()[: len(graph.stages[name].gpus) or 1]
         self._ledger = Ledger(Path(self._ports.ledger))
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
@@ -89,6 +96,29 @@ class StageWorker:
         self._stage = stage
         limit_s = graph.deadlines.command_s
         self._commands = Commands(self._stage, name, self._outputs, limit_s)
+        self._make_metrics()
+
+    # Metrics
+
+    def _make_metrics(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._opened = Counter(
+            "omnistage_stage_requests", "Requests that a stage began.", registry=self._registry
+        )
+        self._served_s = Histogram(
+            "omnistage_stage_request_seconds",
+            "From a request's arrival in a stage to its end there, however it ended.",
+            registry=self._registry,
+            buckets=SECONDS,
+        )
+
+    def _snapshots(self) -> Snapshots:
+        """Of this process, of its GPUs and of its stage, which has started."""
+        collectors: list[Collector] = [self._registry, GpuMetrics(self._gpus)]
+        if isinstance(self._stage, HasMetrics):
+            collectors.append(self._stage.metrics)
+        return Snapshots(self._name, collectors, self._outputs)
 
     # Channels
 
@@ -145,6 +175,8 @@ class StageWorker:
         for process in engines:
             loop.add_reader(process.sentinel, _end_with, process)
         telling = [asyncio.create_task(self._report()), asyncio.create_task(self._live())]
+        snapshots = self._snapshots()
+        snapshots.start()
         try:
             await self._stopping.wait()
         finally:
@@ -154,6 +186,7 @@ class StageWorker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.to_thread(snapshots.close)
             await self._commands.close()
             await self._stage.close()
             self._close()
@@ -287,6 +320,7 @@ class StageWorker:
             return
         self._num_chunks_in += 1
         self._num_requests += 1
+        self._opened.inc()
         task = asyncio.get_running_loop().create_task(self._serve(opened))
         self._tasks[opened.id] = task
         task.add_done_callback(partial(self._clean_up, opened.id))
@@ -314,6 +348,7 @@ class StageWorker:
 
     async def _serve(self, opened: Opened) -> None:
         self._ports.begin_marks(opened.id)
+        began_at = time.monotonic()
         try:
             await self._stage.serve(opened)
             self._tell_finished(opened.id)
@@ -322,6 +357,8 @@ class StageWorker:
         except Exception:
             logger.exception("request %s failed in stage %s", opened.id, self._name)
             self._send_failure(opened.id)
+        finally:
+            self._served_s.observe(time.monotonic() - began_at)
 
     def _tell_finished(self, request_id: str) -> None:
         """Of a stage without outputs; where there are any, the last one says it."""

@@ -4,6 +4,7 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.codec import encode
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full, NoChannel
 from omnistage.connectors.messages import Message, UnknownMessage
 from omnistage.connectors.receiver import RingReceiver
@@ -136,6 +138,38 @@ def test_a_request_without_credit_stalls_no_other(open_ends: Callable[..., Ends]
         sender.send(chunk("slow", index))
     sender.send(chunk("fast"))
     assert [c.request_id for c in iter(receiver.receive, None)] == ["slow", "fast"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_waits_of_chunks_are_counted_with_and_without_credit(name: str, tmp_path: Path) -> None:
+    connector = make_connector(name, tmp_path, {"arena_mb": 1, "credit": 1})
+    connector.create("x")
+    sender, receiver = connector.sender("x"), connector.receiver("x", NOTES)
+    sender.send(chunk())
+    sender.send(chunk(index=1))  # no credit
+    sender.send(chunk("b"))
+    assert connector.usage("x").num_backlog == 1
+    time.sleep(0.02)
+    assert connector.usage("x").wait_ns == connector.usage("x").backlog_ns == 0  # none is over
+    assert receiver.receive() is not None
+    assert 2e7 <= connector.usage("x").wait_ns < 1e9
+    assert connector.usage("x").backlog_ns == 0
+    receiver.grant("a")
+    sender.flush()
+    usage = connector.usage("x")
+    assert usage.num_backlog == 0
+    assert 2e7 <= usage.backlog_ns < 1e9
+    sender.send(chunk(index=2))
+    sender.forget("a")
+    assert connector.usage("x").num_backlog == 0
+    sender.close()
+    receiver.close()
+    assert connector.usage("x") == usage  # whatever its ends do
+    connector.renew("x")
+    assert connector.usage("x") == (0,) * 7 + (1 << 20,)
+    connector.destroy("x")
+    with pytest.raises(NoChannel, match="'x'"):
+        connector.usage("x")
 
 
 def test_a_backlog_is_bounded(open_ends: Callable[..., Ends]) -> None:
@@ -278,6 +312,7 @@ def test_any_use_keeps_order_bytes_and_credit(
     connector = make_connector(name, run.path, {"arena_mb": 1, "credit": window})
     connector.create("x")
     sender, receiver = connector.sender("x"), connector.receiver("x", NOTES)
+    num_bytes = 0
     sent: dict[str, int] = dict.fromkeys("abc", 0)
     received: dict[str, int] = dict.fromkeys("abc", 0)
     granted: dict[str, int] = dict.fromkeys("abc", 0)
@@ -302,6 +337,7 @@ def test_any_use_keeps_order_bytes_and_credit(
             sender.send(chunk(key, sent[key], number))
             expected[key].append(number)
             sent[key] += 1
+            num_bytes += encode(chunk(key, sent[key] - 1, number)).num_bytes
         elif operation == "grant":
             count = min(number, received[key] - granted[key])
             receiver.grant(key, number)
@@ -311,6 +347,11 @@ def test_any_use_keeps_order_bytes_and_credit(
         else:
             for _ in range(number):
                 take()
+        usage = connector.usage("x")
+        assert usage.num_sent + usage.num_backlog == sum(sent.values())
+        assert usage.num_received == sum(received.values())
+        assert 0 <= usage.used_bytes <= usage.size_bytes
+        assert (usage.used_bytes == 0) == (usage.num_sent == usage.num_received)
     for _ in range(1000):  # everything arrives in the end
         if sent == received:
             break
@@ -320,6 +361,9 @@ def test_any_use_keeps_order_bytes_and_credit(
         sender.flush()
         take()
     assert sent == received
+    usage = connector.usage("x")
+    assert usage.num_sent == usage.num_received == sum(sent.values())
+    assert (usage.sent_bytes, usage.num_backlog, usage.used_bytes) == (num_bytes, 0, 0)
     for end in (sender, receiver):
         end.close()
     connector.destroy("x")

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from support.image_requests import (
     picture_server,
     pictures_of,
 )
+from support.metrics_docs import documented, exposed, families_in
 from support.pictures import file_of, mask_png, pixels_of, png
 from support.server import TinyServer
 
@@ -302,3 +304,34 @@ async def test_the_documented_request_and_graph_work(images: TinyServer) -> None
 
 def test_a_folder_of_a_pipeline_picks_its_graph(tiny_qwen_image: Path) -> None:
     assert pick_graph(str(tiny_qwen_image), 0).file.name == "diffusers.yaml"
+
+
+async def test_a_picture_is_counted_by_its_stage_and_the_documentation_lists_the_page(
+    images: TinyServer,
+) -> None:
+    def page() -> str:
+        return httpx.get(f"{images.url}/metrics").text
+
+    def counts() -> Counter[str]:
+        samples = [one for family in families_in(page()) for one in family.samples]
+        return Counter({one.name: int(one.value) for one in samples if "_image_" in one.name})
+
+    before = counts()
+    assert (await ask(images, "a cat", 1, n=2)).status_code == 200
+    wanted = {"image_steps_count": 1, "image_steps_sum": STEPS, "image_seconds_count": 1}
+    deadline = time.monotonic() + 10
+    while True:
+        now = counts()
+        grown = {name: now[f"omnistage_{name}"] - before[f"omnistage_{name}"] for name in wanted}
+        if grown == wanted:
+            break
+        assert time.monotonic() < deadline, grown
+        await asyncio.sleep(0.1)
+    of_server = ("The gateway", "Stages", "Channels", "Processes", "Every stage", "Diffusion")
+    listed = {name: kind for name, (kind, _) in documented(*of_server).items()}
+    there = {
+        name: kind for name, (kind, _) in exposed(page()).items() if "omnistage_gpu_" not in name
+    }
+    missing = {name for name in listed if name not in there}
+    assert all("_embedding_cache_" in name for name in missing)  # this stage has none
+    assert there == {name: kind for name, kind in listed.items() if name not in missing}

@@ -172,6 +172,12 @@ class FakeStage:
         """Show no sign of life any more."""
         self._living.cancel()
 
+    def stop_reading(self) -> None:
+        """Take nothing from the channels any more."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self.requests.fileno())
+        loop.remove_reader(self.outputs.fileno())
+
     async def _live(self) -> None:
         while True:
             self.outputs.send(Chunk(ABOUT_ITSELF, Alive()))

@@ -1,8 +1,12 @@
 """A stage for tests of the worker's own behaviour: what it does is named by the request."""
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.failure import RequestError
@@ -56,6 +60,29 @@ class ScriptedStage:
 
     async def close(self) -> None:
         return
+
+
+class StageWhoseMetricsHang(ScriptedStage):
+    """Its collector waits, until the stage is closed."""
+
+    @property
+    def metrics(self) -> Collector:
+        self._is_closed = threading.Event()
+        return Hanging(self._is_closed)
+
+    async def close(self) -> None:
+        self._is_closed.set()
+
+
+class Hanging(Collector):
+    """Cannot be collected before it is freed."""
+
+    def __init__(self, is_free: threading.Event) -> None:
+        self._is_free = is_free
+
+    def collect(self) -> Iterator[Metric]:
+        self._is_free.wait()
+        return iter(())
 
 
 class StageWithoutCommands:

@@ -79,6 +79,11 @@ class Control:
         if self._embeddings is not None:
             self._embeddings.close()
 
+    @property
+    def embeddings(self) -> EmbeddingCache | None:
+        """The cache of what text encoders make, if the engine's arguments ask for one."""
+        return self._embeddings
+
     # Requests
 
     def submit(self, body: Mapping[str, Any], pipeline: Any = None, /, **arguments: Any) -> Job:

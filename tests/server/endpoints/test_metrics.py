@@ -1,7 +1,6 @@
 """GET /metrics as Prometheus reads it."""
 
 import json
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -12,15 +11,18 @@ from typing import Any
 import httpx
 import pytest
 from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.metrics_docs import documented, exposed, families_in
+from support.waiting import wait_until
 
+from omnistage.connectors.chunk import Chunk
 from omnistage.server.http.keys import Keys
 from omnistage.server.outcome import Outcome, of_status
+from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Metrics
 
 CHAT, SPEECH, PICTURES = "/v1/chat/completions", "/v1/audio/speech", "/v1/images/generations"
 SPOKEN = {"modalities": ["text", "audio"], "audio": {"voice": "ethan", "format": "wav"}}
-DOCS = Path(__file__).parents[3] / "docs" / "api.md"
 
 Change = tuple[float, str, dict[str, str]]
 
@@ -35,10 +37,13 @@ class Server:
     def __init__(self, gateway: RunningGateway) -> None:
         self.gateway = gateway
 
-    def families(self) -> list[Metric]:
+    def page(self) -> str:
         response = httpx.get(f"{self.gateway.url}/metrics")
         assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-        return list(text_string_to_metric_families(response.text))
+        return response.text
+
+    def families(self) -> list[Metric]:
+        return families_in(self.page())
 
     def values(self, changes: tuple[Change, ...]) -> list[float]:
         """Of the samples that are meant, 0 of those that are not there."""
@@ -183,7 +188,7 @@ def test_pictures_are_counted_without_previews(images_server: Server) -> None:
 def test_a_stage_that_dies_is_down_until_it_is_ready_again(tmp_path: Path) -> None:
     with running_gateway(tmp_path, OMNI) as running:
         server = Server(running)
-        talker = {"stage": "talker"}
+        talker = {"stage": "talker", "replica": "0"}
         with server.moves(change(0, "stage_up", **talker)):
             with server.moves(
                 change(-1, "stage_up", **talker), change(1, "stage_restarts_total", **talker)
@@ -227,17 +232,130 @@ def test_what_a_status_says(status: int, outcome: str) -> None:
 def test_the_documentation_lists_every_metric(server: Server, images_server: Server) -> None:
     assert server.chat("words", **SPOKEN) == 200  # a metric without a sample tells no labels
     assert images_server.post(PICTURES, prompt="a cat") == 200
-    told: dict[str, tuple[str, set[str]]] = {}
-    for family in (*server.families(), *images_server.families()):
-        name = family.name + ("_total" if family.type == "counter" else "")
-        labels = {label for one in family.samples for label in one.labels} - {"le"}
-        told[name] = family.type, labels | told.get(name, ("", set()))[1]
-        assert family.documentation
-    section = DOCS.read_text().partition("\n## Metrics\n")[2].partition("\n## ")[0]
-    listed = {}
-    for line in section.splitlines():
-        if line.startswith("| `"):
-            names, kind, labelled, _ = (cell.strip() for cell in line.strip("|").split("|"))
-            for name in re.findall(r"`(\w+)`", names):
-                listed[name] = kind, set(re.findall(r"`(\w+)`", labelled))
-    assert listed == told
+    for one in (server, images_server):
+        measure(one.gateway, *one.gateway.stages.stages)
+        wait_until(lambda one=one: "age_seconds{" in one.page())  # type: ignore[misc]
+    told = exposed(server.page() + images_server.page())
+    told = {name: about for name, about in told.items() if name != "fake_total"}
+    assert told == documented("The gateway", "Stages", "Channels", "Processes")
+
+
+# What stages measure
+
+
+def measure(gateway: RunningGateway, *stages: str, value: float = 1.0) -> None:
+    """Let fake stages send a metric of their own."""
+    for name in stages:
+        labels = f'{{replica="0",stage="{name}"}}'
+        heading = "# HELP fake_total Fake.\n# TYPE fake_total counter\n"
+        family = Family("fake_total", heading, f"fake_total{labels} {value}\n")
+        outputs = gateway.stages.stages[name].outputs
+        told = Chunk(ABOUT_ITSELF, Metrics([family]))
+        gateway.do(lambda send=outputs.send, told=told: send(told))  # type: ignore[misc]
+
+
+def fake_values(server: Server) -> dict[str, float]:
+    """By stage."""
+    found = [family for family in server.families() if family.name == "fake"]
+    assert len(found) <= 1, "the samples of a metric stand together"
+    return {one.labels["stage"]: one.value for family in found for one in family.samples}
+
+
+def ages(server: Server) -> dict[str, float]:
+    """Of what stages have measured."""
+    name = "omnistage_stage_metrics_age_seconds"
+    (family,) = (family for family in server.families() if family.name == name)
+    return {one.labels["stage"]: one.value for one in family.samples}
+
+
+def test_what_several_stages_measure_stands_below_one_heading(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, OMNI) as running:
+        server = Server(running)
+        assert fake_values(server) == ages(server) == {}
+        measure(running, "thinker", "talker")
+        wait_until(lambda: fake_values(server) == {"thinker": 1.0, "talker": 1.0})
+        assert server.page().count("# HELP fake_total") == 1
+        measure(running, "talker", value=2.0)
+        wait_until(lambda: fake_values(server) == {"thinker": 1.0, "talker": 2.0})
+        assert ages(server).keys() == {"thinker", "talker"}
+
+
+def test_a_scrape_waits_for_no_stage_and_says_how_old_its_metrics_are(tmp_path: Path) -> None:
+    """The stages neither read nor say anything any more, as processes that are stopped."""
+    with running_gateway(tmp_path, {**OMNI, "deadlines": {"hang_s": 60}}) as running:
+        server = Server(running)
+        measure(running, *running.stages.stages)
+        wait_until(lambda: len(fake_values(server)) == 3)
+        for stage in running.stages.stages.values():
+            running.do(stage.freeze)
+            running.do(stage.stop_reading)
+        sent = {name: stage.num_sent for name, stage in running.stages.stages.items()}
+        seen = {name: len(stage.seen) for name, stage in running.stages.stages.items()}
+        before = ages(server)
+        time.sleep(0.3)
+        for _ in range(3):
+            assert fake_values(server) == dict.fromkeys(sent, 1.0)
+        assert all(age >= before[name] + 0.3 for name, age in ages(server).items())
+        for name, stage in running.stages.stages.items():
+            assert (stage.num_sent, len(stage.seen)) == (sent[name], seen[name])
+            assert stage.requests.receive() is None  # nor is anything waiting for it
+
+
+def test_a_stage_that_has_ended_measures_nothing(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, OMNI) as running:
+        server = Server(running)
+        measure(running, "thinker", "talker")
+        wait_until(lambda: len(fake_values(server)) == 2)
+        running.stages.is_loading = {"talker"}
+        running.do(lambda: running.stages.stages["talker"].die("killed"))
+        wait_until(lambda: fake_values(server) == {"thinker": 1.0})
+        assert ages(server).keys() == {"thinker"}
+        wait_until(lambda: running.stages.launched.count("talker") == 2)
+        running.do(lambda: running.stages.stages["talker"].become_ready())
+        measure(running, "talker", value=5.0)
+        wait_until(lambda: fake_values(server).get("talker") == 5.0)
+
+
+# Channels
+
+
+def test_channels_count_what_both_ends_did(server: Server) -> None:
+    ends = {"source": "gateway", "target": "thinker", "channel": "requests", "replica": "0"}
+    back = {**ends, "source": "thinker", "target": "gateway", "channel": "outputs"}
+    before = server.values((change(0, "channel_bytes_total", **ends),))
+    with server.moves(
+        change(1, "channel_chunks_total", **ends),
+        change(1, "channel_received_chunks_total", **ends),
+        change(0, "channel_backlog_chunks", **ends),
+        change(0, "ring_used_bytes", **ends),
+    ):
+        assert server.chat("words") == 200
+    assert server.values((change(0, "channel_bytes_total", **ends),)) > before
+    sent, received, wait_s, size = server.values(
+        (
+            change(0, "channel_chunks_total", **back),
+            change(0, "channel_received_chunks_total", **back),
+            change(0, "channel_wait_seconds_total", **back),
+            change(0, "ring_size_bytes", **back),
+        )
+    )
+    assert sent >= received > 5  # words, and what the stage says of itself
+    assert wait_s > 0
+    assert size == 1 << 20
+
+
+# The pace of audio
+
+
+@pytest.mark.parametrize(("words", "num_packets"), [("words", 2), ("short", 1), ("silent", 0)])
+def test_the_pace_of_an_answers_audio_is_counted(
+    words: str, num_packets: int, server: Server
+) -> None:
+    modality = {"modality": "text+audio"}
+    with server.moves(
+        change(bool(num_packets), "real_time_factor_count", **modality),
+        change(bool(num_packets), "audio_stall_seconds_count", **modality),
+        change(max(0, num_packets - 1), "audio_gap_seconds_count", **modality),
+        change(1, "request_wait_seconds_count", **modality),
+    ):
+        assert server.chat(words, **SPOKEN) == 200

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.gateway import OMNI
 from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
@@ -28,6 +29,23 @@ def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> N
     sender.close()
     receiver.close()
     connector.destroy("requests")
+
+
+def test_channels_are_counted_as_long_as_they_are_there(run_directory: Path) -> None:
+    graph = StageGraph.model_validate(OMNI)
+    channels = Channels(graph, run_directory, make_connector)
+    assert dict(channels.usages()) == {}
+    channels.create()
+    assert len(dict(channels.usages())) == 2 * len(graph.stages) + 3 * len(graph.edges)
+    sender = channels.gateway.sender("gateway.thinker")
+    sender.send(Chunk("a", Note()))
+    counts = {address: usage.num_sent for address, usage in channels.usages() if usage.num_sent}
+    assert counts == {"gateway.thinker": 1}
+    channels.renew("thinker")
+    assert not any(usage.num_sent for _, usage in channels.usages())
+    sender.close()
+    channels.destroy()
+    assert dict(channels.usages()) == {}
 
 
 @pytest.mark.parametrize("address", ["dit.gateway", "gateway.dit"])

@@ -1,6 +1,7 @@
 """A stage's record: what writes it, and that nobody else can."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
@@ -12,7 +13,8 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Connector
 from omnistage.server.runtime.stage_link import OwnedStage, StageLink, StageRecord, StageState
 from omnistage.stage_configs.work import WorkBound
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, Status, TextDelta
+from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, Metrics, Ready, Status, TextDelta
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command
 
 READY = Ready(
@@ -76,6 +78,21 @@ async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
     assert (record.speakers, dict(record.commands)) == (("ethan",), {"sleep": ""})
     assert record.work.max_megapixels == 2.0
     assert (record.counters["running"], record.held, record.progress) == (2, {"tasks": 2}, 7)
+
+
+async def test_what_a_process_measured_is_known_until_it_ends(stage: OwnedStage) -> None:
+    family = Family("a", "# TYPE a gauge\n", "a 1.0\n")
+    now = time.monotonic()
+    stage.apply(Metrics([family]))
+    measured_at = stage.record.measured_at
+    assert stage.record.families == (family,)
+    assert measured_at is not None
+    assert now <= measured_at <= time.monotonic()
+    stage.apply(BUSY)
+    assert stage.record.families == (family,)
+    stage.end("signal SIGKILL", is_lost=False)
+    assert not stage.record.families
+    assert stage.record.measured_at is None
 
 
 async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: OwnedStage) -> None:

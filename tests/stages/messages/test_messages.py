@@ -10,6 +10,7 @@ from omnistage.connectors.messages import M, Message, Messages, UnknownMessage
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages import addresses, edge, to_gateway, to_stage
 from omnistage.stages.messages.embeds import EmbedsToCome
+from omnistage.stages.messages.families import Family
 
 REQUEST = to_stage.Request(
     {"messages": [{"role": "user", "content": "é"}], "seed": -1, "stop": None},
@@ -30,6 +31,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Ready(1.5, ["a"], 24_000, 128, {"sleep": "no"}, BOUND)),
     (to_gateway.TO_GATEWAY, to_gateway.Status(1, 2, 3, 4, 5, 6, {"tasks": 1}, 7)),
     (to_gateway.TO_GATEWAY, to_gateway.Alive()),
+    (to_gateway.TO_GATEWAY, to_gateway.Metrics([Family("a", "# TYPE a gauge\n", "a 1.0\n")])),
     (to_gateway.TO_GATEWAY, to_gateway.Answer({"asleep": []})),
     (to_gateway.TO_GATEWAY, to_gateway.Answer(error=FAILED)),
     (to_gateway.TO_GATEWAY, FAILED),
@@ -103,3 +105,10 @@ def test_a_stage_has_an_end_of_its_own_channels_only() -> None:
     assert [addresses.is_end_of("thinker", one) for one in made] == [True] * 5
     assert [addresses.is_end_of("talker", one) for one in made] == [False, False, True, True, True]
     assert not any(addresses.is_end_of("open", one) for one in made[:2])
+    assert [addresses.ends_of(one) for one in made] == [
+        ("gateway", "thinker", "requests"),
+        ("thinker", "gateway", "outputs"),
+        ("thinker", "talker", "open"),
+        ("thinker", "talker", "feed"),
+        ("thinker", "talker", "rows"),
+    ]

@@ -168,6 +168,28 @@ async def test_sleep_mode_on_a_cpu_is_refused_by_name(folder: Path, cpu_engine: 
         make_engine(AsyncLLM, str(folder), {**ENGINE, "enable_sleep_mode": True}, None)
 
 
+async def test_vllms_metrics_are_kept_unless_they_are_switched_off(
+    folder: Path, cpu_engine: None
+) -> None:
+    from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
+    from omnistage.stages.vllm.engine import make_engine
+
+    class Told(AsyncLLM):  # type: ignore[misc]
+        """Starts no engine."""
+
+        @classmethod
+        def from_vllm_config(cls, config: Any, **options: Any) -> Any:
+            return options
+
+    def loggers(**more: Any) -> Any:
+        told: Any = make_engine(Told, str(folder), {**ENGINE, **more}, None)
+        assert told["disable_log_stats"] is True  # those that vLLM would add
+        return told["stat_loggers"]
+
+    assert loggers() == [PrometheusStatLogger]
+    assert loggers(disable_log_stats=True) == []
+
+
 async def test_a_real_engine_serves_nobody_while_it_sleeps_and_the_same_answer_afterwards(
     text: Harness,
 ) -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.metrics_docs import documented, exposed, families_in
 from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stages.messages.families import page
 from omnistage.stages.messages.start_failure import read_start_failure
 from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
@@ -23,6 +25,7 @@ from omnistage.stages.messages.to_gateway import (
     Answer,
     Failed,
     Marks,
+    Metrics,
     Ready,
     Status,
     TextDelta,
@@ -101,6 +104,13 @@ class Gateway:
         told = (chunk.message for chunk in reversed(self.got))
         return next(message for message in told if isinstance(message, Status))
 
+    @property
+    def page(self) -> str:
+        """What the stage measured last; empty before the first time."""
+        self.look()
+        told = (chunk.message for chunk in reversed(self.got))
+        return next((page(one.families) for one in told if isinstance(one, Metrics)), "")
+
     def close(self) -> None:
         self.requests.close()
         self.outputs.close()
@@ -124,6 +134,7 @@ async def gateway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Gateway]:
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.ALIVE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
     kind = Kind(f"support.worker_stage:{stage_class}", frozenset({"text"}))
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"
@@ -234,6 +245,44 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(gateway: G
         gateway.send(name, Cancel())
         gateway.outputs.forget(name)
     await until(lambda: is_idle(gateway, 3))
+
+
+# Metrics
+
+
+def measured(gateway: Gateway) -> dict[str, float]:
+    """Without buckets."""
+    samples = [one for family in families_in(gateway.page) for one in family.samples]
+    return {one.name: one.value for one in samples if "le" not in one.labels}
+
+
+async def test_requests_are_counted_and_timed_however_they_end(gateway: Gateway) -> None:
+    for name, script in enumerate(("words", "refuse", "fail", "hang")):
+        gateway.send(str(name), script)
+    await until(lambda: gateway.status.requests_total == 4)
+    gateway.send("3", Cancel())
+    await until(lambda: measured(gateway).get("omnistage_stage_request_seconds_count") == 4)
+    found = measured(gateway)
+    assert found["omnistage_stage_requests_total"] == 4
+    assert 0 < found["omnistage_stage_request_seconds_sum"] < 60
+    assert found["process_resident_memory_bytes"] > 1 << 20
+
+
+async def test_the_documentation_lists_what_every_stage_measures(gateway: Gateway) -> None:
+    await until(lambda: bool(gateway.page))
+    assert exposed(gateway.page) == documented("Processes", "Every stage")
+
+
+@pytest.mark.parametrize("stage_class", ["StageWhoseMetricsHang"])
+async def test_a_stage_whose_metrics_hang_answers_and_is_alive(gateway: Gateway) -> None:
+    def num_signs() -> int:
+        return sum(isinstance(chunk.message, Alive) for chunk in gateway.of(ABOUT_ITSELF))
+
+    gateway.send("a", "words")
+    await until(lambda: bool(gateway.of("a")))
+    before = num_signs()
+    await until(lambda: num_signs() > before + 3)
+    assert gateway.page == ""
 
 
 # Commands

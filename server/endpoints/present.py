@@ -1,0 +1,167 @@
+"""What is so at the moment: requests in the server, its stages, and the channels between them."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from omnistage.connectors.contract import ChannelUsage
+from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.runtime.stage_link import StageRecord, StageState
+from omnistage.stages.messages.addresses import ends_of
+from omnistage.stages.messages.families import REPLICA
+
+OF_A_STAGE = ("stage", "replica")
+OF_A_CHANNEL = ("source", "target", "channel", "replica")
+NANOSECOND = 1e-9
+
+
+class OfStage(NamedTuple):
+    """A metric that the record of each stage has."""
+
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    about: str
+    value: Callable[[StageRecord], float]
+
+
+class OfChannel(NamedTuple):
+    """A metric that each channel has."""
+
+    kind: type[GaugeMetricFamily | CounterMetricFamily]
+    name: str
+    about: str
+    value: Callable[[ChannelUsage], float]
+
+
+STAGE_METRICS = (
+    OfStage(
+        GaugeMetricFamily,
+        "stage_up",
+        "Whether the stage is ready.",
+        lambda record: record.state is StageState.READY,
+    ),
+    OfStage(
+        GaugeMetricFamily,
+        "stage_requests_running",
+        "Requests in the stage.",
+        lambda record: record.counters["running"],
+    ),
+    OfStage(
+        GaugeMetricFamily,
+        "stage_requests_waiting",
+        "Requests that wait for a seat in the stage's engine.",
+        lambda record: record.counters["waiting"],
+    ),
+    OfStage(
+        CounterMetricFamily,
+        "stage_nan_steps",
+        "Steps with a NaN among the logits.",
+        lambda record: record.counters["nan_steps"],
+    ),
+    OfStage(
+        CounterMetricFamily,
+        "stage_restarts",
+        "How often the stage was started again.",
+        lambda record: record.generation - 1,
+    ),
+)
+CHANNEL_METRICS = (
+    OfChannel(
+        CounterMetricFamily,
+        "channel_chunks",
+        "Chunks that were sent on the channel.",
+        lambda usage: usage.num_sent,
+    ),
+    OfChannel(
+        CounterMetricFamily,
+        "channel_bytes",
+        "Bytes of the chunks that were sent, with what describes them.",
+        lambda usage: usage.sent_bytes,
+    ),
+    OfChannel(
+        CounterMetricFamily,
+        "channel_received_chunks",
+        "Chunks that were received from the channel.",
+        lambda usage: usage.num_received,
+    ),
+    OfChannel(
+        CounterMetricFamily,
+        "channel_wait_seconds",
+        "From sending to receiving, of all received chunks together.",
+        lambda usage: usage.wait_ns * NANOSECOND,
+    ),
+    OfChannel(
+        CounterMetricFamily,
+        "channel_backlog_seconds",
+        "What of the wait was for want of credit or of room in the ring.",
+        lambda usage: usage.backlog_ns * NANOSECOND,
+    ),
+    OfChannel(
+        GaugeMetricFamily,
+        "channel_backlog_chunks",
+        "Chunks that wait for credit or for room in the ring.",
+        lambda usage: usage.num_backlog,
+    ),
+    OfChannel(
+        GaugeMetricFamily,
+        "ring_used_bytes",
+        "Bytes in the channel's ring that were not received yet.",
+        lambda usage: usage.used_bytes,
+    ),
+    OfChannel(
+        GaugeMetricFamily,
+        "ring_size_bytes",
+        "Room of the channel's ring.",
+        lambda usage: usage.size_bytes,
+    ),
+)
+
+
+class Present(Collector):
+    """Looked up when it is asked for; no stage is asked."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def collect(self) -> Iterator[Metric]:
+        """Of requests, of stages and of channels."""
+        flights = self._runtime.flights
+        running = flights.num_running
+        name = "omnistage_num_requests_running"
+        yield GaugeMetricFamily(name, "Requests that have an output.", running)
+        name = "omnistage_num_requests_waiting"
+        yield GaugeMetricFamily(name, "Requests that have none yet.", flights.num_waiting)
+        yield from self._of_stages()
+        yield self._ages()
+        yield from self._of_channels()
+
+    def _of_stages(self) -> Iterator[Metric]:
+        links = self._runtime.fleet.stages
+        for kind, name, about, value in STAGE_METRICS:
+            family = kind(f"omnistage_{name}", about, labels=OF_A_STAGE)
+            for stage, link in links.items():
+                family.add_metric((stage, REPLICA), value(link.record))
+            yield family
+
+    def _ages(self) -> Metric:
+        name = "omnistage_stage_metrics_age_seconds"
+        about = "How long ago the stage measured what this page shows of its own."
+        ages = GaugeMetricFamily(name, about, labels=OF_A_STAGE)
+        now = time.monotonic()
+        for stage, link in self._runtime.fleet.stages.items():
+            measured_at = link.record.measured_at
+            if measured_at is not None:
+                ages.add_metric((stage, REPLICA), now - measured_at)
+        return ages
+
+    def _of_channels(self) -> Iterator[Metric]:
+        usages = self._runtime.fleet.channel_usages
+        labels = {address: (*ends_of(address), REPLICA) for address in usages}
+        for kind, name, about, value in CHANNEL_METRICS:
+            family = kind(f"omnistage_{name}", about, labels=OF_A_CHANNEL)
+            for address, usage in usages.items():
+                family.add_metric(labels[address], value(usage))
+            yield family
