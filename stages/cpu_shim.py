@@ -7,9 +7,10 @@ any plugin. Their shared libraries want libcudart, so each of them dies in its o
     torchaudio   lets the loader's OSError through
     torchcodec   lets the loader's OSError or RuntimeError through; callers expect ImportError
 
-`python scripts/cpu_shim.py` copies this file into the running interpreter's site-packages with a
-.pth that installs the finder below at every start of Python. It costs nothing until one of the
-three is imported, and changes nothing where their libraries load.
+`omnistage.stages` installs the finder below before any of them can be imported. It costs nothing
+until one of the three is imported, and changes nothing where their libraries load. For programs
+that do not import omnistage, `python stages/cpu_shim.py` copies this file into the running
+interpreter's site-packages with a .pth that installs the finder at every start of Python.
 """
 
 import importlib.abc
@@ -117,7 +118,7 @@ def copy_into_site_packages() -> None:
     module.write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     line = "import omnistage_cpu_shim; omnistage_cpu_shim.install()\n"
     (site_packages / "omnistage_cpu_shim.pth").write_text(line, encoding="utf-8")
-    print(f"wrote {module}")
+    print(f"wrote {module}")  # noqa: T201
 
 
 if __name__ == "__main__":
