@@ -51,12 +51,12 @@ def test_messages_are_those_of_the_code() -> None:
         for folder in ("server", "stages", "stage_configs")
         for path in (ROOT / folder).rglob("*.py")
     )
-    parts = ("does not fit on", "wants GPU", "; this machine has", "cannot listen on")
-    parts += (
+    parts = ["does not fit on", "wants GPU", "; this machine has", "cannot listen on"]
+    parts += [
         "is neither a YAML file nor a folder, and the hub says",
         "unknown key",
         "did you mean",
-    )
+    ]
     for part in parts:
         assert part in TROUBLE
         assert part in code, part

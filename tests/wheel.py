@@ -39,7 +39,8 @@ def timed(what: str) -> Iterator[None]:
 def serving(environment: Environment, model: Path, folder: Path) -> Iterator[str]:
     """The address of a server of the environment that is ready; it must end by itself."""
     port = free_port()
-    command = [environment.folder / "bin" / "omnistage", "serve", model, "--port", str(port)]
+    program = environment.folder / "bin" / "omnistage"
+    command = [str(program), "serve", str(model), "--port", str(port)]
     url, log = f"http://127.0.0.1:{port}", folder / "log"
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, cwd=folder)
