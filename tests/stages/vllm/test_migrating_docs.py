@@ -1,6 +1,7 @@
 """The flags in docs/migrating.md are vLLM's and ours, and engine arguments are vLLM's."""
 
 import dataclasses
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.cli_args import FrontendArgs
 
 from omnistage.server.cli import app
+from omnistage.stages.vllm.compat import OnlineRenderer, OpenAIServingChat
 
 TEXT = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
 FROM_VLLM = TEXT[TEXT.index("## From vLLM") : TEXT.index("## From vllm-omni")]
@@ -18,6 +20,25 @@ ROWS = re.findall(r"^\| (`--.*?) \| (.*) \|$", FROM_VLLM, re.MULTILINE)
 GROUP: Any = typer.main.get_command(app)
 OURS = {name for option in GROUP.commands["serve"].params for name in option.opts}
 ENGINE = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+
+
+def options() -> set[str]:
+    """The keys of `options:` that the page shows."""
+    shown = re.findall(r"options: \{(.*?)\}", FROM_VLLM)
+    named = re.findall(r"and `(default_\w+)`", FROM_VLLM)
+    return {part.split(":")[0].strip() for found in shown for part in found.split(",")} | set(named)
+
+
+@pytest.mark.parametrize("option", sorted(options()))
+def test_an_option_of_a_stage_is_one_that_vllm_s_chat_takes(option: str) -> None:
+    """Others would be left out without a word."""
+    taken = inspect.signature(OpenAIServingChat).parameters
+    rendered = inspect.signature(OnlineRenderer).parameters
+    assert option in taken.keys() | rendered.keys()
+
+
+def test_the_options_are_found() -> None:
+    assert {"tool_parser", "reasoning_parser", "chat_template"} <= options()
 
 
 def flags(text: str) -> list[str]:
