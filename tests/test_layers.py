@@ -65,7 +65,7 @@ SHARED: Table = {
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
     "server": ("app", "serve", "options", *COMMON, "cli"),
-    "stages": ("dummy_weights",),
+    "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage",),
 }
 FIELDS = "server/http/fields.py"  # where a body is checked

@@ -7,18 +7,31 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from omnistage.server.cli.drawing import mermaid
 from omnistage.server.cli.graphs import fail, missing_gpus
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 
 
 def check(
     file: Annotated[Path, typer.Argument(help="A graph file in YAML.")],
+    as_mermaid: Annotated[
+        bool,
+        typer.Option("--mermaid", help="Print the graph as a drawing in Mermaid's language."),
+    ] = False,
 ) -> None:
     """Validate a graph file and print its plan, without loading anything."""
     try:
         graph = load_graph(file)
     except GraphError as error:
         raise fail(str(error)) from None
+    if as_mermaid:
+        typer.echo(mermaid(graph))
+        return
+    _print_plan(graph, file)
+
+
+def _print_plan(graph: StageGraph, file: Path) -> None:
     console = Console()
     stages = Table("stage", "kind", "process", "GPUs", "outputs", title=graph.model or str(file))
     for name in graph.order:

@@ -7,13 +7,15 @@ any plugin. Their shared libraries want libcudart, so each of them dies in its o
     torchaudio   lets the loader's OSError through
     torchcodec   lets the loader's OSError or RuntimeError through; callers expect ImportError
 
-`python scripts/cpu_shim.py` copies this file into the running interpreter's site-packages with a
-.pth that installs the finder below at every start of Python. It costs nothing until one of the
-three is imported, and changes nothing where their libraries load.
+`omnistage.stages` installs the finder below before any of them can be imported. It costs nothing
+until one of the three is imported, and does nothing unless torch is the CPU build. For programs
+that do not import omnistage, `python stages/cpu_shim.py` copies this file into the running
+interpreter's site-packages with a .pth that installs the finder at every start of Python.
 """
 
 import importlib.abc
 import importlib.machinery
+import importlib.metadata
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +74,14 @@ _MENDED = {
 }
 
 
+def _has_cpu_build() -> bool:
+    """Whether the torch of this environment is one, as its version says."""
+    try:
+        return importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+
+
 class _MendingLoader(importlib.abc.Loader):
     """Runs a module's own loader inside one of the context managers above."""
 
@@ -96,7 +106,7 @@ class _MendingFinder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in _MENDED:
+        if fullname not in _MENDED or not _has_cpu_build():
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -117,7 +127,7 @@ def copy_into_site_packages() -> None:
     module.write_text(Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
     line = "import omnistage_cpu_shim; omnistage_cpu_shim.install()\n"
     (site_packages / "omnistage_cpu_shim.pth").write_text(line, encoding="utf-8")
-    print(f"wrote {module}")
+    print(f"wrote {module}")  # noqa: T201
 
 
 if __name__ == "__main__":

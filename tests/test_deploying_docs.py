@@ -1,0 +1,162 @@
+"""The layouts of docs/deploying.md are computed from the models' configurations, and load."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.pick import GRAPHS
+
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "deploying.md").read_text()
+MIGRATING = (ROOT / "docs" / "migrating.md").read_text()
+GB, BYTES = 10**9, 2  # of a parameter in bfloat16
+
+
+def cells(start: str) -> list[str]:
+    """The cells of the one row of a table that begins so."""
+    (row,) = [line for line in TEXT.splitlines() if line.startswith(f"| {start}")]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+@pytest.fixture(scope="module")
+def parameters() -> dict[str, int]:
+    """How many the parts of Qwen3-Omni-30B-A3B have, as transformers makes them."""
+    import torch
+    from transformers import Qwen3OmniMoeForConditionalGeneration
+
+    from omnistage.stages.qwen3_omni.checkpoint.real_config import real_config
+
+    with torch.device("meta"):
+        model = Qwen3OmniMoeForConditionalGeneration._from_config(real_config())
+    parts = ("thinker", "talker", "code2wav")
+    return {name: sum(p.numel() for p in getattr(model, name).parameters()) for name in parts}
+
+
+@pytest.fixture(scope="module")
+def config() -> Any:
+    from omnistage.stages.qwen3_omni.checkpoint.real_config import real_config
+
+    return real_config()
+
+
+@pytest.fixture(scope="module")
+def weights_gb(parameters: dict[str, int], config: Any) -> dict[str, float]:
+    """Of each stage; the talker holds the thinker's embeddings too, projected to its width."""
+    thinker = config.thinker_config.text_config
+    projected = thinker.vocab_size * config.talker_config.text_config.hidden_size
+    held = parameters | {"talker": parameters["talker"] + projected}
+    return {name: number * BYTES / GB for name, number in held.items()}
+
+
+def test_the_weights_are_those_of_the_configuration(
+    parameters: dict[str, int], weights_gb: dict[str, float], config: Any
+) -> None:
+    for name in ("thinker", "talker", "code2wav"):
+        row = cells(f"{'the ' if name != 'code2wav' else ''}{name}'s weights")
+        assert row[1].startswith(f"{parameters[name] / GB:.2f} G")
+        assert row[2] == f"{weights_gb[name]:.1f}"
+    assert cells("all of them")[2] == f"{sum(weights_gb.values()):.1f}"
+    assert f"{config.thinker_config.text_config.vocab_size:,} embeddings" in TEXT
+
+
+def kv_bytes(text: Any) -> int:
+    """Of one position."""
+    return int(text.num_hidden_layers * 2 * text.num_key_value_heads * text.head_dim * BYTES)
+
+
+def test_the_kv_caches_are_those_of_the_configuration(config: Any) -> None:
+    thinker = config.thinker_config.text_config
+    talker = config.talker_config.text_config
+    for start, text in (("a token of", thinker), ("a codec frame", talker)):
+        row = cells(start)
+        assert row[1].startswith(f"{text.num_hidden_layers} layers x 2")
+        assert f"{text.num_key_value_heads} heads x {text.head_dim} x 2 bytes" in row[1]
+        assert row[2] == f"{kv_bytes(text):,}"
+    assert f"32,768 tokens holds {32768 * kv_bytes(thinker) / GB:.1f} GB" in TEXT
+    assert f"{8192 * kv_bytes(talker) / GB:.2f} GB in the talker" in TEXT
+
+
+def test_one_gpu_holds_what_its_graph_reserves(weights_gb: dict[str, float], config: Any) -> None:
+    stages = load_graph(GRAPHS / "qwen3_omni_1gpu.yaml").stages
+    row = cells("one of 141 GB")
+    total = sum(weights_gb.values())
+    texts = {
+        "thinker": config.thinker_config.text_config,
+        "talker": config.talker_config.text_config,
+    }
+    positions = {"thinker": 262_144, "talker": 64 * 8192}
+    for cell, name in zip(row[1:3], texts, strict=True):
+        kv = stages[name].engine["kv_cache_memory_bytes"]
+        assert kv // kv_bytes(texts[name]) == pytest.approx(positions[name], rel=1e-3)
+        assert cell.startswith(f"{weights_gb[name]:.1f} weights, {kv / GB:.1f} KV")
+        total += kv / GB
+    assert row[4] == f"{total:.1f}"
+    assert row[5].startswith(f"{141 - float(row[4]):.1f} GB")
+
+
+def test_two_gpus_hold_what_their_graph_gives(weights_gb: dict[str, float], config: Any) -> None:
+    stages = load_graph(GRAPHS / "qwen3_omni.yaml").stages
+    thinker = stages["thinker"].engine["gpu_memory_utilization"] * 80
+    rest = thinker - weights_gb["thinker"]
+    first = cells("two of 80 GB")
+    assert first[1].startswith(f"0.9 of it is {thinker:.1f}: {weights_gb['thinker']:.1f} weights, ")
+    assert f"{rest:.1f} for activations and KV" in first[1]
+    num_tokens = rest * GB / kv_bytes(config.thinker_config.text_config)
+    assert f"at most {round(num_tokens, -3):,.0f} tokens" in first[1]
+    assert first[4:] == [f"{thinker:.1f}", f"{80 - thinker:.1f} GB"]
+    talker = stages["talker"].engine["gpu_memory_utilization"] * 80
+    second = cells("the other of the two")
+    assert second[2].startswith(f"0.6 of it is {talker:.1f}: {weights_gb['talker']:.1f} weights, ")
+    assert f"{talker - weights_gb['talker']:.1f} for activations" in second[2]
+    total = talker + weights_gb["code2wav"]
+    assert second[4:] == [f"{total:.1f}", f"{80 - total:.1f} GB"]
+
+
+def test_a_smaller_second_gpu(weights_gb: dict[str, float], config: Any) -> None:
+    given = 0.6 * 24
+    rest = given - weights_gb["talker"]
+    num_answers = rest * GB / (8192 * kv_bytes(config.talker_config.text_config))
+    (sentence,) = re.findall(r"at 24 GB, .*?nothing\.", " ".join(TEXT.split()))
+    assert f"{given:.1f} GB, of which {rest:.1f} are" in sentence
+    (shown,) = re.findall(r"about (\d+) answers", sentence)
+    assert num_answers - 5 < int(shown) <= num_answers
+
+
+@pytest.mark.parametrize("size", [24, 48, 80, 141])
+def test_a_text_model_s_size(size: int) -> None:
+    assert cells(f"{size} GB | {size} x")[1:] == [
+        f"{size} x 0.9 x 0.75 / 2",
+        f"{size * 0.9 * 0.75 / 2:.1f} G",
+    ]
+
+
+def test_the_pictures_figures_are_those_that_were_measured() -> None:
+    history = (ROOT / "docs" / "history" / "performance.md").read_text()
+    for start in ("none | 59", "`sequential`", "`layerwise`"):
+        name, reserved, seconds, _ = cells(start)
+        gib, gb = re.fullmatch(r"([\d.]+) GiB = ([\d.]+) GB", reserved).groups()  # type: ignore[union-attr]
+        assert f"{float(gib) * 2**30 / GB:.1f}" == gb
+        (row,) = re.findall(rf"^\| {name.strip('`')} \| ([\d.]+) \| .*\({gib}\)", history, re.M)
+        assert float(row) == float(seconds)
+
+
+def graphs() -> Iterator[Any]:
+    for text, name in ((TEXT, "deploying"), (MIGRATING, "migrating")):
+        for number, block in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+            yield pytest.param(block, id=f"{name}-{number}")
+
+
+@pytest.mark.parametrize("block", list(graphs()))
+def test_a_graph_file_that_is_shown_is_valid(block: str, tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text(block)
+    assert load_graph(path).stages.keys() == yaml.safe_load(block)["stages"].keys()
+
+
+def test_there_are_graph_files() -> None:
+    assert len(list(graphs())) == 4

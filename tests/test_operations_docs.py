@@ -1,0 +1,62 @@
+"""Metrics, labels, codes and texts of docs/operations.md and docs/troubleshooting.md exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
+TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
+API = (ROOT / "docs" / "api.md").read_text()
+METRICS = API[API.index("## Metrics") :]
+
+
+def labels_of(metric: str) -> set[str]:
+    """Those of the table of metrics."""
+    (row,) = [line for line in METRICS.splitlines() if f"`{metric}`" in line]
+    labels = set(re.findall(r"`(\w+)`", row.split("|")[3]))
+    return labels | ({"le"} if "histogram" in row else set())
+
+
+@pytest.mark.parametrize("query", re.findall(r"`([^`]*omnistage_\w+[^`]*[({=][^`]*)`", OPERATIONS))
+def test_a_query_names_metrics_and_labels_that_there_are(query: str) -> None:
+    (name,) = re.findall(r"omnistage_\w+", query)
+    labels = labels_of(name.removesuffix("_bucket"))
+    asked = {word for found in re.findall(r"by \(([^)]*)\)", query) for word in found.split(", ")}
+    matched = set(re.findall(r"[{,]\s*(\w+)=", query))
+    assert asked | matched <= labels
+
+
+def test_every_metric_that_is_named_is_in_the_table() -> None:
+    named = set(re.findall(r"omnistage_\w+", OPERATIONS))
+    assert len(named) >= 8
+    for name in named:
+        assert labels_of(name.removesuffix("_bucket")) is not None
+
+
+@pytest.mark.parametrize("page", [OPERATIONS, TROUBLE], ids=["operations", "troubleshooting"])
+def test_every_status_has_the_code_of_the_table_of_errors(page: str) -> None:
+    table = dict(re.findall(r"^\| `(\w+)` \| (\d+) \|", API, re.MULTILINE))
+    named = re.findall(r"\b(\d{3}) `(\w+)`", page)
+    assert len(named) >= 2
+    for status, code in named:
+        assert table[code] == status, code
+
+
+def test_messages_are_those_of_the_code() -> None:
+    """Up to the first place where something is filled in."""
+    code = "".join(
+        path.read_text()
+        for folder in ("server", "stages", "stage_configs")
+        for path in (ROOT / folder).rglob("*.py")
+    )
+    parts = ["does not fit on", "wants GPU", "; this machine has", "cannot listen on"]
+    parts += [
+        "is neither a YAML file nor a folder, and the hub says",
+        "unknown key",
+        "did you mean",
+    ]
+    for part in parts:
+        assert part in TROUBLE
+        assert part in code, part
