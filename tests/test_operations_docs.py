@@ -4,19 +4,19 @@ import re
 from pathlib import Path
 
 import pytest
+from support.metrics_docs import documented
 
 ROOT = Path(__file__).parent.parent
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 TROUBLE = (ROOT / "docs" / "troubleshooting.md").read_text()
 API = (ROOT / "docs" / "api.md").read_text()
-METRICS = API[API.index("## Metrics") :]
+METRICS = documented()
 
 
 def labels_of(metric: str) -> set[str]:
-    """Those of the table of metrics."""
-    (row,) = [line for line in METRICS.splitlines() if f"`{metric}`" in line]
-    labels = set(re.findall(r"`(\w+)`", row.split("|")[3]))
-    return labels | ({"le"} if "histogram" in row else set())
+    """Those that docs/metrics.md lists."""
+    kind, labels = METRICS[metric]
+    return {*labels, "le"} if kind == "histogram" else set(labels)
 
 
 @pytest.mark.parametrize("query", re.findall(r"`([^`]*omnistage_\w+[^`]*[({=][^`]*)`", OPERATIONS))
