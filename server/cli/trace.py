@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import httpx
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -65,33 +65,43 @@ def ask(url: str, admin_key: str | None) -> Mapping[str, Any]:
 
 def listed(traces: Sequence[Mapping[str, Any]]) -> Table:
     """A line a request, the last first."""
-    table = Table(*TITLES.values())
+    table = Table()
+    for title in TITLES.values():
+        table.add_column(title, overflow="fold")
     for one in traces:
         table.add_row(*(str(one.get(name, "")) for name in TITLES))
     return table
 
 
-def drawn(told: Mapping[str, Any]) -> Table:
-    """A waterfall: the steps laid end to end, then each stage as a whole."""
-    whole_ms = max([1e-3, *(row["end_ms"] for row in (*told["steps"], *told["stages"]))])
+def drawn(told: Mapping[str, Any]) -> Group:
+    """Two waterfalls: the steps laid end to end, and each stage as a whole."""
     stages = list(dict.fromkeys(row["stage"] for row in told["steps"]))
     colors = {stage: COLORS[index % len(COLORS)] for index, stage in enumerate(stages)}
     began = datetime.fromtimestamp(told["began_at"], UTC).isoformat(timespec="milliseconds")
-    title = f"{told['request_id']}: {told['path']}, {told.get('outcome', 'running')}, {began}"
-    table = Table("stage", "until", "ms", "at ms", "", title=title)
-    for row in told["steps"]:
-        table.add_row(*_cells(row, row["event"], whole_ms, colors))
-    table.add_section()
-    for row in told["stages"]:
-        table.add_row(*_cells(row, "its end", whole_ms, colors))
+    head = f"{told['request_id']}: {told['path']}, {told.get('outcome', 'running')}, {began}"
+    return Group(
+        Text(head),
+        _waterfall("until", told["steps"], colors),
+        _waterfall("", told["stages"], colors),
+    )
+
+
+def _waterfall(title: str, rows: Sequence[Mapping[str, Any]], colors: Mapping[str, str]) -> Table:
+    """A bar a row; the last end is as wide as there is room."""
+    whole_ms = max([1e-3, *(row["end_ms"] for row in rows)])
+    table = Table("stage", title)
+    for name in ("ms", "at ms"):
+        table.add_column(name, justify="right")
+    table.add_column(f"0 to {whole_ms:.1f} ms", min_width=WIDTH)
+    for row in rows:
+        took_ms = row["end_ms"] - row["start_ms"]
+        numbers = f"{took_ms:.1f}", f"{row['end_ms']:.1f}"
+        bar = _bar(row["start_ms"] / whole_ms, row["end_ms"] / whole_ms, colors[row["stage"]])
+        table.add_row(row["stage"], row.get("event", "whole"), *numbers, bar)
     return table
 
 
-def _cells(
-    row: Mapping[str, Any], until: str, whole_ms: float, colors: Mapping[str, str]
-) -> tuple[str, str, str, str, Text]:
-    start, end = (round(WIDTH * row[name] / whole_ms) for name in ("start_ms", "end_ms"))
-    bar = Text(" " * start + "▏" if end == start else " " * start + "█" * (end - start))
-    bar.stylize(colors[row["stage"]])
-    took_ms = row["end_ms"] - row["start_ms"]
-    return row["stage"], until, f"{took_ms:.1f}", f"{row['end_ms']:.1f}", bar
+def _bar(begin: float, end: float, color: str) -> Text:
+    """From one share of the width to another; what is too short to be seen is a line."""
+    first, last = round(WIDTH * begin), round(WIDTH * end)
+    return Text(" " * first + ("█" * (last - first) or "▏"), color)

@@ -66,8 +66,14 @@ def is_gone(state: Path) -> bool:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
-    running = Served(tmp_path / "log")
+def environment() -> dict[str, str]:
+    """What a test adds to the server's."""
+    return {}
+
+
+@pytest.fixture
+def served(tmp_path: Path, environment: dict[str, str]) -> Iterator[Served]:
+    running = Served(tmp_path / "log", **environment)
     yield running
     if running.process.poll() is None:
         running.process.terminate()
@@ -89,8 +95,8 @@ def test_sigterm_ends_everything(served: Served) -> None:
     assert "all stages have ended" in log
 
 
-def test_its_log_has_one_line_a_request_and_none_for_probes(tmp_path: Path) -> None:
-    served = Served(tmp_path / "log", FAKE_SERVER_LOG="json")
+@pytest.mark.parametrize("environment", [{"FAKE_SERVER_LOG": "json"}])
+def test_its_log_has_one_line_a_request_and_none_for_probes(served: Served) -> None:
     headers = {"x-request-id": "mine"}
     for path in ("/health", "/ready", "/metrics"):
         assert httpx.get(f"{served.url}{path}", headers=headers).status_code == 200

@@ -61,7 +61,7 @@ def test_a_request_is_drawn_as_a_waterfall(by: str, gateway: RunningGateway) -> 
     cells = [tuple(re.split(r"\s*│\s*", row)[1:3]) for row in rows]
     assert cells[:2] == [("gateway", "admitted"), ("gateway", "sent")]
     assert {("thinker", "first_output"), ("gateway", "first_audio")} < set(cells)
-    assert set(cells[-2:]) == {("thinker", "its end"), ("code2wav", "its end")}
+    assert set(cells[-2:]) == {("thinker", "whole"), ("code2wav", "whole")}
     drawn = bars(shown.output)
     assert len(drawn) == len(rows)
     starts = [start for start, _ in drawn[:-2]]
