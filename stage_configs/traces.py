@@ -26,7 +26,8 @@ def with_traces(graph: StageGraph, url: str) -> StageGraph:
 
 
 def _traced(stage: StageSpec, url: str) -> StageSpec:
-    if not KINDS[stage.kind].is_parallel:
+    # vLLM makes its spans of its statistics, and fails without them.
+    if not KINDS[stage.kind].is_parallel or stage.engine.get("disable_log_stats"):
         return stage
     environment = {
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",

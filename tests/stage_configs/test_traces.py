@@ -41,3 +41,12 @@ def test_only_vllm_s_engines_are_told_and_a_graph_file_s_own_words_stay() -> Non
         assert protocol == "http/protobuf"
     services = [traced[name].environment["OTEL_SERVICE_NAME"] for name in ("thinker", "talker")]
     assert services == ["omnistage.thinker", "mine"]
+
+
+def test_an_engine_without_statistics_makes_no_spans() -> None:
+    graph = StageGraph.model_validate(OMNI)
+    silent = graph.stages["talker"].model_copy(update={"engine": {"disable_log_stats": True}})
+    graph = graph.model_copy(update={"stages": {**graph.stages, "talker": silent}})
+    traced = with_traces(graph, URL).stages
+    assert traced["talker"] == silent
+    assert "otlp_traces_endpoint" in traced["thinker"].engine
