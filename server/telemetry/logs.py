@@ -49,9 +49,9 @@ def configure_logging(
         handler.setFormatter(logging.Formatter(TEXT_WITH_TIME))
     handler.addFilter(say_whose)
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    if level is not LogLevel.DEBUG:
-        for name in TALKATIVE:
-            logging.getLogger(name).setLevel(logging.WARNING)
+    for name in TALKATIVE:
+        told = logging.NOTSET if level is LogLevel.DEBUG else logging.WARNING
+        logging.getLogger(name).setLevel(told)
 
 
 def say_whose(record: logging.LogRecord) -> bool:

@@ -21,6 +21,7 @@ NOT_ENDPOINTS = {
     "examples",
     "gateway",
     "image_chat",
+    "present",
     "speech_fields",
     "transcript",
     "transcription_fields",
