@@ -1,5 +1,6 @@
 """Making an engine: stock AsyncLLM, with our connector and scheduler chosen by configuration."""
 
+import difflib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -9,9 +10,11 @@ from vllm.config import StructuredOutputsConfig
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
+from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM
-from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT
+from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
+from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
 
 logger = logging.getLogger(__name__)
@@ -41,11 +44,15 @@ def make_engine(
     known = set(AsyncEngineArgs.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
-        raise ValueError(f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}")
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}{meant}"
+        )
     arguments: dict[str, Any] = {"disable_log_stats": True, **options, "model": model}
     arguments["structured_outputs_config"] = _structured_outputs(options)
-    if arguments.get("load_format") == "dummy":
-        arguments["load_format"] = LOAD_FORMAT
+    asked = arguments.get("load_format", "auto")
+    arguments["load_format"] = DUMMY if asked == "dummy" else load_format_of(asked, model)
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
     if hf_overrides is not None:
@@ -66,7 +73,9 @@ def make_engine(
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     check_fit(stage, config, options, part)
-    return engine_class.from_vllm_config(config)
+    engine = engine_class.from_vllm_config(config)
+    tell_loading(Phase.WARMING_UP)
+    return engine
 
 
 def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
