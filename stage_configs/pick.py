@@ -14,6 +14,10 @@ TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhe
 # Parts of a configuration that make a model speak, in the families that have a text model too.
 SPEAKING = ("talker_config", "token2wav_config", "code2wav_config", "tts_config", "vocoder_config")
 TEXT_ONLY = "text only: its speech stages are not supported"
+MODEL_CURE = (
+    "correct the path or the name; a model that is private or gated needs HF_TOKEN, and one that "
+    "the hub cannot be asked for has to be in a folder"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,10 @@ def _config(model: str) -> dict[str, Any]:
         try:
             path = Path(hf_hub_download(model, "config.json"))
         except (OSError, ValueError) as error:
+            said = " ".join(str(error).split())
             raise GraphError(
-                f"{model!r} is neither a YAML file nor a folder, and the hub says: {error}"
+                f"{model!r} is neither a YAML file nor a folder, and the hub says: {said}; "
+                f"{MODEL_CURE}"
             ) from error
     config: dict[str, Any] = json.loads(path.read_text())
     return config

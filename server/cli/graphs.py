@@ -10,6 +10,9 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.pick import pick_graph
 
+GPU_CURE = (
+    "correct `gpus` of the stage, or take a graph for a CPU; CUDA_VISIBLE_DEVICES may hide GPUs"
+)
 YAML_ENDINGS = (".yaml", ".yml")
 
 
@@ -29,7 +32,7 @@ def missing_gpus(graph: StageGraph) -> list[str]:
     """One sentence for each stage that wants a GPU which is not there."""
     count = len(visible_gpus())
     return [
-        f"stage {stage.name} wants GPU {gpu}; this machine has {count}"
+        f"stage {stage.name} wants GPU {gpu}; this machine has {count}: {GPU_CURE}"
         for stage in graph.stages.values()
         for gpu in stage.gpus
         if gpu >= count

@@ -20,6 +20,7 @@ from omnistage.stage_configs.traces import traces_url, with_traces
 from omnistage.stages.messages.log_bound import LOG_LEVEL
 
 OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+PORT_CURE = "end what has the port, or take another with --port (0: any that is free)"
 MISSING_OTLP = "it needs OpenTelemetry: pip install 'omnistage[otel]'"
 
 
@@ -197,7 +198,7 @@ def serve(
     except MpsError as error:
         raise fail(f"--mps {mps}: {error}") from None
     except OSError as error:
-        raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise fail(f"cannot listen on {host}:{port}: {error.strerror}; {PORT_CURE}") from None
     raise typer.Exit(code)
 
 

@@ -40,6 +40,15 @@ class StageHealth(TypedDict):
     """What a stage does, and what it holds for requests."""
 
     state: Literal["loading", "ready", "dead"]
+    phase: Literal[
+        "",
+        "starting",
+        "downloading",
+        "reading weights",
+        "compiling",
+        "capturing graphs",
+        "warming up",
+    ]
     generation: int
     running: int
     waiting: int

@@ -18,6 +18,7 @@ from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, Stage
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import outputs_address, requests_address
+from omnistage.stages.messages.loading import Loading, read_loading
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
     Alive,
@@ -151,7 +152,23 @@ class Fleet:
     @property
     def health(self) -> Mapping[str, Mapping[str, Any]]:
         """What each stage last said of itself."""
-        return {name: link.record.health for name, link in self._links.items()}
+        loading = self.loading
+        return {
+            name: {
+                **link.record.health,
+                "phase": str(loading[name].phase) if name in loading else "",
+            }
+            for name, link in self._links.items()
+        }
+
+    @property
+    def loading(self) -> Mapping[str, Loading]:
+        """How far each stage is that loads."""
+        return {
+            name: read_loading(self._directory, name) or Loading()
+            for name, link in self._links.items()
+            if link.record.state is StageState.LOADING
+        }
 
     @property
     def voices(self) -> Sequence[str]:

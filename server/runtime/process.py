@@ -8,22 +8,30 @@ import re
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 from omnistage.connectors.sweep import SCRATCH
+from omnistage.stages.messages.loading import clear_loading, read_loading
 from omnistage.stages.messages.start_failure import read_start_failure
 
 logger = logging.getLogger(__name__)
 
 TERMINATE_PATIENCE_S = 5.0
 LOG_PATIENCE_S = 5.0  # a resource tracker cleans up meanwhile
+KEEP_PATIENCE_S = 2.0
 MAX_LINE_BYTES = 1 << 16
 LINE_END = re.compile(rb"[\r\n]+")
 # As our lines and vLLM's begin; its engine's have the process before it.
 LEVEL = re.compile(r"(?:\([^)]*\) )?(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-TRACEBACK = re.compile(r"(?:\([^)]*\) )?Traceback \(most recent call last\)")
+TRACEBACK = re.compile(
+    r"(?:\([^)]*\) )?(?:ERROR .*\] )?Traceback \(most recent call last\)"
+)  # vLLM begins each line of one anew
+QUIET = (logging.ERROR, logging.CRITICAL)  # a line of another level ends a traceback
+MAX_KEPT_LINES = 2000
+LOGS = Path("omnistage", "logs")  # in the user's cache
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -42,6 +50,7 @@ class StageProcess:
     ) -> None:
         self.name = name
         self._directory = directory
+        self._is_unwanted = False
         worker = [sys.executable, "-m", "omnistage.stages.worker.worker"]
         place = ["--stage", name, "--run-directory", str(directory)]
         self._command = [*worker, *place] if command is None else list(command)
@@ -54,7 +63,7 @@ class StageProcess:
         """Start the process and forward what it prints."""
         reading, writing = os.pipe()
         loop = asyncio.get_running_loop()
-        self._log = StageLog(self.name)
+        self._log = StageLog(self.name, self._is_loading)
         await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -89,6 +98,7 @@ class StageProcess:
 
     async def stop(self, grace_s: float) -> None:
         """Let it end by itself for `grace_s`, then ask, then kill."""
+        self._is_unwanted = True
         if not await self._ends_within(grace_s):
             self._process.terminate()
             if not await self._ends_within(TERMINATE_PATIENCE_S):
@@ -102,9 +112,28 @@ class StageProcess:
     async def _watch(self) -> str:
         code = await self._process.wait()
         self._kill_group()
+        if self._is_loading():
+            if not self._is_unwanted:
+                await self._keep_log()
+            clear_loading(self._directory, self.name)
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         why = read_start_failure(self._directory, self.name)
         return f"{how}: {why}" if why else how
+
+    def _is_loading(self) -> bool:
+        return read_loading(self._directory, self.name) is not None
+
+    async def _keep_log(self) -> None:
+        """Leave what was printed in a file: the log has no tracebacks of a start."""
+        await self._log.ended(KEEP_PATIENCE_S)
+        path = logs_folder() / f"{self.name}.log"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self._log.text, "utf-8")
+        except OSError as error:
+            logger.warning("the log of stage %s cannot be kept: %s", self.name, error)
+        else:
+            logger.error("what stage %s said before it ended is in %s", self.name, path)
 
     async def _ends_within(self, seconds: float) -> bool:
         done, _ = await asyncio.wait({self._watching}, timeout=seconds)
@@ -139,6 +168,12 @@ def scratch_environment(scratch: Path) -> dict[str, str]:
     }
 
 
+def logs_folder() -> Path:
+    """Where the log of a start that failed is left; the next one of the same stage replaces it."""
+    cache = os.environ.get("XDG_CACHE_HOME")
+    return (Path(cache) if cache else Path.home() / ".cache") / LOGS
+
+
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
@@ -154,10 +189,13 @@ def _is_resource_tracker(pid: int) -> bool:
 
 
 class StageLog(asyncio.Protocol):
-    """What a stage prints, line by line into our log."""
+    """What a stage prints, line by line into our log; tracebacks of a start at level debug."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, is_loading: Callable[[], bool] = lambda: False) -> None:
         self._name = name
+        self._is_loading = is_loading
+        self._is_quiet = False  # in a traceback of a start
+        self._lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
         self._rest = b""
         self._level = logging.INFO
         self._closed = asyncio.Event()
@@ -182,20 +220,35 @@ class StageLog(asyncio.Protocol):
     def _write(self, line: bytes) -> None:
         if line.strip():
             text = line.decode(errors="replace").rstrip()
+            self._lines.append(text)
             self._level = self._level_of(text)
             logger.log(self._level, "%s", text, extra={"stage": self._name})
 
     def _level_of(self, text: str) -> int:
         """As the line says; one that says nothing goes on with what the one before it said."""
+        if TRACEBACK.match(text):
+            self._is_quiet = self._is_loading()
+            return logging.DEBUG if self._is_quiet else logging.ERROR
         said = LEVEL.match(text)
-        if said is not None:
-            return logging.getLevelNamesMapping()[said[1]]
-        return logging.ERROR if TRACEBACK.match(text) else self._level
+        level = self._level if said is None else logging.getLevelNamesMapping()[said[1]]
+        self._is_quiet = self._is_quiet and (said is None or level in QUIET)
+        return logging.DEBUG if self._is_quiet else level
+
+    @property
+    def text(self) -> str:
+        """The last lines."""
+        return "".join(f"{line}\n" for line in self._lines)
+
+    async def ended(self, within_s: float) -> bool:
+        """Whether everyone who could print is gone, which is waited for."""
+        try:
+            await asyncio.wait_for(self._closed.wait(), within_s)
+        except TimeoutError:
+            return False
+        return True
 
     async def close(self) -> None:
         """Take the rest, then let the pipe go."""
-        try:
-            await asyncio.wait_for(self._closed.wait(), LOG_PATIENCE_S)
-        except TimeoutError:
+        if not await self.ended(LOG_PATIENCE_S):
             logger.warning("something still holds the output of stage %s", self._name)
         self._transport.close()

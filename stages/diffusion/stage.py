@@ -27,6 +27,7 @@ from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
 from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.embeds import EmbedsToCome
+from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -96,6 +97,8 @@ class DiffusionStage:
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
         has_side_lane = loaded.turns is None
         is_bound = self._bound_options.max_megapixels is not None
+        compiles = self._load_options.compile
+        tell_loading(Phase.COMPILING if compiles else Phase.WARMING_UP)
         return StepBatcher(
             pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit, not is_bound
         )

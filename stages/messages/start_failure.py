@@ -1,24 +1,22 @@
 """Why a stage could not start, in a file of the run directory: its process is about to end."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, shortened
 
 
-@contextmanager
-def start_failure_told(directory: Path, stage: str) -> Iterator[None]:
-    """What is raised inside is the reason why the stage's process will end."""
-    try:
-        yield
-    except Exception as error:
-        # A ValueError says what is wrong with the configuration, in words for the operator.
-        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        reason = shortened(" ".join(said.split()), MAX_MESSAGE_BYTES)
-        with suppress(OSError):  # the log says it as well
-            _file(directory, stage).write_text(reason, "utf-8", "backslashreplace")
-        raise
+def tell_start_failure(directory: Path, stage: str, reason: str) -> None:
+    """Leave the reason, in one line; the first that a process of the stage leaves is kept.
+
+    An engine's process fails before the stage's own, which then knows only that it failed.
+    """
+    said = shortened(" ".join(reason.split()), MAX_MESSAGE_BYTES)
+    with (
+        suppress(OSError),  # there is one already, or no folder: the log says it as well
+        _file(directory, stage).open("x", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        file.write(said)
 
 
 def read_start_failure(directory: Path, stage: str) -> str:

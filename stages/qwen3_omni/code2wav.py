@@ -16,6 +16,7 @@ from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes, is_out_of_memory, release_cached
 from omnistage.stages.device.start import Start
+from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 
@@ -144,10 +145,12 @@ class Code2Wav:
     def warm_up(self) -> None:
         """Decode once what the first requests will need, so that they do not pay for it."""
         if self._vocoder.device.type == "cuda":
+            tell_loading(Phase.CAPTURING)
             # The largest first: its memory then serves the others.
             for num_frames, num_rows in product(reversed(GRAPH_FRAMES), reversed(GRAPH_ROWS)):
                 if num_rows * num_frames <= MAX_GRAPH_FRAMES:
                     self._vocoder.record(num_rows, num_frames)
+        tell_loading(Phase.WARMING_UP)
         state = self._vocoder.open()
         codes = torch.zeros(1, self._vocoder.num_codebooks, 1, dtype=torch.int64)
         pcm, _ = self._vocoder.decode([state], codes)

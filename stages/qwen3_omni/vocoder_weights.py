@@ -16,7 +16,9 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 from transformers.utils.hub import cached_file
 
+from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
+from omnistage.stages.messages.loading import BytesRead
 
 PREFIX = "code2wav."
 DUMMY_BOUND = 0.03  # its sound then varies, and is not clipped
@@ -74,11 +76,21 @@ def _restore_buffers(vocoder: Qwen3OmniMoeCode2Wav, device: torch.device) -> Non
 
 def _read_tensors(model: str, device: torch.device, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     tensors = {}
-    for file, names in _files_with_vocoder(model).items():
+    files = _files_with_vocoder(model)
+    read = BytesRead(_stored_bytes(next(iter(files)).parent) if files else 0)
+    for file, names in files.items():
         with safe_open(file, framework="pt", device=str(device)) as opened:
             for name in names or filter(_is_vocoder, opened.keys()):
-                tensors[name.removeprefix(PREFIX)] = opened.get_tensor(name).to(dtype)
+                stored = opened.get_tensor(name)
+                tensors[name.removeprefix(PREFIX)] = stored.to(dtype)
+                read.add(stored.nbytes)
+    read.tell()
     return tensors
+
+
+def _stored_bytes(folder: Path) -> int:
+    stored = (one for one in stored_tensors(folder) if _is_vocoder(one.name))
+    return sum(one.num_stored_bytes for one in stored)
 
 
 def _files_with_vocoder(model: str) -> dict[Path, list[str]]:

@@ -1,5 +1,6 @@
 """Making an engine: stock AsyncLLM, with our connector and scheduler chosen by configuration."""
 
+import difflib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -10,9 +11,11 @@ from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
+from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM, PrometheusStatLogger
-from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT
+from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
+from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
 
 logger = logging.getLogger(__name__)
@@ -45,11 +48,15 @@ def make_engine(
     known = set(AsyncEngineArgs.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
-        raise ValueError(f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}")
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(
+            f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}{meant}"
+        )
     arguments: dict[str, Any] = {**options, "model": model}
     arguments["structured_outputs_config"] = _structured_outputs(options)
-    if arguments.get("load_format") == "dummy":
-        arguments["load_format"] = LOAD_FORMAT
+    asked = arguments.get("load_format", "auto")
+    arguments["load_format"] = DUMMY if asked == "dummy" else load_format_of(asked, model)
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
     if hf_overrides is not None:
@@ -72,7 +79,9 @@ def make_engine(
     check_fit(stage, config, options, part)
     # What is switched off here are the loggers that vLLM adds to those that it is given.
     loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
-    return engine_class.from_vllm_config(config, stat_loggers=loggers, disable_log_stats=True)
+    engine = engine_class.from_vllm_config(config, stat_loggers=loggers, disable_log_stats=True)
+    tell_loading(Phase.WARMING_UP)
+    return engine
 
 
 def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:

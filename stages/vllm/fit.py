@@ -109,13 +109,19 @@ def largest_stack(sizes: Iterable[tuple[str, int]], num_layers: int) -> int:
 
 def _stored_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
     """Of what is on disk: vLLM itself fetches what is not."""
-    folder = _folder_of(model)
+    folder = folder_of(model)
     for tensor in stored_tensors(folder) if folder is not None else ():
         if tensor.name.startswith(part.prefix):
             yield tensor.name, tensor.num_bytes(model.dtype)
 
 
-def _folder_of(model: Any) -> Path | None:
+def stored_bytes(model: Any) -> int:
+    """What a model's weights take on disk; 0 if they are not there in safetensors."""
+    folder = folder_of(model)
+    return 0 if folder is None else sum(one.num_stored_bytes for one in stored_tensors(folder))
+
+
+def folder_of(model: Any) -> Path | None:
     """Where its weights are, or None if it is one file, or not there yet."""
     if Path(model.model).is_dir():
         return Path(model.model)

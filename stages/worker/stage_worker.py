@@ -37,11 +37,12 @@ from omnistage.stages.messages.addresses import (
 from omnistage.stages.messages.edge import Edge as EdgeMessage
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.families import SECONDS
+from omnistage.stages.messages.loading import begin_loading, end_loading
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
-from omnistage.stages.messages.start_failure import start_failure_told
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command, Request, Stop, ToStage
 from omnistage.stages.worker.commands import Commands
+from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.ledger import Ledger
@@ -57,6 +58,7 @@ from omnistage.stages.worker.stage import (
     StagePorts,
     TellsProgress,
 )
+from omnistage.stages.worker.start_error import start_failure_told
 
 logger = logging.getLogger("omnistage.stage")
 
@@ -162,8 +164,9 @@ class StageWorker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        with start_failure_told(self._directory, self._name):
+        with start_failure_told(self._directory, self._name), download_told(self._ports.model):
             ready = await self._stage.start()
+        end_loading()
         for receiver in (self._requests, *self._opens, *self._feeds):
             loop.add_reader(receiver.fileno(), self._drain)
         for sender in self._senders:
@@ -379,6 +382,7 @@ def _end_with(process: BaseProcess) -> None:
 
 def run_stage(name: str, directory: Path) -> None:
     """Run one stage of the graph in a run directory until it is told to stop."""
+    begin_loading(directory, name)
     bound_logs()
     logging.basicConfig(level=os.environ.get(LOG_LEVEL, "INFO"), format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())

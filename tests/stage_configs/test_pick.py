@@ -60,8 +60,20 @@ def test_speech_stages_that_no_graph_has_are_told() -> None:
 
 
 def test_a_name_without_a_model_is_told() -> None:
-    with pytest.raises(GraphError, match="'a/nothing' is neither"):
+    with pytest.raises(
+        GraphError, match=r"^'a/nothing' is neither .*; correct the path or the"
+    ) as no:
         pick_graph("a/nothing", 1)
+    assert "HF_TOKEN" in str(no.value)
+
+
+def test_a_folder_that_is_not_there_is_told_without_asking_the_hub(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr("socket.socket.connect", pytest.fail)
+    with pytest.raises(GraphError, match=r"^'/no/such/folder' is neither .*; correct the path"):
+        pick_graph("/no/such/folder", 1)
 
 
 def test_the_graph_of_qwen_image_is_that_of_any_pipeline_with_its_model() -> None:

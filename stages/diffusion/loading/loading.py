@@ -25,6 +25,7 @@ from omnistage.stages.diffusion.loading.dummy_components import (
 )
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
+from omnistage.stages.messages.loading import Phase, tell_loading
 
 T = TypeVar("T")
 
@@ -121,6 +122,7 @@ class LoadOptions(EngineOptions):
         if self.load_format != "dummy":
             sizes = sizes_of(folder, dtype)
             self._check_fit(stage, device, dtype, without(left_out, sizes))
+            tell_loading(Phase.READING, total_bytes=sum(without(left_out, sizes).values()))
             return made.from_pretrained(folder, dtype=dtype, **left_out)
         components = without(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}

@@ -70,7 +70,21 @@ def test_a_gpu_that_is_not_there_is_said_and_never_served(
     assert sentence in plain(runner.invoke(cli.app, ["check", str(path)]).output)
     result = runner.invoke(cli.app, ["serve", str(path)])
     assert result.exit_code == 1
-    assert sentence in plain(result.output)
+    assert f"error: {sentence}: correct `gpus` of the stage, or take a" in plain(result.output)
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text("model: m\nstages: {text: {kind: vllm.text}}\noutputs: {text: text}\n")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = runner.invoke(cli.app, ["serve", str(path), "--port", str(port)])
+    assert result.exit_code == 1
+    said = plain(result.output).splitlines()[-1]
+    assert said.startswith(f"error: cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert said.endswith(
+        "; end what has the port, or take another with --port (0: any that is free)"
+    )
 
 
 def test_a_graph_without_a_model_is_not_served() -> None:

@@ -74,7 +74,7 @@ async def test_how_it_ended_has_the_reason_that_it_left(tmp_path: Path) -> None:
     script = """
 import sys
 from pathlib import Path
-from omnistage.stages.messages.start_failure import start_failure_told
+from omnistage.stages.worker.start_error import start_failure_told
 with start_failure_told(Path(sys.argv[1]), "thinker"):
     raise ValueError("it does not fit")
 """
@@ -83,6 +83,93 @@ with start_failure_told(Path(sys.argv[1]), "thinker"):
     await stage.start()
     assert await stage.wait() == "exit code 1: it does not fit"
     await stage.stop(1)
+
+
+FAILS = """
+import logging, sys, time
+from pathlib import Path
+from omnistage.stages.messages.loading import begin_loading, end_loading
+from omnistage.stages.worker.start_error import start_failure_told
+logging.basicConfig(format="%(levelname)s %(message)s")
+begin_loading(Path(sys.argv[1]), "thinker")
+if sys.argv[2] == "ready":
+    end_loading()
+if sys.argv[2] == "hangs":
+    logging.warning("it hangs")
+    time.sleep(60)
+logging.error("(EngineCore pid=7) EngineCore failed to start.")
+print("(EngineCore pid=7) ERROR 11-22 08:00:00 [core.py:1] Traceback (most recent call last):")
+print("(EngineCore pid=7) ERROR 11-22 08:00:00 [core.py:1] KeyError: 1", flush=True)
+logging.warning("between")
+with start_failure_told(Path(sys.argv[1]), "thinker"):
+    raise ValueError("it does not fit")
+"""
+
+
+async def failing(
+    how: str, run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> StageProcess:
+    """A stage whose start fails, hangs, or that fails after its start."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    run.mkdir()  # noqa: ASYNC240
+    stage = StageProcess("thinker", run, [sys.executable, "-c", FAILS, str(run), how])
+    await stage.start()
+    return stage
+
+
+async def test_a_traceback_of_a_start_is_in_a_file_that_is_named_and_not_on_the_terminal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG, "omnistage.server.runtime.process")
+    stage = await failing("starts", tmp_path / "run", tmp_path / "cache", monkeypatch)
+    assert await stage.wait() == "exit code 1: it does not fit"
+    await stage.stop(1)
+    kept = tmp_path / "cache" / "omnistage" / "logs" / "thinker.log"
+    shown = [one.message for one in caplog.records if one.levelno > logging.DEBUG]
+    assert shown == [
+        "ERROR (EngineCore pid=7) EngineCore failed to start.",
+        "WARNING between",
+        f"what stage thinker said before it ended is in {kept}",
+    ]
+    hidden = [one.message for one in caplog.records if one.levelno == logging.DEBUG]
+    assert hidden[0].endswith("Traceback (most recent call last):")
+    assert hidden[1].endswith("KeyError: 1")
+    assert hidden[-1] == "ValueError: it does not fit"
+    assert set(kept.read_text().splitlines()) == {*hidden, *shown[:2]}
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+async def test_a_traceback_of_a_stage_that_served_is_on_the_terminal_and_in_no_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    stage = await failing("ready", tmp_path / "run", tmp_path / "cache", monkeypatch)
+    assert await stage.wait() == "exit code 1: it does not fit"
+    await stage.stop(1)
+    assert caplog.messages[-1] == "ValueError: it does not fit"
+    assert not (tmp_path / "cache").exists()
+
+
+async def test_a_stage_that_is_stopped_while_it_loads_leaves_no_log_and_no_note(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    stage = await failing("hangs", tmp_path / "run", tmp_path / "cache", monkeypatch)
+    await until(lambda: caplog.messages == ["WARNING it hangs"])
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thinker.loading"]
+    await stage.stop(0)
+    assert list((tmp_path / "run").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
+
+
+async def test_a_log_that_cannot_be_kept_does_not_hide_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("no folder")
+    stage = await failing("starts", tmp_path / "run", tmp_path / "cache", monkeypatch)
+    assert await stage.wait() == "exit code 1: it does not fit"
+    await stage.stop(1)
+    assert caplog.messages[-1].startswith("the log of stage thinker cannot be kept: ")
 
 
 async def test_it_may_end_by_itself() -> None:
