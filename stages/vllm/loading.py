@@ -7,6 +7,7 @@ whose words have changed in another version is not seen, and the phase before it
 import logging
 from collections.abc import Generator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -32,6 +33,7 @@ PHASES = (
     ("Graph capturing finished", Phase.WARMING_UP),
     ("init engine (profile, create kv cache, warmup model)", Phase.WARMING_UP),
 )
+VLLM = "vllm"  # what the names of its loggers begin with
 FAILURES = ("EngineCore failed to start", "WorkerProc failed to start")
 
 
@@ -54,17 +56,31 @@ class CountedLoader(DefaultModelLoader):
             read.tell()
 
 
-class PhaseHandler(logging.Handler):
-    """Tells the phases of an engine, and why it cannot start, by the records of vLLM's log."""
+class FollowedRecords:
+    """Makes records as it was done before, and tells what vLLM's say of loading.
 
-    def emit(self, record: logging.LogRecord) -> None:
-        """Take what a record says of loading."""
-        said = str(record.msg)
-        for words, phase in PHASES:
-            if words in said:
-                tell_loading(phase)
-        if said.startswith(FAILURES) and record.exc_info and record.exc_info[1] is not None:
-            tell_engines_failure(record.exc_info[1])
+    A handler would not do: vLLM configures its log anew after its plugins, and drops all handlers.
+    """
+
+    def __init__(self) -> None:
+        self._make = logging.getLogRecordFactory()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
+        """A record."""
+        record: logging.LogRecord = self._make(*args, **kwargs)
+        if record.name.startswith(VLLM):
+            _tell(record)
+        return record
+
+
+def _tell(record: logging.LogRecord) -> None:
+    """The phase that begins, or why the engine cannot start."""
+    said = str(record.msg)
+    for words, phase in PHASES:
+        if words in said:
+            tell_loading(phase)
+    if said.startswith(FAILURES) and record.exc_info and record.exc_info[1] is not None:
+        tell_engines_failure(record.exc_info[1])
 
 
 def load_format_of(asked: str, model: str) -> str:
@@ -75,6 +91,5 @@ def load_format_of(asked: str, model: str) -> str:
 def register_loading() -> None:
     """Make the load format known in this process, and follow vLLM's log while a stage loads."""
     register_model_loader(LOAD_FORMAT)(CountedLoader)
-    log = logging.getLogger("vllm")
-    if own_note() is not None and not any(isinstance(one, PhaseHandler) for one in log.handlers):
-        log.addHandler(PhaseHandler())
+    if own_note() is not None and not isinstance(logging.getLogRecordFactory(), FollowedRecords):
+        logging.setLogRecordFactory(FollowedRecords())

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import vllm.logger
 from safetensors.torch import save_file
 from vllm.config.load import LoadConfig
 from vllm.model_executor.model_loader import get_model_loader
@@ -22,7 +23,7 @@ from omnistage.stages.vllm.loading import (
     LOAD_FORMAT,
     PHASES,
     CountedLoader,
-    PhaseHandler,
+    FollowedRecords,
     load_format_of,
     register_loading,
 )
@@ -36,11 +37,10 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     """Of a stage `one` whose engine this process is; vLLM's log is followed."""
     monkeypatch.setenv(PLACE, "")
     begin_loading(tmp_path, "one")
-    log = logging.getLogger("vllm")
-    before = list(log.handlers)
+    before = logging.getLogRecordFactory()
     register_loading()
     yield tmp_path
-    log.handlers = before
+    logging.setLogRecordFactory(before)
 
 
 def said(message: str, *arguments: Any, exc_info: bool = False) -> None:
@@ -82,13 +82,25 @@ def test_an_engine_s_own_error_is_the_reason_of_its_stage(directory: Path) -> No
 def test_vllm_s_log_is_followed_once_and_not_outside_of_a_stage(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = logging.getLogger("vllm")
+    following = logging.getLogRecordFactory()
+    assert isinstance(following, FollowedRecords)
     register_loading()
-    assert sum(isinstance(one, PhaseHandler) for one in log.handlers) == 1
-    log.handlers = [one for one in log.handlers if not isinstance(one, PhaseHandler)]
+    assert logging.getLogRecordFactory() is following
     monkeypatch.delenv(PLACE)
+    logging.setLogRecordFactory(logging.LogRecord)
     register_loading()
-    assert not any(isinstance(one, PhaseHandler) for one in log.handlers)
+    assert logging.getLogRecordFactory() is logging.LogRecord
+
+
+def test_vllm_s_log_is_followed_after_vllm_has_configured_it_anew(directory: Path) -> None:
+    vllm.logger._configure_vllm_root_logger()
+    said("Starting torch.compile")
+    assert read_loading(directory, "one") == Loading(Phase.COMPILING)
+
+
+def test_other_logs_are_not_followed(directory: Path) -> None:
+    logging.getLogger("omnistage").error("Starting torch.compile")
+    assert read_loading(directory, "one") == Loading()
 
 
 def test_weights_are_counted_while_vllm_reads_them(directory: Path, tmp_path: Path) -> None:
