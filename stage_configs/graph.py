@@ -269,10 +269,25 @@ class StageGraph(Model):
         entries = [name for name in self.stages if not self.incoming(name)]
         if len(entries) != 1:
             raise problem(f"a graph has one entry; this one has {', '.join(entries)}", "edges")
+        self._check_chain()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
             raise problem(f"no output needs stage {idle[0]!r}", "stages", idle[0])
         return self
+
+    def _check_chain(self) -> None:
+        """A stage sends to one other and receives from one; more edges would be left out."""
+        for name in self.stages:
+            for edges, ends in (
+                (self.outgoing(name), "edges from it, to"),
+                (self.incoming(name), "edges to it, from"),
+            ):
+                if len(edges) > 1:
+                    others = " and ".join(
+                        edge.target if edge.source == name else edge.source for edge in edges
+                    )
+                    message = f"stage {name!r} has {len(edges)} {ends} {others}; it may have one"
+                    raise problem(message, "edges", self.edges.index(edges[-1]))
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}

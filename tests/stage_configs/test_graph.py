@@ -125,6 +125,12 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
         ("  talker: {", "  thinker: {", 7, "thinker: the key is there twice"),
         ("model: some/model", "model: [", 3, "expected"),
         ("    to: code2wav", "    to: talker", 9, "cycle"),
+        (
+            "from: talker\n",
+            "from: thinker\n",
+            11,
+            "stage 'thinker' has 2 edges from it, to talker and code2wav; it may have one",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_its_line(
