@@ -1,10 +1,13 @@
-"""A stage that cannot fit ends the server before it loads, with the reason in its last words."""
+"""A stage that cannot start ends the server, with the reason in its last words."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import load_file, save_file
 from support.server import launch
 
 from omnistage.stages.device.memory import host_free_bytes
@@ -15,6 +18,15 @@ pytestmark = pytest.mark.engine
 TINY = Path(__file__).parents[2] / "stage_configs" / "qwen3_omni_tiny.yaml"
 REFUSED_S = 120
 TIB = 1 << 40
+
+
+@pytest.fixture(autouse=True)
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a server leaves what a stage said."""
+    vllm_cache = os.environ.get("VLLM_CACHE_ROOT", Path.home() / ".cache" / "vllm")
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(vllm_cache))  # what it has compiled stays known
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "omnistage" / "logs"
 
 
 def last_line(target: str, log: Path, *options: str) -> str:
@@ -52,3 +64,26 @@ def test_a_pipeline(tmp_path: Path) -> None:
     said = last_line(str(folder), tmp_path / "log", "--load-format", "dummy")
     assert "exit code 1: stage dit does not fit on c" in said
     assert "set offload: sequential or layerwise" in said
+
+
+def test_an_engine_whose_checkpoint_lacks_weights(
+    tiny_checkpoint: Path, tmp_path: Path, logs: Path
+) -> None:
+    """The reason is the engine's own, and its traceback is in a file."""
+    folder, graph = tmp_path / "model", tmp_path / "graph.yaml"
+    shutil.copytree(tiny_checkpoint, folder)
+    weights = load_file(folder / "model.safetensors")
+    del weights["thinker.model.layers.0.input_layernorm.weight"]
+    save_file(weights, folder / "model.safetensors")
+    thinker = yaml.safe_load(TINY.read_text())["stages"]["thinker"]
+    only = {"model": str(folder), "stages": {"thinker": thinker}, "outputs": {"text": "thinker"}}
+    graph.write_text(yaml.safe_dump(only))
+    said = last_line(str(graph), tmp_path / "log")
+    assert "stage thinker ended while it loaded: exit code 1: " in said
+    assert "were not initialized from checkpoint" in said
+    assert said.endswith("fetch it again, or correct `model`")
+    log = (tmp_path / "log").read_text()
+    assert "stage thinker: reading weights" in log
+    assert "Traceback" not in log
+    assert str(logs / "thinker.log") in log
+    assert "Traceback" in (logs / "thinker.log").read_text()
