@@ -3,7 +3,7 @@
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -17,7 +17,8 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from omnistage.connectors import BETWEEN_PROCESSES, CONNECTORS, check_connector
-from omnistage.stage_configs.kinds import KINDS
+from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, named
+from omnistage.stage_configs.kinds import KINDS, Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
 
@@ -115,10 +116,14 @@ class Chunking(Model):
 
 
 class StageSpec(Model):
-    """One stage: its kind, its GPUs, its engine's arguments, its kind's options."""
+    """One stage: its kind, its GPUs, its engine's arguments, its kind's options.
+
+    `model`: its checkpoint, where that is not the graph's.
+    """
 
     name: str
     kind: str
+    model: str = ""
     gpus: tuple[Gpu, ...] = ()
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -172,10 +177,14 @@ class StageSpec(Model):
 
 
 class Edge(Model):
-    """One way from a stage to the next."""
+    """One way from a stage to the next.
+
+    `carries`: the payloads that go along it, where its ends would have a choice.
+    """
 
     source: str = Field(alias="from")
     target: str = Field(alias="to")
+    carries: tuple[Payload, ...] = ()
     connector: ConnectorSpec = ConnectorSpec()
     chunk: Chunking | Literal["whole"] = Chunking()
     hidden_states: Literal["needed", "all"] = "needed"
@@ -204,9 +213,11 @@ class Deadlines(Model):
 
 
 class StageGraph(Model):
-    """Stages, edges and which stage makes which output; acyclic, with one entry.
+    """Stages, edges and which stage makes which output; acyclic.
 
-    `note`: what of the model the graph leaves out, for the log and /v1/models.
+    A stage may send to several others and, if its kind joins, receive from several. Each output has
+    one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
+    the model the graph leaves out, for the log and /v1/models.
     """
 
     model: str = ""
@@ -261,33 +272,49 @@ class StageGraph(Model):
         if not self.outputs:
             raise problem("a graph has at least one output", "outputs")
         self._check_memory()
-        self._check_gpus()
         order = self.order
         if len(order) != len(self.stages):
             stuck = sorted(set(self.stages) - set(order))
             raise problem(f"the edges make a cycle through {', '.join(stuck)}", "edges")
-        entries = [name for name in self.stages if not self.incoming(name)]
-        if len(entries) != 1:
-            raise problem(f"a graph has one entry; this one has {', '.join(entries)}", "edges")
-        self._check_chain()
+        self._check_joins()
+        for number, edge in enumerate(self.edges):
+            self._check_payloads(number, edge)
+        self._check_gpus()
+        self._check_entries()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
             raise problem(f"no output needs stage {idle[0]!r}", "stages", idle[0])
         return self
 
-    def _check_chain(self) -> None:
-        """A stage sends to one other and receives from one; more edges would be left out."""
-        for name in self.stages:
-            for edges, ends in (
-                (self.outgoing(name), "edges from it, to"),
-                (self.incoming(name), "edges to it, from"),
-            ):
-                if len(edges) > 1:
-                    others = " and ".join(
-                        edge.target if edge.source == name else edge.source for edge in edges
-                    )
-                    message = f"stage {name!r} has {len(edges)} {ends} {others}; it may have one"
-                    raise problem(message, "edges", self.edges.index(edges[-1]))
+    def _check_joins(self) -> None:
+        for name, stage in self.stages.items():
+            incoming = self.incoming(name)
+            if len(incoming) > 1 and not KINDS[stage.kind].joins:
+                sources = " and ".join(edge.source for edge in incoming)
+                message = (
+                    f"stage {name!r} has {len(incoming)} edges to it, from {sources}; "
+                    f"a stage of kind {stage.kind} takes one"
+                )
+                raise problem(message, "edges", self.edges.index(incoming[-1]))
+
+    def _check_payloads(self, number: int, edge: Edge) -> None:
+        try:
+            self.carried(edge)
+        except NoPayload as error:
+            place = ("carries",) if edge.carries else ()
+            raise problem(str(error), "edges", number, *place) from None
+
+    def _check_entries(self) -> None:
+        for name, stage in self.stages.items():
+            kind = KINDS[stage.kind]
+            if not self.incoming(name) and not kind.is_entry:
+                wanted = " or ".join(named(choice) for choice in kind.takes)
+                raise problem(f"stage {name!r} needs an edge that brings it {wanted}", "edges")
+        for output in self.outputs:
+            entries = self.entries({output})
+            if len(entries) > 1:
+                message = f"an output has one entry; {output} has {', '.join(entries)}"
+                raise problem(message, "outputs", output)
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}
@@ -302,7 +329,8 @@ class StageGraph(Model):
 
     def _check_gpus(self) -> None:
         for name, stage in self.stages.items():
-            has_edge = bool(self.incoming(name) or self.outgoing(name))
+            sent = frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
+            has_edge = bool(self.incoming(name) or sent - {Payload.TEXT})  # text is its process's
             found = parallel_problem(KINDS[stage.kind], has_edge, stage.gpus, stage.engine)
             if found is not None:
                 message, place = found
@@ -320,10 +348,31 @@ class StageGraph(Model):
             done += ready
         return done
 
-    @property
-    def entry(self) -> str:
-        """The stage that requests come to."""
-        return self.order[0]
+    def entries(self, outputs: Collection[str]) -> list[str]:
+        """The stages that requests for these outputs come to."""
+        return [name for name in self.path(outputs) if not self.incoming(name)]
+
+    def entry_of(self, output: str) -> str:
+        """The stage that requests for this output come to."""
+        return self.entries({output})[0]
+
+    def carried(self, edge: Edge) -> Payloads:
+        """What goes along an edge; raises NoPayload if its ends do not agree."""
+        return carried_between(self.stages[edge.source], self.stages[edge.target], edge.carries)
+
+    def waits_for(self, output: str) -> set[str]:
+        """Outputs that end before this one begins: the texts that a stage on its way waits for."""
+        path = self.path({output})
+        writers = {
+            edge.source
+            for edge in self.edges
+            if edge.target in path and Payload.TEXT in self.carried(edge)
+        }
+        return {other for other, maker in self.outputs.items() if maker in writers}
+
+    def model_of(self, name: str) -> str:
+        """A stage's checkpoint."""
+        return self.stages[name].model or self.model
 
     def with_engine(self, kind: str | None = None, **arguments: Any) -> "StageGraph":
         """The graph whose stages of a kind, or all, have these arguments for their engines.
@@ -349,8 +398,8 @@ class StageGraph(Model):
         """Edges from a stage."""
         return [edge for edge in self.edges if edge.source == name]
 
-    def path(self, outputs: set[str]) -> list[str]:
-        """The stages that these outputs need, in order."""
+    def path(self, outputs: Collection[str]) -> list[str]:
+        """The stages that these outputs need, in order; edges between them are live."""
         needed = {self.outputs[output] for output in outputs}
         for name in reversed(self.order):
             if name in needed:

@@ -1,13 +1,39 @@
-"""The kinds of stages: where each one's class is, and what it makes."""
+"""The kinds of stages: where each one's class is, what it makes and what it takes."""
 
 from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Payload(StrEnum):
+    """What edges carry."""
+
+    TEXT = "text"  # words, as they are released to the client
+    TOKENS = "tokens"  # token ids, as a model samples them
+    ROWS = "rows"  # hidden states, one row a position
+    CODES = "codes"  # codec frames
+    EMBEDS = "embeds"  # the rows of whole prompts, which a denoiser takes as they are
+    LATENTS = "latents"
+    IMAGE = "image"
+    PCM = "pcm"
+    KV = "kv"
+
+
+Payloads = frozenset[Payload]
+
+
+def payloads(*names: Payload) -> Payloads:
+    """They together."""
+    return frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge.
 
-    `samples`: whether a request can set its sampling by `stage_params`. As a graph's entry,
+    `makes`: what it can send along its edges. `takes`: what one edge may bring it, all payloads of
+    a choice together; none: it has no edges to it. `is_entry`: requests may come to it from the
+    gateway. `joins`: it may have several edges to it, and serves a request when all of them have
+    announced it. `samples`: whether a request can set its sampling by `stage_params`. As an entry,
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound. `is_parallel`:
     its engine is vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
     """
@@ -19,6 +45,10 @@ class Kind:
     reads_out: bool = False
     hears: bool = False
     is_parallel: bool = False
+    makes: Payloads = frozenset()
+    takes: tuple[Payloads, ...] = ()
+    is_entry: bool = True
+    joins: bool = False
 
 
 KINDS = {
@@ -28,30 +58,41 @@ KINDS = {
         reads_out=True,
         hears=True,
         is_parallel=True,
+        makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
     ),
     "qwen3_omni.talker": Kind(
         "omnistage.stages.qwen3_omni.talker:Talker",
         frozenset(),
         engine_takes_feed=True,
         is_parallel=True,
+        makes=payloads(Payload.CODES),
+        takes=(payloads(Payload.TOKENS, Payload.ROWS),),
+        is_entry=False,
     ),
     "qwen3_omni.code2wav": Kind(
         "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage",
         frozenset({"audio"}),
         samples=False,
+        takes=(payloads(Payload.CODES),),
+        is_entry=False,
     ),
     "diffusers": Kind(
         "omnistage.stages.diffusion.stage:DiffusionStage",
         frozenset({"image", "video"}),
         samples=False,
+        takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
     ),
     "qwen_image.text_encoder": Kind(
         "omnistage.stages.qwen_image.text_encoder:TextEncoder",
         frozenset(),
         samples=False,
         is_parallel=True,
+        makes=payloads(Payload.EMBEDS),
     ),
     "vllm.text": Kind(
-        "omnistage.stages.vllm.text:TextStage", frozenset({"text"}), is_parallel=True
+        "omnistage.stages.vllm.text:TextStage",
+        frozenset({"text"}),
+        is_parallel=True,
+        makes=payloads(Payload.TEXT),
     ),
 }

@@ -60,7 +60,7 @@ class Translator:
         return Request(
             id=f"chatcmpl-{uuid4().hex}",
             outputs=outputs,
-            body=self._body(chat, stage_params.get(self.graph.entry, {})),
+            body=self._body(chat, stage_params.get(self.graph.entry_of("text"), {})),
             speaker=speaker if has_audio else None,
             stage_params=stage_params,
             seed=chat.seed,

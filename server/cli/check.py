@@ -9,6 +9,7 @@ from rich.table import Table
 
 from omnistage.server.cli.drawing import mermaid
 from omnistage.server.cli.graphs import fail, missing_gpus
+from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 
@@ -39,10 +40,11 @@ def _print_plan(graph: StageGraph, file: Path) -> None:
         made = [output for output, maker in graph.outputs.items() if maker == name]
         gpus = ", ".join(map(str, stage.gpus)) or "not set"
         stages.add_row(name, stage.kind, "its own", gpus, ", ".join(made))
-    edges = Table("from", "to", "connector", "chunk", title="edges")
+    edges = Table("from", "to", "carries", "connector", "chunk", title="edges")
     for edge in graph.edges:
         sizes = ", ".join(map(str, edge.chunk_sizes)) or "whole"
-        edges.add_row(edge.source, edge.target, edge.connector.name, sizes)
+        carried = named(graph.carried(edge))
+        edges.add_row(edge.source, edge.target, carried, edge.connector.name, sizes)
     console.print(stages, edges)
     for sentence in missing_gpus(graph):
         console.print(f"warning: {sentence}", markup=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 
 
@@ -12,11 +13,12 @@ def mermaid(graph: StageGraph) -> str:
 
 def _lines(graph: StageGraph) -> Iterator[str]:
     yield "clients([clients]) <-- HTTP --> gateway"
-    yield f"gateway -- requests --> {_node(graph.entry)}"
+    for name in graph.entries(graph.outputs):
+        yield f"gateway -- requests --> {_node(name)}"
     for name in graph.order:
         yield f'{_node(name)}["{_label(graph.stages[name])}"]'
     for edge in graph.edges:
-        yield f"{_node(edge.source)} -- chunks --> {_node(edge.target)}"
+        yield f"{_node(edge.source)} -- {named(graph.carried(edge))} --> {_node(edge.target)}"
     for output, maker in graph.outputs.items():
         yield f"{_node(maker)} -- {output} --> gateway"
 

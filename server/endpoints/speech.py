@@ -70,10 +70,13 @@ class Speech:
     def _request(self, asked: SpeechRequest) -> Request:
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.model)
-        if "audio" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].reads_out:
+        if (
+            "audio" not in graph.outputs
+            or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
+        ):
             message = "This model does not speak a given text."
             raise ApiError(400, message, code="unsupported_model")
-        path: Collection[str] = set(graph.path(set(OUTPUTS))) - {graph.entry}
+        path: Collection[str] = set(graph.path(OUTPUTS)) - {graph.entry_of("audio")}
         return Request(
             id=f"speech-{uuid4().hex}",
             outputs=OUTPUTS,

@@ -90,7 +90,10 @@ class Transcriptions:
 
     def _check_hears(self) -> None:
         graph = self.gateway.runtime.graph
-        if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry].kind].hears:
+        if (
+            "text" not in graph.outputs
+            or not KINDS[graph.stages[graph.entry_of("text")].kind].hears
+        ):
             raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
     def _request(self, transcript: Transcript) -> Request:

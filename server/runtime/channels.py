@@ -33,7 +33,7 @@ class Channels:
         images = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": IMAGES_ARENA_MB})
         entry = images if "image" in graph.outputs else large
         for name in graph.stages:
-            requests = entry if name == graph.entry else self.gateway
+            requests = self.gateway if graph.incoming(name) else entry
             makes_images = name in (graph.outputs.get("image"), graph.outputs.get("video"))
             outputs = images if makes_images else self.gateway
             self._channels.append((requests, requests_address(name)))

@@ -187,14 +187,13 @@ class Fleet:
 
     # Requests
 
-    @property
-    def entry(self) -> StageLink:
-        """The stage that gets every request."""
-        return self._links[self.graph.entry]
+    def entries(self, outputs: Collection[str]) -> Sequence[StageLink]:
+        """The stages that get requests for these outputs."""
+        return [self._links[name] for name in self.graph.entries(outputs)]
 
     def open_path(self, outputs: Collection[str]) -> Sequence[StageLink]:
         """The stages on the way to these outputs; ApiError if one takes no requests now."""
-        path = [self._links[name] for name in self.graph.path(set(outputs))]
+        path = [self._links[name] for name in self.graph.path(outputs)]
         for link in path:
             check_open(link)
         return path

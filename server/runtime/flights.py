@@ -30,6 +30,7 @@ class Flights:
     def __init__(self, fleet: Fleet, max_requests: int = MAX_REQUESTS) -> None:
         self._fleet = fleet
         self._graph = fleet.graph
+        self._waits_for = {output: self._graph.waits_for(output) for output in self._graph.outputs}
         self._max_requests = max_requests
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
@@ -106,10 +107,12 @@ class Flights:
                 on_end(flight)
 
     def _open(self, flight: Flight) -> None:
-        chunk = flight.request.to_chunk(flight.trace.traceparent)
+        path = [link.name for link in flight.path]
+        chunk = flight.request.to_chunk(path, flight.trace.traceparent)
         flight.trace.timeline.mark(GATEWAY, "sent")
         try:
-            self._fleet.entry.requests.send(chunk)
+            for link in self._fleet.entries(flight.request.outputs):
+                link.requests.send(chunk)
         except ChunkTooLarge as error:
             message = f"The request is too large: {error}"
             raise ApiError(413, message, code="request_too_large") from error
@@ -180,9 +183,15 @@ class Flights:
             flight.queue.put_nowait((link, chunk))
 
     def _postpone(self, flight: Flight, name: str, is_end: bool) -> None:
-        """An output has come, or no more than its end: when the next chunk of it must be here."""
+        """An output has come, or no more than its end: when the next chunks must be here.
+
+        Those that have not begun and wait for it have their time from now on.
+        """
         if name in flight.unfinished:
-            now = self._now()
-            flight.deadlines[name] = now + self._graph.deadlines.next_chunk_s
+            now, deadlines = self._now(), self._graph.deadlines
+            flight.deadlines[name] = now + deadlines.next_chunk_s
             if not is_end:
                 flight.first_at.setdefault(name, now)
+            for other in flight.unfinished:
+                if other not in flight.first_at and name in self._waits_for[other]:
+                    flight.deadlines[other] = now + deadlines.first_chunk_s

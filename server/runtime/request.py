@@ -1,6 +1,6 @@
 """A request as the stages get it, and the outputs that leave the graph for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,10 @@ from omnistage.stages.messages import to_gateway, to_stage
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One validated request: which outputs it wants, and the chat body of the entry stage."""
+    """One validated request: which outputs it wants, and the body of the entry stage.
+
+    `image`: the fields of the image that another stage makes of what the entry says.
+    """
 
     id: str
     outputs: tuple[str, ...]
@@ -21,13 +24,18 @@ class Request:
     stage_params: Mapping[str, Mapping[str, to_stage.Parameter]] = field(default_factory=dict)
     seed: int | None = None
     return_codes: bool = False
+    image: Mapping[str, Any] | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def to_chunk(self, traceparent: str | None = None) -> Chunk[to_stage.Request]:
-        """The chunk that opens it at the entry stage; engines export spans below `traceparent`."""
+    def to_chunk(
+        self, path: Sequence[str], traceparent: str | None = None
+    ) -> Chunk[to_stage.Request]:
+        """The chunk that opens it at an entry stage; engines export spans below `traceparent`."""
         message = to_stage.Request(
             body=dict(self.body),
             outputs=list(self.outputs),
+            path=list(path),
+            image=None if self.image is None else dict(self.image),
             speaker=self.speaker,
             stage_params={name: dict(given) for name, given in self.stage_params.items()},
             seed=self.seed,

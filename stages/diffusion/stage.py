@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
@@ -21,6 +22,7 @@ from omnistage.stages.diffusion.request.edits import picture_arguments, pictures
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
+from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
 from omnistage.stages.diffusion.request.text_tokens import TextTokens
 from omnistage.stages.diffusion.request.told import Told
@@ -47,7 +49,7 @@ class DiffusionStage:
     `engine`: those of LoadOptions, ControlOptions and BoundOptions, `max_batch` (pictures of one
     forward), `warm_up` (arguments of the calls that come before the first request, such as a small
     height and width). With a stage upstream the prompts are its embeddings, and the pipeline is
-    loaded without its text encoder.
+    loaded without its text encoder, or they are what it writes.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -59,7 +61,8 @@ class DiffusionStage:
         self._load_options = LoadOptions.of(ports.engine)
         self._control_options = ControlOptions.of(ports.engine)
         self._bound_options = BoundOptions.of(ports.engine)
-        self._upstream = Upstream(ports) if ports.upstream else None
+        self._upstream = Upstream(ports) if Payload.EMBEDS in ports.takes else None
+        self._texts = PromptTexts(ports) if Payload.TEXT in ports.takes else None
 
     async def start(self) -> Ready:
         """Load, and make two pictures."""
@@ -113,7 +116,10 @@ class DiffusionStage:
 
     async def _serve(self, opened: Opened, told: Told) -> None:
         loop = asyncio.get_running_loop()
-        body = opened.request.body
+        body = await self._body(opened)
+        if body is None:
+            told.nothing()
+            return
         check_kind(opened.request.outputs, self._kind)
         given = {name: tensor.numpy() for name, tensor in opened.tensors.items()}
         images = [given[f"image{i}"] for i in range(body.get("num_images", 0))]
@@ -121,7 +127,7 @@ class DiffusionStage:
         if body.get("background") == "transparent" and not makes_alpha(pipeline):
             message = "This model's pictures have no alpha channel."
             raise RequestError(400, message, param="background", code="unsupported_parameter")
-        prompt = await self._prompt(opened)
+        prompt = await self._prompt(opened, body)
         arguments = call_arguments(pipeline, prompt, body, opened.request.seed)
         arguments |= picture_arguments(pipeline, images, given.get("mask"), arguments)
         previews = None
@@ -158,18 +164,36 @@ class DiffusionStage:
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
         await told.finish(pictures, text_tokens)
 
-    async def _prompt(self, opened: Opened) -> Mapping[str, Any]:
+    async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
+        """What is wanted, with the text that the stage upstream writes; None: it wrote nothing."""
+        if self._texts is None:
+            return opened.request.body
+        text = await self._texts.whole(opened.id)
+        self._ports.mark(opened.id, "prompted")
+        return {**opened.request.body, "prompt": text} if text else None
+
+    async def _prompt(self, opened: Opened, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The prompt as arguments: its text, or what the stage upstream made of it."""
         if self._upstream is None or not isinstance(opened.message, Open):
-            return {"prompt": opened.request.body["prompt"]}
+            return {"prompt": body["prompt"]}
         embeds = await self._upstream.all_of(opened.id, opened.message.read(EmbedsToCome))
         self._ports.mark(opened.id, "embedded")
         return embeds.arguments(self._loaded.device, self._loaded.dtype)
 
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
-        """Rows of a prompt's embeddings."""
+        """Rows of a prompt's embeddings, or its words."""
         if self._upstream is not None:
             self._upstream.receive(receiver, chunk)
+        elif self._texts is not None:
+            self._texts.receive(receiver, chunk)
+
+    def nothing_to_say(self, request_id: str, source: str) -> None:
+        """The text is complete; what is announced as its last piece says so too."""
+
+    def upstream_waits(self, request_id: str, source: str) -> None:
+        """Upstream waits for its client: it is not overdue."""
+        if self._texts is not None:
+            self._texts.wait_on(request_id)
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Adapters, caches, weights, profiles."""

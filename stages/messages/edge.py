@@ -27,7 +27,7 @@ class Open(Message, frozen=True):
 
 
 class NothingToSay(Message, frozen=True):
-    """The request's answer is complete, and nothing of it is for the target."""
+    """The answer is complete, and nothing of it is for the target, or no more than has come."""
 
 
 class Waits(Message, frozen=True):
@@ -36,6 +36,12 @@ class Waits(Message, frozen=True):
 
 class Tokens(Message, frozen=True):
     """Tensor `tokens`, int32 [n]; the chunk's index counts those before it."""
+
+
+class Text(Message, frozen=True):
+    """Words as they are released to the client; those of a request follow each other."""
+
+    text: str
 
 
 class Rows(Message, frozen=True):
@@ -52,8 +58,8 @@ class Codes(Message, frozen=True):
     """Codec frames: tensors `codes` int32 [n, codebooks] and `positions` int32 [n]."""
 
 
-Edge = Open | NothingToSay | Waits | Tokens | Rows | Codes
-EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Tokens, Rows, Codes)
+Edge = Open | NothingToSay | Waits | Text | Tokens | Rows | Codes
+EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Text, Tokens, Rows, Codes)
 
 
 def described(about: msgspec.Struct) -> msgspec.Raw:

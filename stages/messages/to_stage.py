@@ -13,12 +13,16 @@ class Request(Message, frozen=True):
     """A request for the entry stage; its images and masks travel as tensors.
 
     `body`: the validated fields of the endpoint, which the stage's library reads. `outputs`: which
-    of the graph's outputs it wants. `stage_params`: sampling of other stages than the entry.
+    of the graph's outputs it wants. `path`: the stages that it goes through; an edge between two of
+    them is live. `image`: the fields of the image that a stage further on makes of what the entry
+    says, as an image endpoint has them. `stage_params`: sampling of other stages than the entry.
     `traceparent`: the request's span, where engines are to export theirs below it.
     """
 
     body: dict[str, Any]
     outputs: list[str]
+    path: list[str] = msgspec.field(default_factory=list)
+    image: dict[str, Any] | None = None
     speaker: str | None = None
     stage_params: dict[str, dict[str, Parameter]] = msgspec.field(default_factory=dict)
     seed: int | None = None

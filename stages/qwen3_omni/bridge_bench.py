@@ -22,7 +22,7 @@ from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.engine import make_engine
-from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ports import BridgeConfig, Sink
 from omnistage.stages.worker.ports import Port
 
 SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out
@@ -78,9 +78,8 @@ async def _measure(
 
     without = await steps_s(plain, "without", lambda _: {})
     with _drained_edge() as sink:
-        bridge = BridgeConfig(
-            late_inputs=True, export="codes", sink=sink, chunk_sizes=list(chunk_sizes)
-        )
+        sinks = [Sink("bench", sink, list(chunk_sizes))]
+        bridge = BridgeConfig(late_inputs=True, export="codes", sinks=sinks)
         with_bridge = make_engine(AsyncLLM, model, options, bridge, talker_config)
         within = await steps_s(with_bridge, "with", bridged)
     return dict(zip(batches, zip(without, within, strict=True), strict=True))

@@ -97,14 +97,14 @@ class Code2WavStage:
         self._engine.push(chunk.request_id, codes, chunk.last)
         self._work.set()
 
-    def nothing_to_say(self, request_id: str) -> None:
+    def nothing_to_say(self, request_id: str, source: str) -> None:
         """Nothing will be spoken: one empty last output."""
         done = self._done.get(request_id)
         if done is not None and not done.is_set():
             self._ports.send_output(request_id, Sound(), last=True)
             done.set()
 
-    def upstream_waits(self, request_id: str) -> None:
+    def upstream_waits(self, request_id: str, source: str) -> None:
         """Upstream waits for its client: it is not overdue."""
         if request_id in self._watches:
             self._watches[request_id].restart()

@@ -10,7 +10,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stages.messages.edge import NothingToSay, Open, Tokens, Waits, described
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.rope import Grid
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Downstream
 
 
 class ThinkerPrompt(msgspec.Struct, frozen=True):
@@ -22,23 +22,22 @@ class ThinkerPrompt(msgspec.Struct, frozen=True):
 class SpokenTokens:
     """One answer's token ids on their way to the talker.
 
-    An id goes once its text is released to the client: text held back for a stop string, or cut
-    by one, is not spoken. Like the reference, only tokens that the thinker was fed back are
-    spoken: never the last one sampled, be it EOS or the one at the length limit. Tool calls and
-    reasoning are not spoken.
+    One edge's: each has chunks of its own sizes. An id goes once its text is released to the
+    client: text held back for a stop string, or cut by one, is not spoken. Like the reference, only
+    tokens that the thinker was fed back are spoken: never the last one sampled, be it EOS or the
+    one at the length limit. Tool calls and reasoning are not spoken.
     """
 
     def __init__(
         self,
         request_id: str,
         request: Request,
-        ports: StagePorts,
+        edge: Downstream,
         text_length: Callable[[list[int]], int],
     ) -> None:
-        assert ports.downstream is not None
         self.request_id = request_id
         self._request = msgspec.structs.replace(request, body={})  # which is long, and ours alone
-        self._to = ports.downstream
+        self._to = edge
         self._sizes = list(self._to.chunk_sizes)
         self._has_stop = bool(request.body.get("stop"))
         self._text_length = text_length

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,6 +16,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from transformers.utils import GENERATION_CONFIG_NAME
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.messages.to_stage import Request
@@ -28,12 +29,12 @@ from omnistage.stages.vllm.engine import make_engine, refuse_preemption
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.late_inputs import late_input_options
-from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import Opened, StagePorts
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 from omnistage.stages.worker.watch import overdue
 
 logger = logging.getLogger(__name__)
@@ -91,19 +92,18 @@ class Talker(EngineStage):
         config = AutoConfig.from_pretrained(ports.model)
         self._ids = SpeechIds.of(config)
         self._silent: dict[str, asyncio.Event] = {}
+        self._edges: dict[str, Sequence[Downstream]] = {}  # of each request, those that are live
 
     async def start(self) -> Ready:
         """Load, and speak two frames."""
         ports = self._ports
-        assert ports.downstream is not None
         bridge = BridgeConfig(
             late_inputs=True,
             feeds=ports.feeds,
             first_chunk_s=ports.deadlines.first_chunk_s,
             next_chunk_s=ports.deadlines.next_chunk_s,
             export="codes",
-            sink=ports.downstream.rows,
-            chunk_sizes=ports.downstream.chunk_sizes,
+            sinks=sinks_of(ports.downstream, Payload.CODES),
             ledger=ports.ledger,
         )
         options = {
@@ -188,10 +188,10 @@ class Talker(EngineStage):
             raise RequestError(
                 400, f"unknown voice {speaker!r}; allowed: {allowed}", param="audio.voice"
             )
-        downstream = self._ports.downstream
-        assert downstream is not None
-        downstream.open.send(Chunk(request_id, Open(request), last=True))
+        edges = self._ports.live(request)
+        self._say(request_id, edges, Open(request))
         silent = self._silent.setdefault(request_id, asyncio.Event())
+        self._edges[request_id] = edges
         speaking = asyncio.create_task(self._speak(opened, speaker))
         waiting = asyncio.create_task(silent.wait())
         try:
@@ -199,24 +199,29 @@ class Talker(EngineStage):
             if speaking.done():
                 await speaking
             else:
-                downstream.open.send(Chunk(request_id, NothingToSay(), last=True))
+                self._say(request_id, edges, NothingToSay())
         finally:
             self._silent.pop(request_id, None)
+            self._edges.pop(request_id, None)
             waiting.cancel()
             speaking.cancel()
             await asyncio.gather(speaking, waiting, return_exceptions=True)
 
-    def nothing_to_say(self, request_id: str) -> None:
+    def _say(
+        self, request_id: str, edges: Sequence[Downstream], message: Open | NothingToSay | Waits
+    ) -> None:
+        for edge in edges:
+            edge.open.send(Chunk(request_id, message, last=True))
+
+    def nothing_to_say(self, request_id: str, source: str) -> None:
         """The answer has no text: nothing will be spoken."""
         event = self._silent.get(request_id)
         if event is not None:
             event.set()
 
-    def upstream_waits(self, request_id: str) -> None:
+    def upstream_waits(self, request_id: str, source: str) -> None:
         """The thinker waits for its client: so does who waits for us."""
-        if request_id in self._silent:
-            assert self._ports.downstream is not None
-            self._ports.downstream.open.send(Chunk(request_id, Waits(), last=True))
+        self._say(request_id, self._edges.get(request_id, ()), Waits())
 
     @property
     def _default_speaker(self) -> str:
@@ -240,6 +245,7 @@ class Talker(EngineStage):
         wanted = request.stage_params.get(self._ports.name, {})
         params = self._sampling(wanted, self._seed(request))
         options = request_options(request_id, self._ids, prompt, tokens=prompt.lead)
+        options["to"] = [edge.target for edge in self._ports.live(request, Payload.CODES)]
         random = np.random.default_rng()
         options["sampling"] = {
             "temperature": 1.0 if params.temperature else 0.0,  # not the talker's

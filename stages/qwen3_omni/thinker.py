@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from transformers import AutoConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
 
+from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
@@ -26,7 +29,8 @@ from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
-from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -36,6 +40,19 @@ logger = logging.getLogger(__name__)
 MAX_GRIDS = 1 << 16
 THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)
 Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Follower(Protocol):
+    """An answer on its way along an edge."""
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Take one chunk of the answer."""
+
+    def show_life(self) -> None:
+        """More will come: we wait for our client."""
+
+    def finish(self) -> None:
+        """The answer is complete."""
 
 
 class ThinkerLLM(JudgedLLM):
@@ -101,7 +118,7 @@ class Grids:
 
 
 class Thinker(EngineStage):
-    """One AsyncLLM and vLLM's chat serving over it."""
+    """One AsyncLLM and vLLM's chat serving over it; each live edge gets what it carries."""
 
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
@@ -109,20 +126,16 @@ class Thinker(EngineStage):
         self._grids = Grids(self._config)
         self._ids = SpeechIds.of(self._config)
         self._media_ids = frozenset(self._ids.media)
-        has_talker = ports.downstream is not None
+        has_talker = ports.carrying(Payload.TOKENS)
         self._given = GivenText(ports.model, self._ids) if has_talker else None
+        self._sinks = sinks_of(ports.downstream, Payload.ROWS)
 
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
         bridge = None
-        if ports.downstream is not None:
-            bridge = BridgeConfig(
-                export="hidden",
-                sink=ports.downstream.rows,
-                chunk_sizes=ports.hidden_chunk_sizes,
-                ledger=ports.ledger,
-            )
+        if self._sinks:
+            bridge = BridgeConfig(export="hidden", sinks=self._sinks, ledger=ports.ledger)
         self._engine = make_engine(
             ThinkerLLM,
             ports.model,
@@ -151,38 +164,47 @@ class Thinker(EngineStage):
         has_turns = "messages" in request.body  # else a prompt: text or ids, no media
         if has_turns:
             check_markers(request.body, self._markers)
-        spoken = None
-        if "audio" in request.outputs and self._ports.downstream is not None:
-            spoken = SpokenTokens(request_id, request, self._ports, self._tokenizer_length)
-        if has_turns and self._ports.downstream is not None:
-            self._engine.rendered[request_id] = partial(self._rendered, request_id, spoken)
+        spoken = self._spoken(request_id, request)
+        followers: list[Follower] = [*spoken]
+        if self._ports.live(request, Payload.TEXT):
+            followers.append(released := ReleasedText(request_id, request, self._ports))
+            released.open()
+        if has_turns and self._sinks:
+            self._engine.rendered[request_id] = partial(self._rendered, request_id, request, spoken)
         try:
             headers = trace_headers(request, self._ports.name)
             async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
                 async for chunk in chunks:
                     is_last = not chunk["choices"]  # the usage chunk, always asked for
-                    self._send(request_id, chunk, spoken, is_last)
+                    self._send(request_id, chunk, followers, is_last)
                     if not is_last:
-                        await self._room(request_id, spoken)
+                        await self._room(request_id, followers)
         finally:
             self._engine.rendered.pop(request_id, None)
+
+    def _spoken(self, request_id: str, request: Request) -> list[SpokenTokens]:
+        """The answer's way along each edge to a talker."""
+        return [
+            SpokenTokens(request_id, request, edge, self._tokenizer_length)
+            for edge in self._ports.live(request, Payload.TOKENS)
+        ]
 
     def _send(
         self,
         request_id: str,
         chunk: dict[str, Any],
-        spoken: SpokenTokens | None,
+        followers: Sequence[Follower],
         is_last: bool,
     ) -> None:
         if any(choice.get("token_ids") for choice in chunk["choices"]):
             self._ports.mark(request_id, "first_token")
-        if spoken is not None:
-            spoken.add(chunk)
+        for follower in followers:
+            follower.add(chunk)
             if is_last:
-                spoken.finish()
+                follower.finish()
         self._ports.send_output(request_id, TextDelta(chunk), last=is_last)
 
-    async def _room(self, request_id: str, spoken: SpokenTokens | None) -> None:
+    async def _room(self, request_id: str, followers: Sequence[Follower]) -> None:
         """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
         room = self._ports.room
         while not room.is_free(request_id):
@@ -190,31 +212,40 @@ class Thinker(EngineStage):
                 async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
                     await room.wait(request_id)
             except TimeoutError:
-                if spoken is not None:
-                    spoken.show_life()
+                for follower in followers:
+                    follower.show_life()
 
     def _read_out(self, request_id: str, request: Request) -> None:
         assert self._given is not None  # without a talker the gateway refuses to speak
         body = request.body
         prompt_ids = self._given.prompt(body["input"], body["instructions"])
-        spoken = SpokenTokens(request_id, request, self._ports, self._tokenizer_length)
-        spoken.open_whole(prompt_ids)
+        for spoken in self._spoken(request_id, request):
+            spoken.open_whole(prompt_ids)
         usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": 0}
         chunk = {"choices": [], "usage": usage}
         self._ports.send_output(request_id, TextDelta(chunk), last=True)
 
     def _rendered(
-        self, request_id: str, spoken: SpokenTokens | None, prompt: Mapping[str, Any]
+        self,
+        request_id: str,
+        request: Request,
+        spoken: Sequence[SpokenTokens],
+        prompt: Mapping[str, Any],
     ) -> dict[str, Any]:
         self._ports.mark(request_id, "rendered")
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
-        if spoken is not None:
-            spoken.open(prompt["prompt_token_ids"], grids)
-        if self._ports.exports_all_hidden_states:
-            return {"id": request_id, "export_all": True}
+        for one in spoken:
+            one.open(prompt["prompt_token_ids"], grids)
+        edges = self._ports.live(request, Payload.ROWS)
+        for edge in edges:
+            if Payload.TOKENS not in edge.carries:  # nobody else announces the request there
+                edge.open.send(Chunk(request_id, Open(request), last=True))
+        bridge = {"id": request_id, "to": [edge.target for edge in edges]}
+        if any(edge.all_hidden_states for edge in edges):
+            return {**bridge, "export_all": True}
         # By id, not by placeholder: to the talker a marker that a user wrote is a medium too.
-        if spoken is not None and not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
-            return {"id": request_id, "export_ids": list(self._ids.media)}
+        if edges and not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
+            return {**bridge, "export_ids": list(self._ids.media)}
         return {}
 
     def _tokenizer_length(self, token_ids: list[int]) -> int:

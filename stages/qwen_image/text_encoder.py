@@ -9,6 +9,7 @@ from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.edge import Open, described
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
@@ -18,7 +19,7 @@ from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingPa
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -35,10 +36,9 @@ class TextEncoder(EngineStage):
     """
 
     def __init__(self, ports: StagePorts) -> None:
-        if ports.downstream is None:
+        if not ports.downstream:
             raise ValueError(f"stage {ports.name} has no edge: nobody takes its hidden states")
         self._ports = ports
-        self._to = ports.downstream
 
     async def start(self) -> Ready:
         """Load, and encode one prompt."""
@@ -52,8 +52,7 @@ class TextEncoder(EngineStage):
             )
         bridge = BridgeConfig(
             export="hidden",
-            sink=self._to.rows,
-            chunk_sizes=ports.hidden_chunk_sizes,
+            sinks=sinks_of(ports.downstream, Payload.EMBEDS),
             ledger=ports.ledger,
         )
         options = {
@@ -86,7 +85,9 @@ class TextEncoder(EngineStage):
         first = self._tokens.num_dropped
         lengths = {name: [len(ids) - first for ids in rows] for name, rows in texts.items()}
         announced = Open(opened.request, described(EmbedsToCome(first, lengths)))
-        self._to.open.send(Chunk(request_id, announced, last=True))
+        edges = self._ports.live(opened.request)
+        for edge in edges:
+            edge.open.send(Chunk(request_id, announced, last=True))
         headers = trace_headers(opened.request, self._ports.name)
         async with asyncio.TaskGroup() as group:
             for name, rows in texts.items():
@@ -95,6 +96,7 @@ class TextEncoder(EngineStage):
                         "id": request_id,
                         "export_from": first,
                         "rows": {"text": name, "row": row},
+                        "to": [edge.target for edge in edges],
                     }
                     encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids, headers)
                     group.create_task(encoding)

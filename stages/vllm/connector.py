@@ -97,14 +97,11 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The engine's memory exists now: make the worker half."""
         exporter = None
-        if self._config.export is not None and self._config.sink is not None:
-            exporter = Exporter(
-                self._config.sink.sender(),
-                self._config.export,
-                self._config.chunk_sizes,
-                self._num_rows,
-                self._ledger,
-            )
+        if self._config.export is not None and self._config.sinks:
+            edges = {
+                sink.target: (sink.port.sender(), sink.chunk_sizes) for sink in self._config.sinks
+            }
+            exporter = Exporter(edges, self._config.export, self._num_rows, self._ledger)
             register_exporter(self._engine_id, exporter)
         table = StepTable.of_engine(self._engine_id)
         self._worker = WorkerHalf(table, self._num_slots, exporter)

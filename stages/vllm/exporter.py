@@ -4,7 +4,7 @@ import logging
 import queue
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -50,86 +50,40 @@ class _Stream:
         self.num_sent = 0
 
 
-class Exporter(BlockedQuery):
-    """A thread that takes steps from the worker half and sends chunks downstream."""
+class _Edge:
+    """One edge: what waits for it of each request, and the sizes of its chunks."""
 
     def __init__(
-        self,
-        sender: Sender,
-        kind: str,
-        chunk_sizes: Sequence[int],
-        num_rows: int,
-        ledger: Ledger | None = None,
+        self, sender: Sender, kind: str, chunk_sizes: Sequence[int], num_rows: int
     ) -> None:
-        self._sender = sender
-        self._ledger = ledger
+        self.sender = sender
         self._kind = kind
         self._sizes = list(chunk_sizes) or [WHOLE]
         self._streams: dict[int, _Stream] = {}
         self._waiting: Gathering = Frames(num_rows) if kind == "codes" else Lines(num_rows)
         self._due_at = np.zeros(num_rows + 1, np.int64)  # lines of the next chunk; 0: no stream
-        self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="omnistage-export", daemon=True)
-        self._closing = threading.Event()
-        self._flusher = threading.Thread(target=self._flush, name="omnistage-flush", daemon=True)
-        self._thread.start()
-        self._flusher.start()
 
-    def put(self, exported: Exported) -> None:
-        """Hand over a step; never waits."""
-        self._steps.put(exported)
+    @property
+    def num_streams(self) -> int:
+        """Requests that go along it."""
+        return len(self._streams)
 
-    def is_blocked(self, request_id: str) -> bool:
-        """Whether the request's chunks find no credit downstream."""
-        return self._sender.credit(request_id) <= 0
-
-    def close(self) -> None:
-        """Send what is left and stop."""
-        self._steps.put(None)
-        self._thread.join(timeout=5)
-        self._closing.set()
-        self._flusher.join(timeout=5)
-        self._sender.close()
-
-    def _flush(self) -> None:
-        poller = select.poll()
-        poller.register(self._sender.fileno(), select.POLLIN)
-        while not self._closing.is_set():
-            if poller.poll(500):
-                self._sender.flush()
-                self._count()
-
-    def _count(self) -> None:
-        if self._ledger is not None:
-            self._ledger.write(Held.STREAMS, len(self._streams))
-            self._ledger.write(Held.CREDITS, self._sender.num_requests)
-
-    def _run(self) -> None:
-        while (exported := self._steps.get()) is not None:
-            if exported.ready is not None:
-                exported.ready.synchronize()
-            for done in exported.finished:
-                if done.row in self._streams:
-                    self._send(done.row, last=True)
-                    self._due_at[done.row] = 0
-                    del self._streams[done.row]
-            for new in exported.started:
-                request_id = new.options.get("id")
-                if isinstance(request_id, str) and new.options.get("export", True):
-                    self._open(new.row, request_id, new.options.get("rows"))
-            if exported.values is not None:
-                self._gather(exported.rows, exported.positions, exported.values)
-            if exported.started or exported.finished:
-                self._count()
-
-    def _open(self, row: int, request_id: str, rows: object) -> None:
-        """`rows`: the fields of `Rows`, if they are not its defaults."""
+    def open(self, row: int, request_id: str, rows: object) -> None:
+        """Begin a request; `rows`: the fields of `Rows`, if they are not its defaults."""
         message = Codes() if self._kind == "codes" else msgspec.convert(rows or {}, Rows)
         self._streams[row] = _Stream(request_id, message)
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]
 
-    def _gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> None:
+    def finish(self, row: int) -> None:
+        """Send what waits of a request as its last chunk."""
+        if row in self._streams:
+            self._send(row, last=True)
+            self._due_at[row] = 0
+            del self._streams[row]
+
+    def gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> None:
+        """Take a step's lines, and send the chunks that they fill."""
         is_streamed = self._due_at[rows] > 0
         if not is_streamed.all():
             rows, positions = rows[is_streamed], positions[is_streamed]
@@ -152,9 +106,92 @@ class Exporter(BlockedQuery):
         stream.num_sent += 1
         self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
         try:
-            self._sender.send(chunk)
+            self.sender.send(chunk)
         except ConnectorError as error:
             logger.error("results of %s could not be sent: %s", stream.request_id, error)
+
+
+class Exporter(BlockedQuery):
+    """A thread that takes steps from the worker half and sends chunks along each edge.
+
+    `edges`: by the stage that one goes to, its sender and the sizes of its chunks.
+    """
+
+    def __init__(
+        self,
+        edges: Mapping[str, tuple[Sender, Sequence[int]]],
+        kind: str,
+        num_rows: int,
+        ledger: Ledger | None = None,
+    ) -> None:
+        self._ledger = ledger
+        self._edges = {
+            target: _Edge(sender, kind, sizes, num_rows)
+            for target, (sender, sizes) in edges.items()
+        }
+        self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="omnistage-export", daemon=True)
+        self._closing = threading.Event()
+        self._flusher = threading.Thread(target=self._flush, name="omnistage-flush", daemon=True)
+        self._thread.start()
+        self._flusher.start()
+
+    def put(self, exported: Exported) -> None:
+        """Hand over a step; never waits."""
+        self._steps.put(exported)
+
+    def is_blocked(self, request_id: str) -> bool:
+        """Whether the request's chunks find no credit at an edge that it goes along."""
+        return any(edge.sender.credit(request_id) <= 0 for edge in self._edges.values())
+
+    def close(self) -> None:
+        """Send what is left and stop."""
+        self._steps.put(None)
+        self._thread.join(timeout=5)
+        self._closing.set()
+        self._flusher.join(timeout=5)
+        for edge in self._edges.values():
+            edge.sender.close()
+
+    def _flush(self) -> None:
+        senders = {edge.sender.fileno(): edge.sender for edge in self._edges.values()}
+        poller = select.poll()
+        for file in senders:
+            poller.register(file, select.POLLIN)
+        while not self._closing.is_set():
+            for file, _ in poller.poll(500):
+                senders[file].flush()
+                self._count()
+
+    def _count(self) -> None:
+        if self._ledger is not None:
+            edges = self._edges.values()
+            self._ledger.write(Held.STREAMS, sum(edge.num_streams for edge in edges))
+            self._ledger.write(Held.CREDITS, sum(edge.sender.num_requests for edge in edges))
+
+    def _run(self) -> None:
+        while (exported := self._steps.get()) is not None:
+            if exported.ready is not None:
+                exported.ready.synchronize()
+            for done in exported.finished:
+                for edge in self._edges.values():
+                    edge.finish(done.row)
+            for new in exported.started:
+                self._open(new)
+            if exported.values is not None:
+                for edge in self._edges.values():
+                    edge.gather(exported.rows, exported.positions, exported.values)
+            if exported.started or exported.finished:
+                self._count()
+
+    def _open(self, new: Started) -> None:
+        """Along the edges that its options name `to`, or all."""
+        request_id, live = new.options.get("id"), new.options.get("to")
+        if not isinstance(request_id, str) or not new.options.get("export", True):
+            return
+        for target, edge in self._edges.items():
+            if not isinstance(live, list) or target in live:
+                edge.open(new.row, request_id, new.options.get("rows"))
 
 
 def to_tensor(values: torch.Tensor) -> Tensor:

@@ -1,10 +1,24 @@
 """Where an engine's connector finds its channels, and the exporters of this process's engines."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
+from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.stage import Downstream
+
+
+class Sink(msgspec.Struct, frozen=True):
+    """An edge that an engine writes: the stage at its end, the port, and the sizes of its chunks.
+
+    The last size repeats; none: everything in one chunk.
+    """
+
+    target: str
+    port: Port
+    chunk_sizes: list[int] = []
 
 
 class BridgeConfig(msgspec.Struct, frozen=True):
@@ -12,9 +26,8 @@ class BridgeConfig(msgspec.Struct, frozen=True):
 
     `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
     `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later. `export`: what
-    the worker half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last
-    repeats; empty: whole). `ledger`: the file that counts what the engine holds (empty:
-    none).
+    the worker half publishes to `sinks`, "codes" or "hidden". `ledger`: the file that counts what
+    the engine holds (empty: none).
     """
 
     late_inputs: bool = False
@@ -22,8 +35,7 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     first_chunk_s: float = 120.0
     next_chunk_s: float = 30.0
     export: str | None = None
-    sink: Port | None = None
-    chunk_sizes: list[int] = []
+    sinks: list[Sink] = []
     ledger: str = ""
 
     def to_config(self) -> dict[str, Any]:
@@ -34,6 +46,19 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     def from_config(cls, config: dict[str, Any]) -> "BridgeConfig":
         """Read it back in the engine's process."""
         return msgspec.convert(config.get("omnistage", {}), cls)
+
+
+def sinks_of(edges: Iterable[Downstream], payload: Payload) -> list[Sink]:
+    """The edges that an engine writes: hidden rows leave as a prefill makes them."""
+    return [
+        Sink(
+            edge.target,
+            edge.rows,
+            edge.chunk_sizes if payload is Payload.CODES else edge.hidden_chunk_sizes,
+        )
+        for edge in edges
+        if payload in edge.carries
+    ]
 
 
 class BlockedQuery:

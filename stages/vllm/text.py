@@ -1,5 +1,6 @@
 """A stage that is one text model in vLLM, without a bridge."""
 
+import asyncio
 from contextlib import aclosing
 
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
@@ -8,13 +9,14 @@ from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
+from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 
 class TextStage(EngineStage):
-    """One AsyncLLM and vLLM's chat serving over it."""
+    """One AsyncLLM and vLLM's chat serving over it; its words go along the edges that it has."""
 
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
@@ -34,10 +36,25 @@ class TextStage(EngineStage):
         """Stream one answer; its last chunk is the usage chunk."""
         request_id, request = opened.id, opened.request
         headers = trace_headers(request, self._ports.name)
+        released = ReleasedText(request_id, request, self._ports)
+        released.open()
         async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
             async for chunk in chunks:
                 self._ports.mark(request_id, "first_token")
                 last = not chunk["choices"]
+                released.add(chunk)
+                if last:
+                    released.finish()
                 self._ports.send_output(request_id, TextDelta(chunk), last=last)
                 if not last:
-                    await self._ports.room.wait(request_id)  # the engine joins what comes meanwhile
+                    await self._room(request_id, released)
+
+    async def _room(self, request_id: str, released: ReleasedText) -> None:
+        """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
+        room = self._ports.room
+        while not room.is_free(request_id):
+            try:
+                async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
+                    await room.wait(request_id)
+            except TimeoutError:
+                released.show_life()

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.to_gateway import Failed, Marks, Output, Ready
 from omnistage.stages.messages.to_stage import Request
@@ -19,11 +20,15 @@ from omnistage.stages.worker.room import Room
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A request as a stage gets it: from the gateway, or with `Open` along an edge."""
+    """A request as a stage gets it: from the gateway, or with `Open` along an edge.
+
+    A stage that joins gets what each of its edges brought in `opens`; the rest is the first edge's.
+    """
 
     id: str
     message: Request | Open
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    opens: Mapping[str, "Opened"] = field(default_factory=dict)  # by source, of a stage that joins
 
     @property
     def request(self) -> Request:
@@ -59,10 +64,10 @@ class ReadsFeed(Protocol):
 class FollowsUpstream(Protocol):
     """A stage that is told how its upstream gets on with a request."""
 
-    def nothing_to_say(self, request_id: str) -> None:
-        """Nothing will come for the request."""
+    def nothing_to_say(self, request_id: str, source: str) -> None:
+        """Nothing will come for the request from this stage upstream."""
 
-    def upstream_waits(self, request_id: str) -> None:
+    def upstream_waits(self, request_id: str, source: str) -> None:
         """What comes next is late and not overdue: upstream waits for its own client."""
 
 
@@ -98,12 +103,20 @@ class TakesCommands(Protocol):
 
 @dataclass(slots=True)
 class Downstream:
-    """The edge that leaves a stage: what its process sends, and the port of its engine."""
+    """An edge that leaves a stage: what its process sends, and the port of its engine."""
 
+    target: str
+    carries: Payloads
     open: Sender
     feed: Sender
     rows: Port
     chunk_sizes: list[int]
+    all_hidden_states: bool = False
+
+    @property
+    def hidden_chunk_sizes(self) -> list[int]:
+        """Hidden rows leave as the prefill makes them, or with everything else at the end."""
+        return [1] if self.chunk_sizes else []
 
 
 @dataclass(slots=True)
@@ -111,7 +124,7 @@ class StagePorts:
     """A stage's place in the graph.
 
     `engine`: arguments for its engine; `options`: the kind's own. `feeds`: ports its engine reads;
-    `upstream`: receivers its process reads.
+    `upstream`: receivers its process reads, each with the stage that it is from.
     """
 
     name: str
@@ -119,11 +132,11 @@ class StagePorts:
     engine: dict[str, Any]
     options: dict[str, Any]
     outputs: Sender
-    downstream: Downstream | None = None
+    downstream: list[Downstream] = field(default_factory=list)
     feeds: list[Port] = field(default_factory=list)
-    upstream: list[Receiver[Edge]] = field(default_factory=list)
-    exports_all_hidden_states: bool = False
-    source: str = ""  # the stage upstream
+    upstream: dict[Receiver[Edge], str] = field(default_factory=dict)
+    takes: Payloads = frozenset()  # what the edges to it bring
+    source: str = ""  # the stage upstream, of a stage that does not join
     deadlines: Deadlines = field(default_factory=Deadlines)
     ledger: str = ""  # the file where its engine counts what it holds
     num_chunks_out: int = 0
@@ -134,10 +147,17 @@ class StagePorts:
     def __post_init__(self) -> None:
         self.room = Room(self.outputs)
 
-    @property
-    def hidden_chunk_sizes(self) -> list[int]:
-        """Hidden rows leave as the prefill makes them, or with everything else at the end."""
-        return [1] if self.downstream is not None and self.downstream.chunk_sizes else []
+    def live(self, request: Request, payload: Payload | None = None) -> list[Downstream]:
+        """The edges that a request goes along, or those of them that carry this."""
+        return [
+            edge
+            for edge in self.downstream
+            if edge.target in request.path and (payload is None or payload in edge.carries)
+        ]
+
+    def carrying(self, payload: Payload) -> list[Downstream]:
+        """The edges that carry this."""
+        return [edge for edge in self.downstream if payload in edge.carries]
 
     def begin_marks(self, request_id: str) -> None:
         """Stamp the request's events from now on."""

@@ -1,6 +1,6 @@
 """The process of one stage: opens its channels, runs one task a request, tells the gateway.
 
-Requests come from the gateway (the entry stage) or from the stage upstream, cancels from the
+Requests come from the gateway (an entry stage) or from the stages upstream, cancels from the
 gateway. Every failure of a request is one `error` output that names this stage.
 """
 
@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
+from collections.abc import Callable, Coroutine
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -45,6 +46,7 @@ from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.gpu_metrics import GpuMetrics
+from omnistage.stages.worker.joining import Joining
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.snapshots import Snapshots
@@ -59,6 +61,7 @@ from omnistage.stages.worker.stage import (
     TellsProgress,
 )
 from omnistage.stages.worker.start_error import start_failure_told
+from omnistage.stages.worker.watch import overdue
 
 logger = logging.getLogger("omnistage.stage")
 
@@ -77,8 +80,9 @@ class StageWorker:
         gateway = make_connector("shm", directory, {})
         self._requests = gateway.receiver(requests_address(name), TO_STAGE)
         self._outputs = gateway.sender(outputs_address(name))
-        self._opens: list[Receiver[EdgeMessage]] = []
-        self._feeds: list[Receiver[EdgeMessage]] = []
+        self._opens: dict[Receiver[EdgeMessage], str] = {}  # each with the stage that it is from
+        self._feeds: dict[Receiver[EdgeMessage], str] = {}
+        self._joining: dict[str, Joining] = {}
         self._senders: list[Sender] = [self._outputs]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
@@ -126,28 +130,35 @@ class StageWorker:
 
     def _make_ports(self, graph: StageGraph) -> StagePorts:
         spec = graph.stages[self._name]
-        ports = StagePorts(spec.name, graph.model, spec.engine, spec.options, self._outputs)
+        model = graph.model_of(spec.name)
+        ports = StagePorts(spec.name, model, spec.engine, spec.options, self._outputs)
         ports.deadlines = graph.deadlines
         ports.ledger = str(self._directory / f"{self._name}.held")
         for edge in graph.incoming(self._name):
             ends = edge.source, edge.target
             ports.source = edge.source
-            self._opens.append(self._port(edge, opens_address(*ends)).receiver())
-            feed, rows = feed_address(*ends), rows_address(*ends)
-            ports.feeds += [self._port(edge, feed), self._port(edge, rows, has_credit=True)]
-        if not KINDS[spec.kind].engine_takes_feed:
-            self._feeds = [port.receiver() for port in ports.feeds]
-            ports.upstream = self._feeds
+            ports.takes |= graph.carried(edge)
+            self._opens[self._port(edge, opens_address(*ends)).receiver()] = edge.source
+            feed = self._port(edge, feed_address(*ends))
+            rows = self._port(edge, rows_address(*ends), has_credit=True)
+            if KINDS[spec.kind].engine_takes_feed:
+                ports.feeds += [feed, rows]
+            else:
+                self._feeds |= {feed.receiver(): edge.source, rows.receiver(): edge.source}
+        ports.upstream = self._feeds
         for edge in graph.outgoing(self._name):
             ends = edge.source, edge.target
-            ports.downstream = Downstream(
+            downstream = Downstream(
+                target=edge.target,
+                carries=graph.carried(edge),
                 open=self._port(edge, opens_address(*ends)).sender(),
                 feed=self._port(edge, feed_address(*ends)).sender(),
                 rows=self._port(edge, rows_address(*ends), has_credit=True),
                 chunk_sizes=edge.chunk_sizes,
+                all_hidden_states=edge.hidden_states == "all",
             )
-            ports.exports_all_hidden_states = edge.hidden_states == "all"
-            self._senders += [ports.downstream.open, ports.downstream.feed]
+            ports.downstream.append(downstream)
+            self._senders += [downstream.open, downstream.feed]
         return ports
 
     def _port(self, edge: Edge, address: str, has_credit: bool = False) -> Port:
@@ -279,6 +290,10 @@ class StageWorker:
         if not isinstance(self._stage, ReadsFeed):
             receiver.forget(chunk.request_id)
             return
+        joining = self._joining.get(chunk.request_id)
+        if joining is not None:
+            joining.put_off(partial(self._feed, receiver, chunk))
+            return
         try:
             self._stage.receive(receiver, chunk)
         except Exception:
@@ -287,15 +302,16 @@ class StageWorker:
             self._cancel(chunk.request_id)
 
     def _drain_opens(self) -> None:
-        for receiver in self._opens:
+        for receiver, source in self._opens.items():
             while (chunk := receiver.receive()) is not None:
                 receiver.grant(chunk.request_id)
-                self._follow(chunk)
+                self._follow(source, chunk)
 
     def _obey(self, chunk: Chunk[ToStage]) -> None:
         """What the gateway says."""
         message = chunk.message
         if isinstance(message, Request):
+            self._num_chunks_in += 1
             self._open(Opened(chunk.request_id, message, chunk.tensors))
         elif isinstance(message, Cancel):
             self._cancel(chunk.request_id)
@@ -304,34 +320,72 @@ class StageWorker:
         elif isinstance(message, Stop):
             self._stopping.set()
 
-    def _follow(self, chunk: Chunk[EdgeMessage]) -> None:
-        """What the stage upstream says of its requests."""
+    def _follow(self, source: str, chunk: Chunk[EdgeMessage]) -> None:
+        """What a stage upstream says of its requests."""
         message = chunk.message
-        if isinstance(message, Open):
-            self._open(Opened(chunk.request_id, message, chunk.tensors))
-            return
         self._num_chunks_in += 1
-        if isinstance(self._stage, FollowsUpstream) and chunk.request_id in self._tasks:
-            loop = asyncio.get_running_loop()  # not before the request's task has begun
+        if isinstance(message, Open):
+            self._announce(source, Opened(chunk.request_id, message, chunk.tensors))
+        elif isinstance(self._stage, FollowsUpstream) and chunk.request_id in self._tasks:
             if isinstance(message, NothingToSay):
-                loop.call_soon(self._stage.nothing_to_say, chunk.request_id)
+                self._tell_stage(chunk.request_id, source, self._stage.nothing_to_say)
             elif isinstance(message, Waits):
-                loop.call_soon(self._stage.upstream_waits, chunk.request_id)
+                self._tell_stage(chunk.request_id, source, self._stage.upstream_waits)
+
+    def _tell_stage(self, request_id: str, source: str, tell: Callable[[str, str], None]) -> None:
+        """Not before the request's task has begun."""
+        joining = self._joining.get(request_id)
+        if joining is not None:
+            joining.put_off(partial(tell, request_id, source))
+        else:
+            asyncio.get_running_loop().call_soon(tell, request_id, source)
+
+    def _announce(self, source: str, opened: Opened) -> None:
+        if len(self._opens) == 1:
+            self._open(opened)
+            return
+        joining = self._joining.get(opened.id)
+        if joining is None:
+            if opened.id in self._cancelled:
+                return
+            joining = self._joining[opened.id] = Joining(list(self._opens.values()))
+            self._begin(opened.id, self._join(opened.id, joining))
+        joining.add(source, opened)
 
     def _open(self, opened: Opened) -> None:
         if opened.id in self._cancelled:
             return
-        self._num_chunks_in += 1
+        self._begin(opened.id, self._serve(opened))
+
+    def _begin(self, request_id: str, serving: Coroutine[Any, Any, None]) -> None:
         self._num_requests += 1
         self._opened.inc()
-        task = asyncio.get_running_loop().create_task(self._serve(opened))
-        self._tasks[opened.id] = task
-        task.add_done_callback(partial(self._clean_up, opened.id))
+        task = asyncio.get_running_loop().create_task(serving)
+        self._tasks[request_id] = task
+        task.add_done_callback(partial(self._clean_up, request_id))
         self._changed.set()
+
+    async def _join(self, request_id: str, joining: Joining) -> None:
+        """Serve a request once every edge to us has announced it."""
+        try:
+            opened = await joining.opened(self._ports.deadlines.first_chunk_s)
+        except TimeoutError:
+            error = overdue(joining.missing[0], self._name)
+            self._ports.send_failure(request_id, error.told_by(self._name))
+            return
+        asyncio.get_running_loop().call_soon(self._deliver, request_id)
+        await self._serve(opened)
+
+    def _deliver(self, request_id: str) -> None:
+        """What came of a request before it was served, unless it has ended already."""
+        joining = self._joining.pop(request_id, None)
+        if joining is not None:
+            joining.deliver()
 
     def _clean_up(self, request_id: str, task: asyncio.Task[None]) -> None:
         """Runs for every task: one that is cancelled at once never runs itself."""
         del self._tasks[request_id]
+        self._joining.pop(request_id, None)
         if self._ports.end_marks(request_id) and not self._has_outputs:
             self._outputs.forget(request_id)  # no last output closes it
         if task.cancelled():

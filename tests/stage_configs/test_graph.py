@@ -6,6 +6,7 @@ import pytest
 
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
 
 GOOD = """\
@@ -35,7 +36,7 @@ def load(folder: Path, text: str) -> StageGraph:
 
 def test_a_good_graph(tmp_path: Path) -> None:
     graph = load(tmp_path, GOOD)
-    assert graph.entry == "thinker"
+    assert graph.entries(graph.outputs) == ["thinker"]
     assert graph.order == ["thinker", "talker", "code2wav"]
     assert graph.stages["thinker"].engine["anything"] == {"goes": "here"}
     first, second = graph.edges
@@ -129,7 +130,8 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
             "from: talker\n",
             "from: thinker\n",
             11,
-            "stage 'thinker' has 2 edges from it, to talker and code2wav; it may have one",
+            "edges.1: nothing to carry: stage 'thinker' makes rows and text and tokens; "
+            "stage 'code2wav' takes codes",
         ),
     ],
 )
@@ -149,7 +151,7 @@ def test_two_entries_and_double_edges_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r":15: edges\.2: a second edge from thinker to talker"):
         load(tmp_path, double)
     lonely = GOOD.replace("  - {from: thinker, to: talker, connector: shm}\n", "")
-    with pytest.raises(GraphError, match=r"edges: a graph has one entry; .* thinker, talker"):
+    with pytest.raises(GraphError, match=r"edges: stage 'talker' needs an edge that brings it"):
         load(tmp_path, lonely)
 
 
@@ -168,3 +170,105 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_every_shipped_graph_loads(path: Path) -> None:
     graph = load_graph(path, "some/model")
     assert graph.path(set(graph.outputs)) == graph.order
+
+
+MIXED = """\
+model: some/model
+stages:
+  thinker: {kind: qwen3_omni.thinker}
+  talker: {kind: qwen3_omni.talker}
+  code2wav: {kind: qwen3_omni.code2wav}
+  dit: {kind: diffusers, model: some/pipeline}
+edges:
+  - {from: thinker, to: talker}
+  - {from: talker, to: code2wav}
+  - {from: thinker, to: dit}
+outputs: {text: thinker, audio: code2wav, image: dit}
+"""
+
+
+def test_an_edge_carries_what_both_of_its_ends_know(tmp_path: Path) -> None:
+    graph = load(tmp_path, MIXED)
+    carried = {(edge.source, edge.target): set(graph.carried(edge)) for edge in graph.edges}
+    assert carried == {
+        ("thinker", "talker"): {Payload.TOKENS, Payload.ROWS},
+        ("talker", "code2wav"): {Payload.CODES},
+        ("thinker", "dit"): {Payload.TEXT},
+    }
+    split = load_graph(GRAPHS / "qwen_image_split.yaml")
+    assert [set(split.carried(edge)) for edge in split.edges] == [{Payload.EMBEDS}]
+
+
+def test_a_stage_with_two_edges_from_it_has_the_paths_of_its_outputs(tmp_path: Path) -> None:
+    graph = load(tmp_path, MIXED)
+    assert graph.path({"text"}) == ["thinker"]
+    assert graph.path({"text", "image"}) == ["thinker", "dit"]
+    assert graph.path({"text", "audio"}) == ["thinker", "talker", "code2wav"]
+    assert set(graph.path(graph.outputs)) == set(graph.stages)
+    assert graph.entries(graph.outputs) == ["thinker"]
+
+
+def test_an_output_waits_for_the_text_that_its_stage_is_given_whole(tmp_path: Path) -> None:
+    graph = load(tmp_path, MIXED)
+    assert graph.waits_for("image") == {"text"}
+    assert graph.waits_for("audio") == graph.waits_for("text") == set()
+
+
+def test_a_stages_own_model_overrides_the_graphs(tmp_path: Path) -> None:
+    graph = load(tmp_path, MIXED)
+    assert graph.model_of("dit") == "some/pipeline"
+    assert graph.model_of("talker") == "some/model"
+
+
+def test_two_entries_are_fine_where_each_output_has_one(tmp_path: Path) -> None:
+    graph = load(tmp_path, MIXED.replace("  - {from: thinker, to: dit}\n", ""))
+    assert graph.entries({"text", "image"}) == ["thinker", "dit"]
+    assert graph.entry_of("image") == "dit"
+    assert graph.entry_of("audio") == "thinker"
+
+
+JOINING = """\
+model: some/model
+stages: {a: {kind: a}, b: {kind: b}, c: {kind: c}, d: {kind: d}}
+edges: [{from: a, to: b}, {from: a, to: c}, {from: b, to: d}, {from: c, to: d}]
+outputs: {text: d}
+"""
+
+
+@pytest.fixture
+def joining(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kinds that make text and codes; d joins."""
+    text, codes = payloads(Payload.TEXT), payloads(Payload.CODES)
+    for name in "abcd":
+        kind = Kind("", frozenset({"text"}), makes=text | codes, takes=(text,), joins=name == "d")
+        monkeypatch.setitem(KINDS, name, kind)
+    both = Kind("", frozenset({"text"}), makes=text | codes, takes=(text, codes))
+    monkeypatch.setitem(KINDS, "either", both)
+
+
+@pytest.mark.usefixtures("joining")
+def test_a_stage_that_joins_has_several_edges_to_it_and_another_has_not(tmp_path: Path) -> None:
+    graph = load(tmp_path, JOINING)
+    assert graph.path({"text"}) == ["a", "b", "c", "d"]
+    message = "stage 'd' has 2 edges to it, from b and c; a stage of kind b takes one"
+    with pytest.raises(GraphError, match=f"graph.yaml:3: edges.3: {message}"):
+        load(tmp_path, JOINING.replace("kind: d", "kind: b"))
+
+
+@pytest.mark.usefixtures("joining")
+def test_an_output_with_two_entries_is_refused(tmp_path: Path) -> None:
+    text = JOINING.replace("{from: a, to: c}, ", "")
+    with pytest.raises(GraphError, match=r"outputs.text: an output has one entry; text has a, c"):
+        load(tmp_path, text)
+
+
+@pytest.mark.usefixtures("joining")
+def test_where_the_ends_have_a_choice_the_edge_says_what_it_carries(tmp_path: Path) -> None:
+    text = JOINING.replace("c: {kind: c}", "c: {kind: either}")
+    with pytest.raises(GraphError, match=r"edges.1: `carries` must choose text, or codes: stage"):
+        load(tmp_path, text)
+    graph = load(tmp_path, text.replace("{from: a, to: c}", "{from: a, to: c, carries: [codes]}"))
+    assert set(graph.carried(graph.edges[1])) == {Payload.CODES}
+    wrong = text.replace("{from: a, to: c}", "{from: a, to: c, carries: [rows]}")
+    with pytest.raises(GraphError, match=r"edges.1.carries: rows cannot be carried: stage 'a'"):
+        load(tmp_path, wrong)

@@ -114,7 +114,7 @@ MISTAKES = [
         "two entries",
         b"  - {from: thinker, to: talker}\n",
         b"",
-        "11: edges: a graph has one entry; this one has thinker, talker",
+        "11: edges: stage 'talker' needs an edge that brings it rows and tokens",
     ),
     Mistake(
         "chunk nonsense",

@@ -62,6 +62,10 @@ class Told:
             message = Picture(self._kind, index, text_tokens=text_tokens)
             self._send(message, pixels, last=index == len(pictures) - 1)
 
+    def nothing(self) -> None:
+        """Nothing was wanted: the end, and no picture."""
+        self._send(Step(self._kind, 0), None, last=True)
+
     def _send(
         self, message: Step | Picture, pixels: outputs.Picture | None, last: bool = False
     ) -> None:

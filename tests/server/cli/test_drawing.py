@@ -8,11 +8,12 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.cli.drawing import mermaid
+from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 
 ARROW = re.compile(
-    r"^    (?:stage_)?(\w+)(?:\(\[\w+\]\))? <?-- ([\w']+) --> (?:stage_)?(\w+)$", re.M
+    r"^    (?:stage_)?(\w+)(?:\(\[\w+\]\))? <?-- ([\w' ]+) --> (?:stage_)?(\w+)$", re.M
 )
 
 
@@ -22,8 +23,9 @@ def test_the_arrows_are_the_edges_and_outputs_of_the_graph(path: Path) -> None:
     drawn = mermaid(graph)
     arrows = set(ARROW.findall(drawn))
     assert len(arrows) == drawn.count("-->")
-    wanted = {("clients", "HTTP", "gateway"), ("gateway", "requests", graph.entry)}
-    wanted |= {(edge.source, "chunks", edge.target) for edge in graph.edges}
+    wanted = {("clients", "HTTP", "gateway")}
+    wanted |= {("gateway", "requests", name) for name in graph.entries(graph.outputs)}
+    wanted |= {(edge.source, named(graph.carried(edge)), edge.target) for edge in graph.edges}
     wanted |= {(maker, output, "gateway") for output, maker in graph.outputs.items()}
     assert arrows == wanted
 

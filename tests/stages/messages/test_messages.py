@@ -15,6 +15,8 @@ from omnistage.stages.messages.families import Family
 REQUEST = to_stage.Request(
     {"messages": [{"role": "user", "content": "é"}], "seed": -1, "stop": None},
     ["text", "audio"],
+    ["thinker", "talker"],
+    {"size": "256x256", "n": 1},
     speaker="ethan",
     stage_params={"talker": {"temperature": 0.5, "ignore_eos": True, "seed": 3}},
     seed=-4,
@@ -42,6 +44,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
     (edge.EDGE, edge.NothingToSay()),
     (edge.EDGE, edge.Waits()),
+    (edge.EDGE, edge.Text("é\n")),
     (edge.EDGE, edge.Tokens()),
     (edge.EDGE, edge.Rows("prompt_embeds", 1)),
     (edge.EDGE, edge.Codes()),

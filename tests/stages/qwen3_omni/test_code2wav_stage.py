@@ -251,7 +251,7 @@ async def test_a_request_whose_upstream_waits_for_its_client_is_not_overdue(
     await harness.open("told", "untold")
     for _ in range(6):
         await asyncio.sleep(0.1)
-        harness.stage.upstream_waits("told")
+        harness.stage.upstream_waits("told", "talker")
     assert not harness.serving["told"].done()
     with pytest.raises(RequestError, match="did not come in time"):
         await harness.serving["untold"]

@@ -18,11 +18,12 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stages.messages.edge import EDGE, Edge, Tokens
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
-from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ports import BridgeConfig, Sink
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Opened
 
@@ -44,6 +45,10 @@ SPOKEN = [
     ("And again", 12),
     ("Six of them then", 33),
 ]
+
+# The thinker, and who takes all of its rows.
+PATH = ["thinker", "tap"]
+CARRIED = payloads(Payload.TOKENS, Payload.ROWS)
 
 
 class Harness:
@@ -139,8 +144,7 @@ async def talker(
         late_inputs=True,
         feeds=[port("feed"), port("rows")],
         export="codes",
-        sink=port("codes"),
-        chunk_sizes=[2, 4, 8],
+        sinks=[Sink("code2wav", port("codes"), [2, 4, 8])],
     )
     options = {**ENGINE, "skip_tokenizer_init": True, "enable_prefix_caching": False}
     feed = make_connector("shm", run_directory, {"credit": 0}).sender("feed")
@@ -198,7 +202,7 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
 ) -> None:
     name = f"tap-{question.name}"
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
-    await thinker.stage.serve(Opened(name, Request(body, ["text"])))
+    await thinker.stage.serve(Opened(name, Request(body, ["text"], PATH)))
     expected = hidden_states(reference, question, 8)
     found = torch.full_like(expected, torch.nan)
     is_last = False
@@ -219,11 +223,11 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
 async def test_only_media_positions_leave_and_none_of_a_text_prompt(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
+    monkeypatch.setattr(thinker.ports.downstream[0], "all_hidden_states", False)
     body = {"messages": QUESTIONS[0].messages, "temperature": 0, "max_completion_tokens": 8}
     with_media = {**body, "messages": QUESTIONS[3].messages}
     for name, asked in (("text-only", body), ("media", with_media)):
-        await thinker.stage.serve(Opened(name, Request(asked, ["text", "audio"])))
+        await thinker.stage.serve(Opened(name, Request(asked, ["text", "audio"], PATH)))
     positions: list[int] = []
     is_last = False
     while not is_last:
@@ -255,7 +259,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine goes on; what it makes is one output that grows, at most to the longest answer."""
-    monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
+    monkeypatch.setattr(thinker.ports.downstream[0], "all_hidden_states", False)
     monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
     thinker.unread = {"unread"}
     held = asyncio.create_task(thinker.stage.serve(long_answer("unread")))
@@ -279,7 +283,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
 async def test_a_cancel_of_a_held_answer_frees_it(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thinker.ports, "exports_all_hidden_states", False)
+    monkeypatch.setattr(thinker.ports.downstream[0], "all_hidden_states", False)
     thinker.unread = {"cancelled"}
     held = asyncio.create_task(thinker.stage.serve(long_answer("cancelled")))
     await until(lambda: thinker.ports.room.num_waiting == 1, 60)
@@ -372,8 +376,7 @@ async def thinker(
         {**ENGINE, "limit_mm_per_prompt": limits},
         {},
         senders[0],
-        Downstream(senders[1], senders[2], port, [1]),
-        exports_all_hidden_states=True,
+        [Downstream("tap", CARRIED, senders[1], senders[2], port, [1], all_hidden_states=True)],
     )
     stage = Thinker(ports)
     await stage.start()

@@ -15,6 +15,7 @@ from support.image_requests import bare_pipeline
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds
 from omnistage.stages.messages.edge import EDGE, Edge, Open
@@ -50,7 +51,9 @@ class Harness:
 
     async def embeds(self, name: str, body: Mapping[str, Any]) -> Arguments:
         """Serve one request; what its pipeline would be given."""
-        await self.stage.serve(Opened(name, Request(dict(body), ["image"], seed=1)))
+        await self.stage.serve(
+            Opened(name, Request(dict(body), ["image"], ["text_encoder", "dit"], seed=1))
+        )
         async with asyncio.timeout(60):  # a row that is not there never comes
             while not (name in self._announced and self._announced[name].is_complete):
                 self._look()
@@ -82,9 +85,9 @@ async def encoder(
     options = load_graph(GRAPHS / "qwen_image_split.yaml").stages["text_encoder"].engine
     # Prompts in several pieces, and more requests than run at once.
     options = {**options, "max_num_batched_tokens": 128, "max_num_seqs": 3}
-    downstream = Downstream(opens, feed, port, [1])
+    downstream = Downstream("dit", payloads(Payload.EMBEDS), opens, feed, port, [1])
     stage = TextEncoder(
-        StagePorts("text_encoder", str(tiny_qwen_image), options, {}, outputs, downstream)
+        StagePorts("text_encoder", str(tiny_qwen_image), options, {}, outputs, [downstream])
     )
     await stage.start()
     ends = connector.receiver(ADDRESSES[1], EDGE), connector.receiver(ADDRESSES[3], EDGE)

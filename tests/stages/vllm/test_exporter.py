@@ -48,7 +48,7 @@ def frames_step(rows: Ints, frame: int, **more: Any) -> Exported:
 
 def exported(sizes: list[int], *steps: Exported) -> list[Chunk]:
     sent: Any = Sent()
-    exporter = Exporter(sent, "codes", sizes, num_rows=4)
+    exporter = Exporter({"next": (sent, sizes)}, "codes", num_rows=4)
     for step in steps:
         exporter.put(step)
     exporter.close()

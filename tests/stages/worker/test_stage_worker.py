@@ -15,7 +15,7 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.graph import StageGraph, StageSpec
-from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
 from omnistage.stages.messages.families import page
 from omnistage.stages.messages.start_failure import read_start_failure
 from omnistage.stages.messages.to_gateway import (
@@ -38,7 +38,7 @@ TESTS = Path(__file__).parents[2]
 RUN = """
 import sys
 from pathlib import Path
-from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
 from omnistage.stages.worker.stage_worker import run_stage
 KINDS["vllm.text"] = Kind(sys.argv[1], frozenset({"text"}))
 run_stage("one", Path(sys.argv[2]))
@@ -135,7 +135,10 @@ async def gateway(
 ) -> AsyncIterator[Gateway]:
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.ALIVE_INTERVAL_S", 0.01)
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
-    kind = Kind(f"support.worker_stage:{stage_class}", frozenset({"text"}))
+    carried = payloads(Payload.TEXT)
+    kind = Kind(
+        f"support.worker_stage:{stage_class}", frozenset({"text"}), makes=carried, takes=(carried,)
+    )
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"
     directory.mkdir(exist_ok=True)

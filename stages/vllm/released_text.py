@@ -1,0 +1,100 @@
+"""An answer's words on their way to the stages that make something of them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.edge import NothingToSay, Open, Text, Waits
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.worker.stage import StagePorts
+
+IMAGE_TOOL = "generate_image"
+PROMPT = "prompt"  # its argument
+
+
+class ReleasedText:
+    """One answer's text, along every live edge that carries text, as it is released to the client.
+
+    Where the request allows the tool `generate_image`, what goes is the argument `prompt` of its
+    first call instead, once the answer is complete. Reasoning does not go.
+    """
+
+    def __init__(self, request_id: str, request: Request, ports: StagePorts) -> None:
+        self._id = request_id
+        self._request = msgspec.structs.replace(request, body=request.image or {})
+        self._edges = ports.live(request, Payload.TEXT)
+        self._call = ImageCall() if allows_image_tool(request.body) else None
+        self._num_sent = 0
+
+    def open(self) -> None:
+        """Announce the request."""
+        for edge in self._edges:
+            edge.open.send(Chunk(self._id, Open(self._request), last=True))
+
+    def add(self, chunk: Mapping[str, Any]) -> None:
+        """Take one chunk of the answer."""
+        for choice in chunk.get("choices", ()):
+            delta = choice.get("delta", {})
+            if self._call is not None:
+                self._call.add(delta.get("tool_calls") or ())
+            elif delta.get("content"):
+                self._send(delta["content"])
+
+    def _send(self, text: str, last: bool = False) -> None:
+        for edge in self._edges:
+            edge.feed.send(Chunk(self._id, Text(text), self._num_sent, last=last))
+        self._num_sent += 1
+
+    def show_life(self) -> None:
+        """More will come: we wait for our client."""
+        for edge in self._edges:
+            edge.open.send(Chunk(self._id, Waits(), last=True))
+
+    def finish(self) -> None:
+        """The answer is complete."""
+        if self._call is not None and (prompt := self._call.prompt):
+            self._send(prompt)
+        if not self._num_sent:
+            for edge in self._edges:
+                edge.open.send(Chunk(self._id, NothingToSay(), last=True))
+        self._send("", last=True)
+
+
+class ImageCall:
+    """The first call of the tool `generate_image`, from its pieces."""
+
+    def __init__(self) -> None:
+        self._index: int | None = None
+        self._arguments = ""
+
+    def add(self, calls: Iterable[Mapping[str, Any]]) -> None:
+        """Take the pieces of calls that one chunk has; a call's name is in its first piece."""
+        for call in calls:
+            function = call.get("function") or {}
+            if self._index is None and function.get("name") == IMAGE_TOOL:
+                self._index = call.get("index", 0)
+            if self._index is not None and call.get("index", 0) == self._index:
+                self._arguments += function.get("arguments") or ""
+
+    @property
+    def prompt(self) -> str:
+        """What is wanted; nothing if the tool was not called, or not as it should be."""
+        try:
+            given = json.loads(self._arguments or "{}")
+        except ValueError:
+            return ""
+        prompt = given.get(PROMPT) if isinstance(given, dict) else None
+        return prompt if isinstance(prompt, str) else ""
+
+
+def allows_image_tool(body: Mapping[str, Any]) -> bool:
+    """Whether a chat's answer may call the tool."""
+    if body.get("tool_choice") == "none":
+        return False
+    return any(
+        (tool.get("function") or {}).get("name") == IMAGE_TOOL for tool in body.get("tools") or ()
+    )
