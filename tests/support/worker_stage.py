@@ -8,6 +8,9 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Receiver
+from omnistage.stages.messages.edge import Edge, Text
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -124,3 +127,54 @@ class MisconfiguredStage(StageWithoutCommands):
 
     def __init__(self, ports: StagePorts) -> None:
         raise ValueError("unknown engine argument")
+
+
+class JoiningStage(StageWithoutCommands):
+    """Answers with what each stage upstream wrote, once all of them have ended."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        super().__init__(ports)
+        self._written: dict[str, dict[str, str]] = {}
+        self._open: dict[str, set[str]] = {}
+        self._ended: dict[str, asyncio.Event] = {}
+
+    async def serve(self, opened: Opened) -> None:
+        request_id = opened.id
+        assert all(one.id == request_id for one in opened.opens.values())
+        self._written[request_id] = dict.fromkeys(opened.opens, "")
+        self._open[request_id] = set(opened.opens)
+        self._ended[request_id] = asyncio.Event()
+        try:
+            await self._ended[request_id].wait()
+            written = TextDelta({**self._written[request_id]})
+            self._ports.send_output(request_id, written, last=True)
+        finally:
+            for known in (self._written, self._open, self._ended):
+                known.pop(request_id)
+
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        receiver.grant(chunk.request_id)
+        if chunk.request_id not in self._open:
+            asyncio.get_running_loop().call_soon(self._add, receiver, chunk)
+        else:
+            self._add(receiver, chunk)
+
+    def _add(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        source, message = self._ports.upstream[receiver], chunk.message
+        if chunk.request_id in self._open:
+            assert isinstance(message, Text)
+            self._written[chunk.request_id][source] += message.text
+            if chunk.last:
+                self._end(chunk.request_id, source)
+
+    def nothing_to_say(self, request_id: str, source: str) -> None:
+        self._end(request_id, source)
+
+    def upstream_waits(self, request_id: str, source: str) -> None:
+        return
+
+    def _end(self, request_id: str, source: str) -> None:
+        if request_id in self._open:
+            self._open[request_id].discard(source)
+            if not self._open[request_id]:
+                self._ended[request_id].set()

@@ -1,0 +1,270 @@
+"""A stage with two stages upstream: what it answers, however what they say is interleaved."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
+from omnistage.stages.messages.addresses import feed_address, opens_address, rows_address
+from omnistage.stages.messages.edge import NothingToSay, Open, Text
+from omnistage.stages.messages.to_gateway import (
+    ABOUT_ITSELF,
+    TO_GATEWAY,
+    Failed,
+    Marks,
+    Ready,
+    Status,
+    TextDelta,
+    ToGateway,
+)
+from omnistage.stages.messages.to_stage import Cancel, Request, Stop
+from omnistage.stages.worker.stage_worker import StageWorker
+
+SOURCES = ("b", "c")
+GRAPH = {
+    "stages": {name: {"kind": f"test.{name}"} for name in ("a", "b", "c", "d")},
+    "edges": [
+        {"from": "a", "to": "b"},
+        {"from": "a", "to": "c"},
+        {"from": "b", "to": "d"},
+        {"from": "c", "to": "d"},
+    ],
+    "outputs": {"text": "d"},
+    "deadlines": {"first_chunk_s": 0.5},
+}
+REQUEST = Request({}, ["text"], ["a", "b", "c", "d"])
+Say = str | None  # a piece of text; None: the source has nothing to say
+
+
+class Source:
+    """One stage upstream: its ends of the edge, which it opens again after it has died."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self._name = name
+        self._connector = make_connector("shm", directory, {"credit": 0})
+        self._rows = make_connector("shm", directory, {})
+        for connector, address in self._channels:
+            connector.create(address)
+        self._connect()
+
+    @property
+    def _channels(self) -> list[tuple[Any, str]]:
+        ends = self._name, "d"
+        return [
+            (self._connector, opens_address(*ends)),
+            (self._connector, feed_address(*ends)),
+            (self._rows, rows_address(*ends)),
+        ]
+
+    def _connect(self) -> None:
+        (_, opens), (_, feed), _ = self._channels
+        self._open = self._connector.sender(opens)
+        self._feed = self._connector.sender(feed)
+
+    def open(self, request_id: str) -> None:
+        self._open.send(Chunk(request_id, Open(REQUEST), last=True))
+
+    def say(self, request_id: str, said: Say, last: bool) -> None:
+        if said is None:
+            self._open.send(Chunk(request_id, NothingToSay(), last=True))
+        else:
+            self._feed.send(Chunk(request_id, Text(said), last=last))
+
+    def die(self) -> None:
+        """As the supervisor does it: what was on its way is lost, and the ends are opened anew."""
+        self.close()
+        for connector, address in self._channels:
+            connector.renew(address)
+        self._connect()
+
+    def close(self) -> None:
+        self._open.close()
+        self._feed.close()
+
+
+class Play:
+    """The gateway and both sources of a worker, in one event loop with it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.loop = asyncio.new_event_loop()
+        connector = make_connector("shm", directory, {})
+        for address in ("gateway.d", "d.gateway"):
+            connector.create(address)
+        self.requests = connector.sender("gateway.d")
+        self.outputs = connector.receiver("d.gateway", TO_GATEWAY)
+        self.sources = {name: Source(name, directory) for name in SOURCES}
+        self.got: list[Chunk[ToGateway]] = []
+        self.ids = map(str, count())
+        worker = StageWorker(StageGraph.model_validate(GRAPH), "d", directory)
+        self._running = self.loop.create_task(worker.run())
+        self.loop.run_until_complete(self.until(lambda: bool(self.of_itself(Ready))))
+
+    def look(self) -> None:
+        while (chunk := self.outputs.receive()) is not None:
+            self.outputs.grant(chunk.request_id)
+            self.got.append(chunk)
+
+    def of_itself(self, kind: type) -> list[Any]:
+        self.look()
+        return [
+            chunk.message
+            for chunk in self.got
+            if chunk.request_id == ABOUT_ITSELF and isinstance(chunk.message, kind)
+        ]
+
+    def of(self, request_id: str) -> list[ToGateway]:
+        self.look()
+        return [
+            chunk.message
+            for chunk in self.got
+            if chunk.request_id == request_id and not isinstance(chunk.message, Marks)
+        ]
+
+    def cancel(self, request_id: str) -> None:
+        self.requests.send(Chunk(request_id, Cancel(), last=True))
+
+    def is_idle(self) -> bool:
+        status = self.of_itself(Status)[-1]
+        return status.running == 0 and not any(status.held.values())
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        end = self.loop.time() + 10
+        while not holds():
+            await asyncio.sleep(0.0005)
+            assert self.loop.time() < end, self.of_itself(Status)[-1]
+
+    def close(self) -> None:
+        self.requests.send(Chunk(ABOUT_ITSELF, Stop(), last=True))
+        self.loop.run_until_complete(self._running)
+        for end in (self.requests, self.outputs, *self.sources.values()):
+            end.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Play]:
+    text = payloads(Payload.TEXT)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in "abcd":
+            takes = () if name == "a" else (text,)
+            kind = Kind(
+                "support.worker_stage:JoiningStage",
+                frozenset({"text"}),
+                makes=text,
+                takes=takes,
+                joins=name == "d",
+            )
+            patch.setitem(KINDS, f"test.{name}", kind)
+        patch.setattr("omnistage.stages.worker.stage_worker.STATUS_INTERVAL_S", 0.002)
+        patch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
+        play = Play(tmp_path)
+        yield play
+        play.close()
+
+
+def test_it_answers_with_what_both_wrote(play: Play) -> None:
+    async def run() -> None:
+        for name, source in play.sources.items():
+            source.open("both")
+            source.say("both", f"from {name}", last=True)
+        await play.until(lambda: bool(play.of("both")))
+        assert play.of("both") == [TextDelta({"b": "from b", "c": "from c"})]
+        await play.until(play.is_idle)
+
+    play.loop.run_until_complete(run())
+
+
+def test_what_one_never_announces_is_overdue_and_named(play: Play) -> None:
+    async def run() -> None:
+        play.sources["c"].open("late")
+        play.sources["c"].say("late", "early words", last=True)
+        await play.until(lambda: bool(play.of("late")))
+        [failed] = play.of("late")
+        assert isinstance(failed, Failed)
+        assert (failed.status, failed.code) == (504, "stage_timeout")
+        assert failed.message.startswith("Edge b -> d: ")
+        await play.until(play.is_idle)
+
+    play.loop.run_until_complete(run())
+
+
+ANSWERS = st.one_of(st.lists(st.text("xyz", max_size=3), min_size=1, max_size=4), st.just([None]))
+FATES = st.sampled_from(["answered"] * 3 + ["cancelled", "source dies"])
+SCHEDULES = st.lists(st.tuples(ANSWERS, ANSWERS, FATES), min_size=1, max_size=4)
+
+
+@given(SCHEDULES, st.integers(0, 1 << 32))
+@settings(
+    max_examples=1000,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+def test_any_order_of_any_requests_gives_each_its_own_answer(
+    play: Play, requests: list[tuple[list[Say], list[Say], str]], seed: int
+) -> None:
+    """Both in any order, cancels and a source's death at any point; nothing is left behind."""
+    order = Random(seed)
+    names = [next(play.ids) for _ in requests]
+    asked = dict(zip(names, requests, strict=True))
+    to_say = {
+        (name, source): ["open", *said]
+        for name, (*both, _) in asked.items()
+        for source, said in zip(SOURCES, both, strict=True)
+    }
+    ends = {name: order.randint(0, 8) for name, (*_, fate) in asked.items() if fate != "answered"}
+    dying = {name for name, (*_, fate) in asked.items() if fate == "source dies"}
+    has_ended: set[str] = set()
+    sent: set[tuple[str, str]] = set()
+
+    def end(name: str) -> None:
+        has_ended.add(name)
+        play.cancel(name)
+
+    async def run() -> None:
+        for step in count():
+            for name, at in ends.items():
+                if at == step and name not in has_ended:
+                    if (
+                        name in dying
+                    ):  # every request of the dead stage ends, as the gateway does it
+                        play.sources["b"].die()
+                        for one in names:
+                            if not play.of(one):
+                                end(one)
+                    else:
+                        end(name)
+            left = [key for key, said in to_say.items() if said and key[0] not in has_ended]
+            if not left:
+                break
+            name, source = order.choice(left)
+            said = to_say[name, source].pop(0)
+            if (name, source) not in sent:
+                sent.add((name, source))
+                play.sources[source].open(name)
+            else:
+                play.sources[source].say(name, said, last=not to_say[name, source])
+            for _ in range(order.randint(0, 3)):
+                await asyncio.sleep(0)
+        for name in names:
+            if name not in has_ended:
+                await play.until(lambda name=name: bool(play.of(name)))  # type: ignore[misc]
+        await play.until(play.is_idle)
+
+    play.loop.run_until_complete(run())
+    for name in names:
+        answer = play.of(name)
+        if name not in has_ended or answer:
+            b, c, _ = asked[name]
+            wrote = {"b": "".join(filter(None, b)), "c": "".join(filter(None, c))}
+            assert answer == [TextDelta(wrote)]
+    play.got = [chunk for chunk in play.got if chunk.request_id == ABOUT_ITSELF][-3:]
