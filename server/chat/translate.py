@@ -1,5 +1,6 @@
 """Turns a chat request into a Request for the stages, or refuses it with the field to blame."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,9 @@ from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.messages.to_stage import Parameter
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
-MODALITIES = ({"text"}, {"text", "audio"})
+MODALITIES = (("text",), ("text", "audio"))
+# Of a graph that draws what it writes.
+WITH_IMAGE = (("text", "image"), ("text", "audio", "image"))
 # Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset(
     {
@@ -69,21 +72,23 @@ class Translator:
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)
-        if wanted not in MODALITIES:
-            raise invalid("modalities", 'must be ["text"] or ["text", "audio"]')
+        draws = "image" in self.graph.outputs and "text" in self.graph.waits_for("image")
+        choices = [*MODALITIES, *(WITH_IMAGE if draws else ())]
+        if wanted not in map(set, choices):
+            raise invalid("modalities", f"must be {' or '.join(map(json.dumps, choices))}")
         for name in sorted(wanted):
             if name not in self.graph.outputs:
                 makes = ", ".join(sorted(self.graph.outputs))
                 raise invalid("modalities", f"asks for {name}; this model makes {makes}")
         if chat.audio is not None and chat.audio.format not in CHAT_FORMATS:
             raise invalid("audio.format", f"must be one of {', '.join(CHAT_FORMATS)}")
-        if "audio" not in wanted:
-            return ("text",)
-        if (chat.n or 1) > 1:
-            raise invalid("n", "must be 1 with audio")
-        if chat.include_reasoning is False:  # its tokens could not be told from the spoken ones
+        outputs = next(choice for choice in choices if set(choice) == wanted)
+        if (chat.n or 1) > 1 and len(outputs) > 1:
+            raise invalid("n", f"must be 1 with {' and '.join(outputs[1:])}")
+        if chat.include_reasoning is False and "audio" in wanted:
+            # Its tokens could not be told from the spoken ones.
             raise invalid("include_reasoning", "must be true with audio")
-        return ("text", "audio")
+        return outputs
 
     def _body(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, Any]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fastapi import APIRouter, Response
@@ -33,9 +33,17 @@ from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import Request
+from omnistage.server.images.mixed import FIELDS, ImageFile, MixedChunks, Wish, with_files
+from omnistage.server.runtime.request import Output, Request
 from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY, Timeline, current_trace
+from omnistage.server.trace import (
+    FIRST_AUDIO,
+    FIRST_IMAGE,
+    FIRST_TEXT,
+    GATEWAY,
+    Timeline,
+    current_trace,
+)
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -62,7 +70,7 @@ class ChatCompletions:
         answer = await beside_loop(http, lambda: self._answer(chat))
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
         await self.gateway.media.load(answer.request.body["messages"], http)
-        headers = warning_headers(await beside_loop(http, lambda: chat.unknown))
+        headers = warning_headers(await beside_loop(http, lambda: unknown(chat, answer)))
         if chat.stream:
             events = with_usage(self._chunks(answer, ticket), answer.has_usage)
             limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
@@ -75,9 +83,11 @@ class ChatCompletions:
         head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format
+        wish = Wish.of(chat) if "image" in request.outputs else None
         return Answer(
-            request,
+            request if wish is None else replace(request, image=wish.body),
             SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
+            wish,
             partial(make_encoder, form, bool(chat.stream)) if has_audio else None,
             chat.has_usage,
             bool(chat.return_timeline),
@@ -88,18 +98,23 @@ class ChatCompletions:
         made = ticket.run(answer.request)
         if answer.make_encoder is not None:
             made = encoded(made, answer.make_encoder)
-        async with aclosing(made) as outputs:
-            async for output in outputs:
-                for chunk in answer.chunks.chunks_of(output):
-                    yield chunk
-                    _mark_first(timeline, chunk)
+        chunks: AnswerChunks | MixedChunks = answer.chunks
+        if answer.wish is None:
+            told = _told(made, answer.chunks)
+        else:
+            chunks = MixedChunks(answer.chunks)
+            told = _told_with_image(with_files(made, answer.wish.encoding), chunks)
+        async with aclosing(told):
+            async for chunk in told:
+                yield chunk
+                _mark_first(timeline, chunk)
         speech = answer.chunks
         if isinstance(speech, SpeechChunks):
             spoken = SpokenAnswer(speech.transcript, speech.expires_at)
             self.history.remember(speech.audio_id, spoken)
         if answer.has_timeline:
-            yield answer.chunks.head.chunk([], timeline=timeline.to_list())
-        for chunk in answer.chunks.finish():
+            yield chunks.head.chunk([], timeline=timeline.to_list())
+        for chunk in chunks.finish():
             yield chunk
 
     async def _collect(self, answer: "Answer", ticket: Ticket) -> ChatChunk:
@@ -118,16 +133,43 @@ class Answer:
 
     request: Request
     chunks: AnswerChunks
+    wish: Wish | None  # of its image, if it has one
     make_encoder: MakeEncoder | None
     has_usage: bool
     has_timeline: bool
 
 
+def unknown(chat: ChatRequest, answer: Answer) -> list[str]:
+    """Fields without effect; those of an image have one where there is an image."""
+    names = chat.unknown
+    return names if answer.wish is None else [name for name in names if name not in FIELDS]
+
+
+async def _told(
+    outputs: AsyncGenerator[Output, None], chunks: AnswerChunks
+) -> AsyncGenerator[ChatChunk, None]:
+    async with aclosing(outputs):
+        async for output in outputs:
+            for chunk in chunks.chunks_of(output):
+                yield chunk
+
+
+async def _told_with_image(
+    outputs: AsyncGenerator[Output | ImageFile, None], chunks: MixedChunks
+) -> AsyncGenerator[ChatChunk, None]:
+    async with aclosing(outputs):
+        async for output in outputs:
+            for chunk in chunks.chunks_of(output):
+                yield chunk
+
+
 def _mark_first(timeline: Timeline, chunk: ChatChunk) -> None:
-    """Stamp the first text and the first audio once they have been handed on."""
+    """Stamp the first text, audio and image once they have been handed on."""
     for choice in chunk["choices"]:
         audio = choice["delta"].get("audio", {})
         if "data" in audio:
             timeline.mark(GATEWAY, FIRST_AUDIO)
         if "transcript" in audio or choice["delta"].get("content"):
             timeline.mark(GATEWAY, FIRST_TEXT)
+        if "images" in choice["delta"]:
+            timeline.mark(GATEWAY, FIRST_IMAGE)

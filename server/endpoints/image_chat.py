@@ -46,10 +46,10 @@ class ImageChatRequest(EditRequest):
 
 
 def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
-    """Whether images are asked for; where there is nothing else, by saying nothing."""
+    """Whether nothing but images is asked for; where there is nothing else, by saying nothing."""
     if chat.modalities is None:
         return set(graph.outputs) == {"image"}
-    return "image" in chat.modalities
+    return "image" in chat.modalities and not (graph.outputs.keys() >= {"text", "image"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from starlette.requests import ClientDisconnect
 from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
@@ -86,3 +86,6 @@ class Images:
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.model)
         check_makes("image", graph.outputs, "images")
+        if graph.waits_for("image"):
+            message = "This model draws what it writes: ask it in a chat, for text and image."
+            raise ApiError(400, message, code="unsupported_model")

@@ -122,3 +122,36 @@ def test_a_row_given_to_another_request_begins_anew() -> None:
     )
     assert of(chunks, "a") == [(0, [1000], True)]
     assert of(chunks, "b") == [(0, [1000, 1010], False)]
+
+
+def test_each_edge_has_its_own_chunks_of_the_same_lines() -> None:
+    sent: dict[str, Any] = {"one": Sent(), "two": Sent(), "three": Sent()}
+    edges = {"one": (sent["one"], [1]), "two": (sent["two"], [3]), "three": (sent["three"], [1])}
+    exporter = Exporter(edges, "codes", num_rows=4)
+    begun = [started(2, "a", to=["one", "two"]), started(3, "b", to=["three"])]
+    for frame in range(4):
+        exporter.put(frames_step(ints(2, 3), frame, started=begun if frame == 0 else []))
+    exporter.put(Exported(ints(), ints(), None, None, finished=[Finished(2, "a")]))
+    exporter.close()
+    firsts = {name: of(one.chunks, "a") for name, one in sent.items()}
+    assert [codes for _, codes, _ in firsts["one"]] == [[2000], [2010], [2020], [2030], []]
+    assert [codes for _, codes, _ in firsts["two"]] == [[2000, 2010, 2020], [2030]]
+    assert firsts["three"] == []
+    assert [codes for _, codes, _ in of(sent["three"].chunks, "b")] == [
+        [3000],
+        [3010],
+        [3020],
+        [3030],
+    ]
+    assert of(sent["one"].chunks, "b") == of(sent["two"].chunks, "b") == []
+
+
+def test_a_request_is_blocked_by_its_slowest_edge() -> None:
+    class Slow(Sent):
+        def credit(self, request_id: str) -> int:
+            return 0 if request_id == "a" else 1
+
+    exporter = Exporter({"one": (Sent(), [1]), "two": (Slow(), [1])}, "codes", 4)  # type: ignore[dict-item]
+    assert exporter.is_blocked("a")
+    assert not exporter.is_blocked("b")
+    exporter.close()
