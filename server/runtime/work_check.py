@@ -15,8 +15,9 @@ def check_work(request: Request, path: Iterable[StageLink]) -> None:
         return
     given = request.tensors.get("image0")
     image = None if given is None else (given.shape[1], given.shape[0])
+    body = request.body if request.image is None else {**request.image, "prompt": ""}
     for link in path:
-        refusal = link.record.work.refusal(request.image or request.body, image)
+        refusal = link.record.work.refusal(body, image)
         if refusal is not None:
             message = f"{refusal.param}: {refusal.message}"
             raise ApiError(400, message, param=refusal.param, code="too_much_work")

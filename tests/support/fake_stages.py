@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -309,6 +310,9 @@ class FakeThinker(FakeStage):
         while script == "flood":
             yield self._text({"content": "x" * 50_000})
             await asyncio.sleep(0)
+        if request.image is not None:
+            drawn = msgspec.structs.replace(request, body={**request.image, "prompt": script})
+            self.graph.stages["dit"].begin(request_id, drawn)
         usage = {"prompt_tokens": 5, "completion_tokens": 3 * num_choices, "total_tokens": 8}
         yield TextDelta({"id": "v", "choices": [], "usage": usage}), {}, True
 

@@ -44,6 +44,21 @@ IMAGES = {
     "edges": [],
     "outputs": {"image": "dit"},
 }
+MIXED = {
+    "model": MODEL,
+    "stages": {
+        "thinker": {"kind": "qwen3_omni.thinker"},
+        "talker": {"kind": "qwen3_omni.talker"},
+        "code2wav": {"kind": "qwen3_omni.code2wav"},
+        "dit": {"kind": "diffusers"},
+    },
+    "edges": [
+        {"from": "thinker", "to": "talker"},
+        {"from": "talker", "to": "code2wav"},
+        {"from": "thinker", "to": "dit"},
+    ],
+    "outputs": {"text": "thinker", "audio": "code2wav", "image": "dit"},
+}
 TEXT_ONLY = {
     "model": MODEL,
     "stages": {"thinker": {"kind": "qwen3_omni.thinker"}},
