@@ -20,6 +20,7 @@ from support.pictures import pixels_of
 from support.prompts import QUESTIONS
 from support.reference import Reference
 from support.server import Reply, TinyServer, assert_same_sound, running_server
+from support.warm_up import warm_up
 
 from omnistage.stage_configs.pick import GRAPHS
 
@@ -32,6 +33,7 @@ TOOL = {
     "type": "function",
     "function": {
         "name": "generate_image",
+        "strict": True,
         "parameters": {
             "type": "object",
             "properties": {"prompt": {"type": "string", "enum": ["a red hat"]}},
@@ -58,6 +60,9 @@ def mixed(
     path = folder / "graph.yaml"
     path.write_text(yaml.safe_dump(graph))
     with running_server(str(path), folder / "log", "--model", str(tiny_checkpoint)) as server:
+        asyncio.run(warm_up(server))
+        more = {"modalities": ALL, **IMAGE}
+        asyncio.run(server.ask(QUESTIONS[0].messages, **more))
         yield server
 
 

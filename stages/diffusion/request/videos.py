@@ -8,6 +8,8 @@ from omnistage.stages.worker.failure import RequestError
 
 COUNTS = ("num_images_per_prompt", "num_videos_per_prompt")
 
+PIXELS = frozenset({"image", "video"})  # outputs that a pipeline may make; others are other stages'
+
 
 def output_kind(known: Iterable[str]) -> PictureOutput:
     """What a pipeline whose call has these arguments makes: `image` or `video`."""
@@ -26,8 +28,8 @@ def counted(num: int, prompt: Mapping[str, Any], known: Iterable[str]) -> dict[s
 
 
 def check_kind(wanted: Iterable[str], made: str) -> None:
-    """Raises RequestError if a request wants what the pipeline does not make."""
-    for kind in wanted:
+    """Raises RequestError if a request wants frames of pixels that the pipeline does not make."""
+    for kind in PIXELS.intersection(wanted):
         if kind != made:
             message = f"this pipeline makes no {kind}; it makes {made}"
             raise RequestError(400, message, code="unsupported_model")
