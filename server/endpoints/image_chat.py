@@ -49,7 +49,9 @@ def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
     """Whether nothing but images is asked for; where there is nothing else, by saying nothing."""
     if chat.modalities is None:
         return set(graph.outputs) == {"image"}
-    return "image" in chat.modalities and not (graph.outputs.keys() >= {"text", "image"})
+    return "image" in chat.modalities and not (
+        "image" in graph.outputs and graph.waits_for("image")
+    )
 
 
 @dataclass(frozen=True, slots=True)

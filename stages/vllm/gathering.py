@@ -84,4 +84,6 @@ class Lines:
         """Positions and values of all that waits; it waits no longer."""
         parts = self._parts[row] or [(np.zeros(0, np.int32), torch.empty(0))]
         self.open(row)
+        if len(parts) == 1:
+            return parts[0]  # as it was added, for several edges the same memory
         return np.concatenate([one for one, _ in parts]), torch.cat([two for _, two in parts])

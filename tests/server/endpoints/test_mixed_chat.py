@@ -147,3 +147,26 @@ def test_image_endpoints_say_where_to_ask(mixed: RunningGateway) -> None:
     answer = httpx.post(f"{mixed.url}/v1/images/generations", json={"prompt": "a cat"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "unsupported_model")
     assert "in a chat" in answer.json()["error"]["message"]
+
+
+BESIDE = {
+    "model": MODEL,
+    "stages": {"thinker": {"kind": "qwen3_omni.thinker"}, "dit": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"text": "thinker", "image": "dit"},
+}
+
+
+def test_a_graph_with_two_entries_serves_each_from_its_own(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with running_gateway(tmp_path_factory.mktemp("beside"), BESIDE) as gateway:
+        stages = gateway.stages.stages
+        text = ask(gateway, body(["text"])).json()
+        assert text["choices"][0]["message"]["content"] == "Hello there"
+        assert (len(stages["thinker"].opened), len(stages["dit"].opened)) == (1, 0)
+        drawn = httpx.post(f"{gateway.url}/v1/images/generations", json={"prompt": "a cat"})
+        assert drawn.status_code == 200
+        chat = ask(gateway, body(["image"], "a cat")).json()
+        assert shape_of(chat["choices"][0]["message"]["images"][0]) == (32, 48, 3)
+        assert (len(stages["thinker"].opened), len(stages["dit"].opened)) == (1, 2)

@@ -155,3 +155,19 @@ def test_a_request_is_blocked_by_its_slowest_edge() -> None:
     assert exporter.is_blocked("a")
     assert not exporter.is_blocked("b")
     exporter.close()
+
+
+def test_a_steps_rows_are_not_copied_before_each_edge_sends_them() -> None:
+    sent: dict[str, Any] = {"one": Sent(), "two": Sent()}
+    exporter = Exporter({name: (one, [1]) for name, one in sent.items()}, "hidden", num_rows=4)
+    values = torch.arange(12.0).reshape(4, 3)
+    positions = ints(0, 1, 2, 0)
+    step = Exported(ints(2, 2, 2, 3), positions, values, None, [started(2, "a"), started(3, "b")])
+    exporter.put(step)
+    exporter.close()
+    for one in sent.values():
+        first, second = one.chunks
+        assert first.tensors["hidden"].numpy().tolist() == values[:3].tolist()
+        assert second.tensors["hidden"].numpy().tolist() == values[3:].tolist()
+        for chunk in (first, second):
+            assert np.shares_memory(chunk.tensors["hidden"].numpy(), values.numpy())
