@@ -13,14 +13,16 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
     `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later. `export`: what
     the worker half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last
-    repeats; empty: whole). `ledger`: the file that counts what the engine holds (empty:
-    none).
+    repeats; empty: whole). `prefill_part`: the fewest tokens of a prompt that run before the rest
+    of its inputs has come (None: an eighth of a step; 0: prompts run whole). `ledger`: the file
+    that counts what the engine holds (empty: none).
     """
 
     late_inputs: bool = False
     feeds: list[Port] = []
     first_chunk_s: float = 120.0
     next_chunk_s: float = 30.0
+    prefill_part: int | None = None
     export: str | None = None
     sink: Port | None = None
     chunk_sizes: list[int] = []
