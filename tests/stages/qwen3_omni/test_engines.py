@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -205,7 +205,7 @@ async def test_codes_equal_the_reference_however_late_the_tokens_come(
     lags_s: tuple[float, ...], talker: Harness
 ) -> None:
     names = [f"late-{lags_s}-{number}" for number in range(len(SPOKEN))]
-    jobs = []
+    jobs: list[Coroutine[Any, Any, object]] = []
     for number, (name, (text, num_frames)) in enumerate(zip(names, SPOKEN, strict=True)):
         prompt, spoken, _ = talker.expected(text, num_frames)
         jobs.append(talker.generate(name, prompt, num_frames))
@@ -607,7 +607,8 @@ async def thinker(
     yield harness
     await stage.close()
     harness.close()
-    for end in (*edge, *senders):
+    ends: list[Receiver[Edge] | Sender] = [*edge, *senders]
+    for end in ends:
         end.close()
     for address in addresses:
         connector.destroy(address)

@@ -107,6 +107,7 @@ class Scheduled:
         params = SamplingParams(max_tokens=2, ignore_eos=True, extra_args={"omnistage": options})
         self.scheduler.add_request(Request(name, [0] * length, params, None))
         self.length[name], self.taken[name] = length, 0
+        self.has_tokens.discard(name)
         self._note(name, hidden)
 
     def send_rows(self, name: str, positions: Sequence[int], rest: Sequence[int]) -> None:
