@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -48,6 +48,9 @@ exact: venv
 
 gpu: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu.py $(ARGS)
+
+overlap: venv
+	PYTHONPATH=tests $(BIN)/python tests/overlap.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

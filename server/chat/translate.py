@@ -73,7 +73,7 @@ class Translator:
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)
         draws = "image" in self.graph.outputs and "text" in self.graph.waits_for("image")
-        choices = [*MODALITIES, *(WITH_IMAGE if draws else ())]
+        choices: list[tuple[str, ...]] = [*MODALITIES, *(WITH_IMAGE if draws else ())]
         if wanted not in map(set, choices):
             raise invalid("modalities", f"must be {' or '.join(map(json.dumps, choices))}")
         for name in sorted(wanted):

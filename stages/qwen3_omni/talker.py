@@ -7,13 +7,15 @@ import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 import vllm.envs
 from transformers import AutoConfig, GenerationConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeTalkerModel
 from transformers.utils import GENERATION_CONFIG_NAME
+from vllm.outputs import RequestOutput
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
@@ -84,11 +86,26 @@ def generation_config_folder(codec_eos: int) -> Path:
     return folder
 
 
+class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The stage's `options`; `prefill_part` is as in BridgeConfig."""
+
+    prefill_part: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "TalkerOptions":
+        """From the graph; raises ValueError for what the talker does not know."""
+        try:
+            return msgspec.convert(options, cls)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"options of the talker: {error}") from None
+
+
 class Talker(EngineStage):
     """One AsyncLLM whose requests wait for their inputs in its scheduler."""
 
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
+        self._options = TalkerOptions.of(ports.options)
         config = AutoConfig.from_pretrained(ports.model)
         self._ids = SpeechIds.of(config)
         self._silent: dict[str, asyncio.Event] = {}
@@ -102,6 +119,7 @@ class Talker(EngineStage):
             feeds=ports.feeds,
             first_chunk_s=ports.deadlines.first_chunk_s,
             next_chunk_s=ports.deadlines.next_chunk_s,
+            prefill_part=self._options.prefill_part,
             export="codes",
             sinks=sinks_of(ports.downstream, Payload.CODES),
             ledger=ports.ledger,
@@ -261,10 +279,17 @@ class Talker(EngineStage):
             trace_headers=trace_headers(request, self._ports.name),
         )
         async for output in generated:
+            self._mark_prefill(request_id, output)
             self._ports.mark(request_id, "first_code")
             self._ports.send_marks(request_id)
             if output.outputs[0].stop_reason == OVERDUE:
                 raise overdue(self._ports.source, self._ports.name)
+
+    def _mark_prefill(self, request_id: str, output: RequestOutput) -> None:
+        """When the engine first took rows of the prompt; it does not say so without statistics."""
+        begun_s = getattr(output.metrics, "scheduled_ts", 0.0)
+        if begun_s:
+            self._ports.mark(request_id, "first_prefill", round(begun_s * 1e9))
 
     def _seed(self, request: Request) -> int | None:
         return None if request.seed is None else derived_seed(request.seed, self._ports.name)

@@ -57,7 +57,9 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                     self._config.first_chunk_s,
                     self._config.next_chunk_s,
                 )
-            self._scheduler = SchedulerHalf(vllm_config, self._block_size, late, self._ledger)
+            self._scheduler = SchedulerHalf(
+                vllm_config, self._block_size, late, self._ledger, self._config.prefill_part
+            )
 
     @property
     def scheduler_half(self) -> SchedulerHalf:

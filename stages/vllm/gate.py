@@ -3,8 +3,14 @@
 Selected by the engine argument `scheduler_cls`. While `schedule` runs, held requests are out of
 `running` and the limits on running requests are lower by their number, so that no other request
 is admitted in their place.
+
+A request whose prompt has come in part may run that part. For such a step the limit on its tokens
+is the part's length, and the request is the last of `running`: the others get their tokens first,
+and it cannot get more than has come.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -14,6 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
+from omnistage.stages.vllm.prefill_part import Part
 from omnistage.stages.vllm.step import OVERDUE
 
 IDLE_WAIT_S = 0.002
@@ -43,26 +50,58 @@ class _Gate:
         scheduler: Any = self
         gate = scheduler.connector.scheduler_half
         gate.collect()
-        running = scheduler.running
+        running, waiting = scheduler.running, self._waiting()
+        part = self._choose_part()
         held = [request for request in running if not gate.can_run(request)]
-        waiting = self._waiting()
-        if not held and (running or not waiting):
+        if not held and part is None and (running or not waiting):
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         if len(held) == len(running) and not gate.is_any_ready(chain.from_iterable(waiting)):
             in_flight = any(request.num_output_placeholders for request in held)
             if not in_flight and not scheduler.finished_req_ids:
                 gate.wait(IDLE_WAIT_S)
+        with self._without(held), self._limited_to(part):
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+    def _choose_part(self) -> Part | None:
+        """A request may begin early only while less than half of the seats are taken."""
+        scheduler: Any = self
+        num_taken, num_seats = len(scheduler.running), scheduler.max_num_running_reqs
+        waiting = self._waiting() if num_taken < num_seats else []
+        part: Part | None = scheduler.connector.scheduler_half.choose_part(
+            scheduler.running, chain.from_iterable(waiting), 2 * num_taken < num_seats
+        )
+        return part
+
+    @contextmanager
+    def _without(self, held: list[Request]) -> Iterator[None]:
+        """Held requests are no part of `running` meanwhile, and nobody gets their seats."""
+        scheduler: Any = self
         held_ids = {request.request_id for request in held}
-        scheduler.running = [r for r in running if r.request_id not in held_ids]
+        scheduler.running = [r for r in scheduler.running if r.request_id not in held_ids]
         limits = [name for name in LIMITS if hasattr(scheduler, name)]
         for name in limits:
             setattr(scheduler, name, getattr(scheduler, name) - len(held))
         try:
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            yield
         finally:
             scheduler.running = held + scheduler.running
             for name in limits:
                 setattr(scheduler, name, getattr(scheduler, name) + len(held))
+
+    @contextmanager
+    def _limited_to(self, part: Part | None) -> Iterator[None]:
+        """Within a step that runs a part: no more tokens than it has, and others before it."""
+        scheduler: Any = self
+        if part is None:
+            yield
+            return
+        scheduler.running.sort(key=lambda request: request.request_id == part.request_id)
+        limit = scheduler.max_num_scheduled_tokens
+        scheduler.max_num_scheduled_tokens = part.num_tokens
+        try:
+            yield
+        finally:
+            scheduler.max_num_scheduled_tokens = limit
 
     def add_request(self, request: Request) -> None:
         scheduler: Any = self

@@ -24,16 +24,19 @@ class Sink(msgspec.Struct, frozen=True):
 class BridgeConfig(msgspec.Struct, frozen=True):
     """What an engine's connector is told: `kv_connector_extra_config["omnistage"]`.
 
-    `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
-    `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later. `export`: what
-    the worker half publishes to `sinks`, "codes" or "hidden". `ledger`: the file that counts what
-    the engine holds (empty: none).
+        `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
+    `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later.
+    `prefill_part`: the fewest tokens of a prompt that run before the rest of its inputs has come
+    (None: an eighth of a step; 0: prompts run whole). `export`: what the worker half publishes to
+    `sinks`, "codes" or "hidden". `ledger`: the file that counts what the engine holds (empty:
+    none).
     """
 
     late_inputs: bool = False
     feeds: list[Port] = []
     first_chunk_s: float = 120.0
     next_chunk_s: float = 30.0
+    prefill_part: int | None = None
     export: str | None = None
     sinks: list[Sink] = []
     ledger: str = ""

@@ -13,6 +13,7 @@ from vllm.v1.request import Request
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.ports import BlockedQuery, exporter_of
+from omnistage.stages.vllm.prefill_part import Part, least_part
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
 from omnistage.stages.worker.ledger import Held, Ledger, Seen
@@ -37,12 +38,15 @@ class SchedulerHalf:
         block_size: int,
         late_inputs: LateInputs | None,
         ledger: Ledger | None = None,
+        prefill_part: int | None = None,
     ) -> None:
         scheduler = vllm_config.scheduler_config
         num_rows = scheduler.max_num_seqs
         max_model_len = vllm_config.model_config.max_model_len
         self._engine_id = vllm_config.kv_transfer_config.engine_id
         self._max_step_tokens = scheduler.max_num_batched_tokens
+        self._least_part = least_part(scheduler, prefill_part)
+        self._part: Part | None = None
         self._rows = Rows(num_rows, max_model_len, block_size)
         self._late = late_inputs
         self._ledger = ledger
@@ -62,9 +66,33 @@ class SchedulerHalf:
             self._late.collect()
             self._exporter = exporter_of(self._engine_id)
 
+    def choose_part(
+        self, running: Iterable[Request], waiting: Iterable[Request], may_begin: bool
+    ) -> Part | None:
+        """Let one request run a part of its prompt in this step, unless another can run whole.
+
+        Its inputs have come for the part, in which there is room for a token of all that run.
+        """
+        self._part = None
+        if self._late is None or not self._least_part:
+            return None
+        running = list(running)
+        begun = [one for one in running if one.num_computed_tokens < one.num_prompt_tokens]
+        prompts = [*begun, *waiting]
+        if any(map(self.can_run, prompts)):
+            return None
+        for request in prompts if may_begin else begun:
+            num_ready = self._inputs[request.request_id].available - request.num_computed_tokens
+            if num_ready >= self._least_part + len(running):
+                self._part = Part(request.request_id, num_ready)
+                break
+        return self._part
+
     def can_run(self, request: Request) -> bool:
         """Whether every token that the scheduler could give this request now has its input."""
         if self._late is None:
+            return True
+        if self._part is not None and self._part.request_id == request.request_id:
             return True
         inputs = self._inputs.get(request.request_id)
         if inputs is None:

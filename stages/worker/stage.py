@@ -164,15 +164,16 @@ class StagePorts:
         self.marked[request_id] = set()
         self.mark(request_id, "received")
 
-    def mark(self, request_id: str, event: str) -> None:
-        """Stamp an event of a request; of one event only the first.
+    def mark(self, request_id: str, event: str, at_ns: int | None = None) -> None:
+        """Stamp an event of a request, now or when it was; of one event only the first.
 
         It leaves beside the request's next output, with all others that have not left yet.
         """
         marked = self.marked.get(request_id)
         if marked is not None and event not in marked:
             marked.add(event)
-            self.unsent_marks.setdefault(request_id, {})[event] = time.monotonic_ns()
+            at_ns = time.monotonic_ns() if at_ns is None else at_ns
+            self.unsent_marks.setdefault(request_id, {})[event] = at_ns
 
     def send_marks(self, request_id: str) -> None:
         """Send the stamps that have not left yet, if there are any."""

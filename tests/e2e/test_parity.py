@@ -63,6 +63,20 @@ async def test_an_image_that_a_text_request_showed_first_is_spoken_about(
     assert_equal(await server.ask(asked.messages), answer)
 
 
+async def test_both_read_a_long_prompt_at_once_and_the_answer_equals_the_reference(
+    server: TinyServer, reference: Reference
+) -> None:
+    images = [picture(256, 256, seed=number) for number in range(4)]
+    words = text("Tell me more about the fox and the hound. " * 3)
+    parts = [part for image in images for part in (words, image_part(image))]
+    asked = question("long with images", [*parts, text("What is it?")], images=images)
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+    reply = await server.ask(asked.messages, return_timeline=True)
+    assert_equal(reply, answer)
+    at_ms = {f"{mark['stage']}.{mark['event']}": mark["ms"] for mark in reply.raw["timeline"]}
+    assert at_ms["talker.first_prefill"] < at_ms["thinker.first_token"]
+
+
 async def test_a_speaker_by_name_equals_the_reference(
     server: TinyServer, reference: Reference
 ) -> None:

@@ -158,6 +158,7 @@ async def test_a_timeline_follows_the_request_through_every_stage(server: TinySe
     assert [name for name in names if name in expected] == expected
     assert set(names) - set(expected) == {
         "talker.received",
+        "talker.first_prefill",
         "code2wav.received",
         "gateway.first_text",
     }

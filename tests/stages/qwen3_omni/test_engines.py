@@ -1,8 +1,10 @@
 """The bridge on real engines: late inputs, the gate, and the thinker's tap."""
 
 import asyncio
+import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 import torch
-from support.prompts import QUESTIONS, Question, plain
+from support.prompts import QUESTIONS, Question, image_part, picture, plain
+from support.prompts import text as text_part
 from support.reference import Reference
 from support.waiting import until
 
@@ -19,16 +22,22 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.kinds import Payload, payloads
-from omnistage.stages.messages.edge import EDGE, Edge, Tokens
+from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.qwen3_omni.rope import Grid
+from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step import OVERDUE
+from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Opened
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
+LONGEST = 4096  # the tiny checkpoint's
+NEXT_CHUNK_S = 10.0
 ENGINE: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
@@ -54,10 +63,20 @@ CARRIED = payloads(Payload.TOKENS, Payload.ROWS)
 class Harness:
     """A talker engine with its feed and its results, and the reference's results."""
 
-    def __init__(self, engine: Any, feed: Sender, results: Receiver, reference: Reference) -> None:
+    def __init__(
+        self,
+        engine: Any,
+        feed: Sender,
+        rows: Sender,
+        results: Receiver,
+        reference: Reference,
+        ledger: Ledger,
+    ) -> None:
         self.engine = engine
         self.feed = feed
+        self.rows = rows
         self.results = results
+        self.ledger = ledger
         self.reference = reference
         self.ids = SpeechIds.of(reference.model.config)
         self._expected: dict[str, tuple[list[int], list[int], npt.NDArray[np.int64]]] = {}
@@ -73,19 +92,23 @@ class Harness:
             self._expected[key] = prompt, spoken, answer.codes
         return self._expected[key]
 
-    def options(self, name: str, prompt_ids: Sequence[int]) -> tuple[dict[str, Any], int]:
+    def options(
+        self, name: str, prompt_ids: Sequence[int], grids: Sequence[Grid] = ()
+    ) -> tuple[dict[str, Any], int]:
         """A request's part of extra_args, and its prompt's length."""
         from omnistage.stages.qwen3_omni.talker import request_options
 
-        prompt = talker_prompt(self.ids, prompt_ids, [], "ethan")
+        prompt = talker_prompt(self.ids, prompt_ids, grids, "ethan")
         options = request_options(name, self.ids, prompt)
         return {**options, "sampling": {"temperature": 0}}, len(prompt)
 
-    async def generate(self, name: str, prompt_ids: Sequence[int], num_frames: int) -> None:
-        """Run a request to its end."""
+    async def generate(
+        self, name: str, prompt_ids: Sequence[int], num_frames: int, grids: Sequence[Grid] = ()
+    ) -> tuple[float, object]:
+        """Run a request to its end; when its first step was scheduled, and why it stopped."""
         from omnistage.stages.vllm.compat import SamplingParams
 
-        options, length = self.options(name, prompt_ids)
+        options, length = self.options(name, prompt_ids, grids)
         params = SamplingParams(
             temperature=0,
             repetition_penalty=1.05,
@@ -95,8 +118,11 @@ class Harness:
             extra_args={"omnistage": options},
         )
         prompt = {"prompt_token_ids": [self.ids.codec_pad] * length}
-        async for _ in self.engine.generate(prompt, params, name):
-            pass
+        begun_s, reason = 0.0, None
+        async for output in self.engine.generate(prompt, params, name):
+            begun_s = begun_s or output.metrics.scheduled_ts
+            reason = output.outputs[0].stop_reason
+        return begun_s, reason
 
     async def send(
         self, name: str, tokens: Sequence[int], lag_s: float, is_whole: bool = True
@@ -125,37 +151,57 @@ class Harness:
         return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def talker(
-    tiny_checkpoint: Path, run_directory: Path, reference: Reference, cpu_engine: None
+@asynccontextmanager
+async def running_talker(
+    name: str, folder: Path, run: Path, reference: Reference, **engine: Any
 ) -> AsyncIterator[Harness]:
+    """A talker's engine with channels and a ledger of this name."""
     from omnistage.stages.qwen3_omni.talker_model import talker_config
     from omnistage.stages.vllm.compat import AsyncLLM
     from omnistage.stages.vllm.engine import make_engine
 
-    connector = make_connector("shm", run_directory, {})
-    for address in ("feed", "rows", "codes"):
+    connector = make_connector("shm", run, {})
+    addresses = [f"{name}.{end}" for end in ("feed", "rows", "codes")]
+    for address in addresses:
         connector.create(address)
-
-    def port(address: str) -> Port:
-        return Port(address, "shm", str(run_directory), {})
-
+    ports = [Port(address, "shm", str(run), {}) for address in addresses]
     bridge = BridgeConfig(
         late_inputs=True,
-        feeds=[port("feed"), port("rows")],
+        feeds=ports[:2],
+        next_chunk_s=NEXT_CHUNK_S,
         export="codes",
-        sinks=[Sink("code2wav", port("codes"), [2, 4, 8])],
+        sinks=[Sink("code2wav", ports[2], [2, 4, 8])],
+        ledger=str(run / f"{name}.held"),
     )
-    options = {**ENGINE, "skip_tokenizer_init": True, "enable_prefix_caching": False}
-    feed = make_connector("shm", run_directory, {"credit": 0}).sender("feed")
-    results = connector.receiver("codes", EDGE)
-    engine = make_engine(AsyncLLM, str(tiny_checkpoint), options, bridge, talker_config)
-    yield Harness(engine, feed, results, reference)
-    engine.shutdown()
-    feed.close()
-    results.close()
-    for address in ("feed", "rows", "codes"):
+    options = {**ENGINE, "skip_tokenizer_init": True, "enable_prefix_caching": False, **engine}
+    unlimited = make_connector("shm", run, {"credit": 0})
+    feed, rows = (unlimited.sender(address) for address in addresses[:2])
+    results = connector.receiver(addresses[2], EDGE)
+    llm = make_engine(AsyncLLM, str(folder), options, bridge, talker_config)
+    yield Harness(llm, feed, rows, results, reference, Ledger(run / f"{name}.held"))
+    llm.shutdown()
+    for end in (feed, rows, results):
+        end.close()
+    for address in addresses:
         connector.destroy(address)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def talker(
+    tiny_checkpoint: Path, run_directory: Path, reference: Reference, cpu_engine: None
+) -> AsyncIterator[Harness]:
+    async with running_talker("talker", tiny_checkpoint, run_directory, reference) as harness:
+        yield harness
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def wide_talker(
+    tiny_checkpoint: Path, run_directory: Path, reference: Reference, cpu_engine: None
+) -> AsyncIterator[Harness]:
+    """One whose step takes the longest prompt whole."""
+    sizes = {"max_model_len": LONGEST, "max_num_batched_tokens": LONGEST}
+    async with running_talker("wide", tiny_checkpoint, run_directory, reference, **sizes) as wide:
+        yield wide
 
 
 @pytest.mark.parametrize("lags_s", [(0.0,), (0.0, 0.01, 0.03)], ids=["up front", "late"])
@@ -163,7 +209,7 @@ async def test_codes_equal_the_reference_however_late_the_tokens_come(
     lags_s: tuple[float, ...], talker: Harness
 ) -> None:
     names = [f"late-{lags_s}-{number}" for number in range(len(SPOKEN))]
-    jobs = []
+    jobs: list[Coroutine[Any, Any, object]] = []
     for number, (name, (text, num_frames)) in enumerate(zip(names, SPOKEN, strict=True)):
         prompt, spoken, _ = talker.expected(text, num_frames)
         jobs.append(talker.generate(name, prompt, num_frames))
@@ -194,6 +240,186 @@ async def test_a_held_request_can_be_aborted_and_its_row_reused(talker: Harness)
     )
     for codes in (await talker.codes(names)).values():
         assert np.array_equal(codes, expected)
+
+
+WORDS = "Tell me more about the fox and the hound. "
+PICTURES = [image_part(picture(256, 256, seed)) for seed in range(8)]  # of 64 tokens
+NUM_FRAMES = 20
+
+
+class Heard:
+    """All that a thinker sent of one prompt, so that it can be sent to talkers again."""
+
+    def __init__(self) -> None:
+        self.opened: Chunk[Edge] | None = None
+        self.chunks: list[Chunk[Edge]] = []
+        self.last_row_s = 0.0  # when the last hidden row of the prompt had come
+
+    @property
+    def prompt(self) -> tuple[list[int], list[Grid]]:
+        """Its ids, and where its images are."""
+        assert self.opened is not None
+        assert isinstance(self.opened.message, Open)
+        grids = self.opened.message.read(ThinkerPrompt).grids
+        return self.opened.tensors["prompt"].numpy().tolist(), grids
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its last token and its last rows have come."""
+        return {type(chunk.message) for chunk in self.chunks if chunk.last} == {Rows, Tokens}
+
+    def listen(self, name: str, thinker: "ThinkerHarness", talker: Harness) -> None:
+        """Take what has come, and hand it on."""
+        for receiver in (thinker.opens, thinker.rows, thinker.feed):
+            while (chunk := receiver.receive()) is not None:
+                receiver.grant(chunk.request_id)
+                if chunk.request_id != name:
+                    continue
+                if isinstance(chunk.message, Open):
+                    self.opened = chunk
+                    continue
+                self.chunks.append(chunk)
+                self.hand_on(chunk, name, talker)
+                if "hidden" in chunk.tensors:
+                    self.last_row_s = time.monotonic()
+
+    @staticmethod
+    def hand_on(chunk: Chunk[Edge], name: str, talker: Harness) -> None:
+        """As a chunk of the request of this name."""
+        sender = talker.rows if isinstance(chunk.message, Rows) else talker.feed
+        sender.send(Chunk(name, chunk.message, chunk.index, chunk.tensors, chunk.last))
+
+
+async def hear(
+    thinker: "ThinkerHarness", talker: Harness, name: str, messages: list[Any]
+) -> tuple[Heard, float]:
+    """Let both work at one request; what the thinker sent, and when the talker began."""
+    heard = Heard()
+    body = {"messages": messages, "temperature": 0, "max_completion_tokens": 12}
+    serving = asyncio.create_task(
+        thinker.stage.serve(Opened(name, Request(body, ["text", "audio"], PATH)))
+    )
+    speaking: asyncio.Task[tuple[float, object]] | None = None
+    while not heard.is_whole:
+        heard.listen(name, thinker, talker)
+        if speaking is None and heard.opened is not None:
+            ids, grids = heard.prompt
+            speaking = asyncio.create_task(talker.generate(name, ids, NUM_FRAMES, grids))
+        await asyncio.sleep(0.001)
+    await serving
+    assert speaking is not None
+    begun_s, _ = await speaking
+    return heard, begun_s
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def overlapped(
+    thinker: "ThinkerHarness", wide_talker: Harness
+) -> tuple[Heard, float, npt.NDArray[np.int32]]:
+    """A prompt of 4k tokens that both read at once: what was sent, when it began, its codes."""
+    parts = [part for image in PICTURES for part in (text_part(WORDS * 10), image)]
+    messages = [{"role": "user", "content": [*parts, text_part("What is it?")]}]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(thinker.ports.downstream[0], "all_hidden_states", False)
+        heard, begun_s = await hear(thinker, wide_talker, "long", messages)
+    return heard, begun_s, (await wide_talker.codes({"long"}))["long"]
+
+
+Overlapped = tuple[Heard, float, npt.NDArray[np.int32]]
+
+
+async def test_the_talker_begins_to_read_a_long_prompt_before_the_thinker_has_read_it(
+    overlapped: Overlapped,
+) -> None:
+    heard, begun_s, codes = overlapped
+    assert 3500 < len(heard.prompt[0]) < LONGEST - NUM_FRAMES
+    assert sum("hidden" in chunk.tensors for chunk in heard.chunks) > len(PICTURES)
+    assert begun_s < heard.last_row_s
+    assert len(codes) == NUM_FRAMES
+
+
+async def test_codes_of_a_prompt_read_in_parts_are_those_of_one_read_whole(
+    overlapped: Overlapped, wide_talker: Harness
+) -> None:
+    heard, _, codes = overlapped
+    ids, grids = heard.prompt
+    for chunk in heard.chunks:
+        heard.hand_on(chunk, "whole", wide_talker)
+    await wide_talker.generate("whole", ids, NUM_FRAMES, grids)
+    assert np.array_equal((await wide_talker.codes({"whole"}))["whole"], codes)
+
+
+async def test_many_prompts_in_parts_at_once_have_the_same_codes(
+    overlapped: Overlapped, wide_talker: Harness
+) -> None:
+    heard, _, codes = overlapped
+    ids, grids = heard.prompt
+    names = {f"many-{number}" for number in range(6)}
+
+    async def feed(name: str, lag_s: float) -> None:
+        for chunk in heard.chunks:
+            heard.hand_on(chunk, name, wide_talker)
+            await asyncio.sleep(lag_s)
+
+    await asyncio.gather(
+        *(wide_talker.generate(name, ids, NUM_FRAMES, grids) for name in names),
+        *(feed(name, 0.004 * number) for number, name in enumerate(sorted(names))),
+    )
+    for name, found in (await wide_talker.codes(names)).items():
+        assert np.array_equal(found, codes), name
+
+
+def first_half(heard: Heard) -> Sequence[Chunk[Edge]]:
+    """Rows of the first images, and no token."""
+    rows = [chunk for chunk in heard.chunks if "hidden" in chunk.tensors]
+    return rows[: len(rows) // 2]
+
+
+def held(talker: Harness) -> Mapping[str, int]:
+    """What the engine holds for requests, as far as it is not zero."""
+    return {what: count for what, count in talker.ledger.read().items() if count}
+
+
+async def test_a_cancel_in_the_middle_of_a_prompt_leaves_nothing(
+    overlapped: Overlapped, wide_talker: Harness
+) -> None:
+    heard = overlapped[0]
+    ids, grids = heard.prompt
+    names = [f"cancelled-{number}" for number in range(4)]
+    tasks = [
+        asyncio.create_task(wide_talker.generate(name, ids, NUM_FRAMES, grids)) for name in names
+    ]
+    for name in names:
+        for chunk in first_half(heard):
+            heard.hand_on(chunk, name, wide_talker)
+    await until(lambda: held(wide_talker).get("rows", 0) == 2, 30)  # half of the seats
+    assert held(wide_talker)["blocks"] > 0
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    drained = asyncio.create_task(wide_talker.codes({"nobody"}))  # gives credit back
+    try:
+        await until(lambda: not held(wide_talker), 30)
+    finally:
+        drained.cancel()
+
+
+async def test_a_prompt_whose_rest_never_comes_fails_by_its_deadline(
+    overlapped: Overlapped, wide_talker: Harness
+) -> None:
+    heard = overlapped[0]
+    ids, grids = heard.prompt
+    for chunk in first_half(heard):
+        heard.hand_on(chunk, "stuck", wide_talker)
+    began = time.monotonic()
+    _, reason = await wide_talker.generate("stuck", ids, NUM_FRAMES, grids)
+    assert reason == OVERDUE
+    assert time.monotonic() - began >= NEXT_CHUNK_S
+    drained = asyncio.create_task(wide_talker.codes({"nobody"}))
+    try:
+        await until(lambda: not held(wide_talker), 30)
+    finally:
+        drained.cancel()
 
 
 @pytest.mark.parametrize("question", QUESTIONS[3:6], ids=lambda q: q.name)
@@ -316,11 +542,11 @@ class ThinkerHarness:
     """A thinker stage that exports every hidden state, and the gateway's end of its channel."""
 
     def __init__(
-        self, stage: Any, ports: Any, rows: Receiver[Edge], outputs: Receiver[ToGateway]
+        self, stage: Any, ports: Any, edge: list[Receiver[Edge]], outputs: Receiver[ToGateway]
     ) -> None:
         self.stage = stage
         self.ports = ports
-        self.rows = rows
+        self.opens, self.feed, self.rows = edge
         self.outputs = outputs
         self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
         self.unread: set[str] = set()  # requests whose client reads nothing
@@ -367,25 +593,25 @@ async def thinker(
     for address in addresses:
         connector.create(address)
     senders = [connector.sender(address) for address in addresses[:3]]
-    rows = connector.receiver("tap.rows", EDGE)
+    edge = [connector.receiver(address, EDGE) for address in addresses[1:]]
     port = Port("tap.rows", "shm", str(run_directory), {})
-    limits = {"image": 2, "audio": 2, "video": 1}
+    limits = {"image": len(PICTURES), "audio": 2, "video": 1}
     ports = StagePorts(
         "thinker",
         str(tiny_checkpoint),
-        {**ENGINE, "limit_mm_per_prompt": limits},
+        {**ENGINE, "max_model_len": LONGEST, "limit_mm_per_prompt": limits},
         {},
         senders[0],
         [Downstream("tap", CARRIED, senders[1], senders[2], port, [1], all_hidden_states=True)],
     )
     stage = Thinker(ports)
     await stage.start()
-    harness = ThinkerHarness(stage, ports, rows, connector.receiver("tap.out", TO_GATEWAY))
+    harness = ThinkerHarness(stage, ports, edge, connector.receiver("tap.out", TO_GATEWAY))
     yield harness
     await stage.close()
     harness.close()
-    rows.close()
-    for sender in senders:
-        sender.close()
+    ends: list[Receiver[Edge] | Sender] = [*edge, *senders]
+    for end in ends:
+        end.close()
     for address in addresses:
         connector.destroy(address)

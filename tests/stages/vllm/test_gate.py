@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from omnistage.stages.vllm.gate import QUEUES, _Gate
+from omnistage.stages.vllm.prefill_part import Part
 
 
 class Half:
@@ -16,6 +17,9 @@ class Half:
         self.ready: set[str] = set()
         self.num_waits = 0
         self.num_waiting = 0
+        self.part: Part | None = None
+        self.asked: tuple[list[str], list[str]] = ([], [])
+        self.may_begin = False
 
     def count_waiting(self, num_requests: int) -> None:
         self.num_waiting = num_requests
@@ -25,6 +29,11 @@ class Half:
 
     def can_run(self, request: Any) -> bool:
         return request.request_id in self.ready
+
+    def choose_part(self, running: Any, waiting: Any, may_begin: bool) -> Part | None:
+        self.asked = [one.request_id for one in running], [one.request_id for one in waiting]
+        self.may_begin = may_begin
+        return self.part
 
     def is_any_ready(self, requests: Iterable[Any]) -> bool:
         return any(self.can_run(request) for request in requests)
@@ -41,11 +50,14 @@ class Queues:
         self.finished_req_ids: set[str] = set()
         self.running: list[Any] = []
         self.max_num_running_reqs = 2
+        self.max_num_scheduled_tokens = 64
         self.seen: list[tuple[list[str], int]] = []
+        self.limits: list[int] = []
 
     def schedule(self) -> Any:
         running = [request.request_id for request in self.running]
         self.seen.append((running, self.max_num_running_reqs))
+        self.limits.append(self.max_num_scheduled_tokens)
         return SimpleNamespace(scheduled_new_reqs=[], finished_req_ids=set())
 
 
@@ -93,3 +105,51 @@ def test_requests_wait_for_a_seat_only_while_all_are_taken(queue: str) -> None:
     scheduler.running = [request("a")]
     scheduler.schedule()
     assert half.num_waiting == 0
+
+
+def test_a_step_with_a_part_has_its_tokens_and_gives_them_to_the_others_first() -> None:
+    scheduler = GatedQueues()
+    half = scheduler.connector.scheduler_half
+    scheduler.max_num_running_reqs = 3
+    scheduler.running = [request("part"), request("held"), request("runs")]
+    half.ready |= {"part", "runs"}
+    half.part = Part("part", 20)
+    scheduler.schedule()
+    assert scheduler.seen == [(["runs", "part"], 2)]
+    assert scheduler.limits == [20]
+    assert sorted(one.request_id for one in scheduler.running) == ["held", "part", "runs"]
+    half.part = None
+    scheduler.schedule()
+    assert scheduler.limits == [20, 64]
+
+
+def test_a_step_that_fails_leaves_no_limit_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: Queues) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Queues, "schedule", broken)
+    scheduler = GatedQueues()
+    scheduler.connector.scheduler_half.part = Part("a", 20)
+    scheduler.running = [request("a"), request("held")]
+    scheduler.connector.scheduler_half.ready.add("a")
+    with pytest.raises(RuntimeError, match="broken"):
+        scheduler.schedule()
+    assert (scheduler.max_num_scheduled_tokens, scheduler.max_num_running_reqs) == (64, 2)
+    assert len(scheduler.running) == 2
+
+
+@pytest.mark.parametrize("queue", QUEUES)
+@pytest.mark.parametrize(
+    ("num_taken", "waiting", "may_begin"), [(1, ["w"], True), (2, ["w"], False), (4, [], False)]
+)
+def test_half_of_the_seats_are_for_prompts_that_have_come_whole(
+    num_taken: int, waiting: list[str], may_begin: bool, queue: str
+) -> None:
+    scheduler = GatedQueues()
+    half = scheduler.connector.scheduler_half
+    scheduler.max_num_running_reqs = 4
+    scheduler.running = [request(str(number)) for number in range(num_taken)]
+    setattr(scheduler, queue, [request("w")])
+    scheduler.schedule()
+    assert half.asked == ([one.request_id for one in scheduler.running], waiting)
+    assert half.may_begin is may_begin

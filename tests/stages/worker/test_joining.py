@@ -146,8 +146,10 @@ class Play:
     def close(self) -> None:
         self.requests.send(Chunk(ABOUT_ITSELF, Stop(), last=True))
         self.loop.run_until_complete(self._running)
-        for end in (self.requests, self.outputs, *self.sources.values()):
-            end.close()
+        self.requests.close()
+        self.outputs.close()
+        for source in self.sources.values():
+            source.close()
         self.loop.close()
 
 
