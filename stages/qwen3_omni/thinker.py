@@ -27,6 +27,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -118,7 +119,7 @@ class Thinker(EngineStage):
         bridge = None
         if ports.downstream is not None:
             bridge = BridgeConfig(
-                export="hidden",
+                HIDDEN_STATES,
                 sink=ports.downstream.rows,
                 chunk_sizes=ports.hidden_chunk_sizes,
                 ledger=ports.ledger,

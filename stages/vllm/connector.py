@@ -53,6 +53,8 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                 receivers = [port.receiver() for port in self._config.feeds]
                 late = LateInputs(
                     receivers,
+                    self._config.schema,
+                    vllm_config.model_config.dtype,
                     vllm_config.model_config.max_model_len,
                     self._config.first_chunk_s,
                     self._config.next_chunk_s,
@@ -97,10 +99,11 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The engine's memory exists now: make the worker half."""
         exporter = None
-        if self._config.export is not None and self._config.sink is not None:
+        export = self._config.schema.export
+        if export is not None and self._config.sink is not None:
             exporter = Exporter(
                 self._config.sink.sender(),
-                self._config.export,
+                export,
                 self._config.chunk_sizes,
                 self._num_rows,
                 self._ledger,

@@ -17,6 +17,7 @@ from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.vllm.step_schema import Export
 from omnistage.stages.worker.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
@@ -56,17 +57,18 @@ class Exporter(BlockedQuery):
     def __init__(
         self,
         sender: Sender,
-        kind: str,
+        export: Export,
         chunk_sizes: Sequence[int],
         num_rows: int,
         ledger: Ledger | None = None,
     ) -> None:
         self._sender = sender
         self._ledger = ledger
-        self._kind = kind
+        self._export = export
         self._sizes = list(chunk_sizes) or [WHOLE]
         self._streams: dict[int, _Stream] = {}
-        self._waiting: Gathering = Frames(num_rows) if kind == "codes" else Lines(num_rows)
+        is_frames = export.each == "frame"
+        self._waiting: Gathering = Frames(num_rows) if is_frames else Lines(num_rows)
         self._due_at = np.zeros(num_rows + 1, np.int64)  # lines of the next chunk; 0: no stream
         self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="omnistage-export", daemon=True)
@@ -124,7 +126,7 @@ class Exporter(BlockedQuery):
 
     def _open(self, row: int, request_id: str, rows: object) -> None:
         """`rows`: the fields of `Rows`, if they are not its defaults."""
-        message = Codes() if self._kind == "codes" else msgspec.convert(rows or {}, Rows)
+        message = Codes() if self._export.each == "frame" else msgspec.convert(rows or {}, Rows)
         self._streams[row] = _Stream(request_id, message)
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]
@@ -147,7 +149,8 @@ class Exporter(BlockedQuery):
         tensors = {}
         if len(positions):
             index = int(positions[0])
-            tensors = {self._kind: to_tensor(values), "positions": Tensor.from_numpy(positions)}
+            name = self._export.name
+            tensors = {name: to_tensor(values), "positions": Tensor.from_numpy(positions)}
         chunk = Chunk(stream.request_id, stream.message, index, tensors, last)
         stream.num_sent += 1
         self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]

@@ -4,27 +4,32 @@ from typing import Any
 
 import msgspec
 
+from omnistage.stages.vllm.step_schema import StepSchema
 from omnistage.stages.worker.ports import Port
 
 
 class BridgeConfig(msgspec.Struct, frozen=True):
     """What an engine's connector is told: `kv_connector_extra_config["omnistage"]`.
 
-    `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
-    `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later. `export`: what
-    the worker half publishes to `sink`, "codes" or "hidden", in chunks of `chunk_sizes` (the last
-    repeats; empty: whole). `ledger`: the file that counts what the engine holds (empty:
-    none).
+    `schema`: what the engine's tokens take and give. Its columns and rows are late inputs, which
+    come from `feeds`, the first at most `first_chunk_s` after a request starts to wait, each next
+    `next_chunk_s` later. What it exports the worker half publishes to `sink`, in chunks of
+    `chunk_sizes` (the last repeats; empty: whole). `ledger`: the file that counts what the engine
+    holds (empty: none).
     """
 
-    late_inputs: bool = False
+    schema: StepSchema = StepSchema()
     feeds: list[Port] = []
     first_chunk_s: float = 120.0
     next_chunk_s: float = 30.0
-    export: str | None = None
     sink: Port | None = None
     chunk_sizes: list[int] = []
     ledger: str = ""
+
+    @property
+    def late_inputs(self) -> bool:
+        """Whether the engine's requests wait for inputs."""
+        return bool(self.schema.columns or self.schema.rows)
 
     def to_config(self) -> dict[str, Any]:
         """Plain values for vLLM's configuration."""

@@ -124,6 +124,7 @@ class Harness:
 async def talker(
     tiny_checkpoint: Path, run_directory: Path, reference: Reference, cpu_engine: None
 ) -> AsyncIterator[Harness]:
+    from omnistage.stages.qwen3_omni.step_schema import talker_schema
     from omnistage.stages.qwen3_omni.talker_model import talker_config
     from omnistage.stages.vllm.compat import AsyncLLM
     from omnistage.stages.vllm.engine import make_engine
@@ -136,9 +137,8 @@ async def talker(
         return Port(address, "shm", str(run_directory), {})
 
     bridge = BridgeConfig(
-        late_inputs=True,
+        talker_schema(reference.model.config.talker_config),
         feeds=[port("feed"), port("rows")],
-        export="codes",
         sink=port("codes"),
         chunk_sizes=[2, 4, 8],
     )

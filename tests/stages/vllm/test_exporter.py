@@ -9,6 +9,7 @@ import torch
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.vllm.step_schema import Export
 
 NUM_CODES = 3
 
@@ -48,7 +49,7 @@ def frames_step(rows: Ints, frame: int, **more: Any) -> Exported:
 
 def exported(sizes: list[int], *steps: Exported) -> list[Chunk]:
     sent: Any = Sent()
-    exporter = Exporter(sent, "codes", sizes, num_rows=4)
+    exporter = Exporter(sent, Export("codes", "frame", "int32"), sizes, num_rows=4)
     for step in steps:
         exporter.put(step)
     exporter.close()
