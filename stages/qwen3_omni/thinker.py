@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -20,13 +20,13 @@ from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
+from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.rendered import RenderedLLM
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
@@ -36,27 +36,6 @@ logger = logging.getLogger(__name__)
 
 MAX_GRIDS = 1 << 16
 THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)
-Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
-
-
-class ThinkerLLM(JudgedLLM):
-    """An engine that shows each rendered prompt to its request before the engine gets it."""
-
-    rendered: dict[str, Rendered]
-
-    async def generate(
-        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
-    ) -> AsyncGenerator[Any, None]:
-        """As AsyncLLM's, with our part of `extra_args` added."""
-        extra = sampling_params.extra_args or {}
-        on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
-        if on_rendered is not None:
-            bridge = on_rendered(prompt)
-            if bridge:
-                sampling_params.extra_args = {**extra, "omnistage": bridge}
-                sampling_params.skip_reading_prefix_cache = True
-        async for output in super().generate(prompt, sampling_params, request_id, **options):
-            yield output
 
 
 class Grids:
@@ -125,7 +104,7 @@ class Thinker(EngineStage):
                 ledger=ports.ledger,
             )
         self._engine = make_engine(
-            ThinkerLLM,
+            RenderedLLM,
             ports.model,
             ports.engine,
             bridge,
@@ -209,12 +188,13 @@ class Thinker(EngineStage):
     ) -> dict[str, Any]:
         self._ports.mark(request_id, "rendered")
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
-        if spoken is not None:
-            spoken.open(prompt["prompt_token_ids"], grids)
+        if spoken is None:  # nobody downstream has the request
+            return {}
+        spoken.open(prompt["prompt_token_ids"], grids)
         if self._ports.exports_all_hidden_states:
             return {"id": request_id, "export_all": True}
         # By id, not by placeholder: to the talker a marker that a user wrote is a medium too.
-        if spoken is not None and not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
+        if not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
             return {"id": request_id, "export_ids": list(self._ids.media)}
         return {}
 

@@ -41,7 +41,13 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         self._config = BridgeConfig.from_config(transfer.kv_connector_extra_config)
         self._engine_id = transfer.engine_id
-        self._block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        groups = kv_cache_config.kv_cache_groups
+        if len(groups) != 1:
+            raise ValueError(
+                f"the model's layers have {len(groups)} kinds of KV cache; a stage of vLLM with an "
+                "edge needs one: its tokens are known by their slot"
+            )
+        self._block_size = groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
         self._num_rows = vllm_config.scheduler_config.max_num_seqs
         self._ledger = Ledger(Path(self._config.ledger)) if self._config.ledger else None

@@ -98,12 +98,20 @@ class TakesCommands(Protocol):
 
 @dataclass(slots=True)
 class Downstream:
-    """The edge that leaves a stage: what its process sends, and the port of its engine."""
+    """The edge that leaves a stage: what its process sends, and the port of its engine.
+
+    `outputs`: those of the graph for which a request takes this edge.
+    """
 
     open: Sender
     feed: Sender
     rows: Port
     chunk_sizes: list[int]
+    outputs: frozenset[str] = frozenset()
+
+    def is_taken(self, request: Request) -> bool:
+        """Whether the request's outputs need what comes after the edge."""
+        return not self.outputs.isdisjoint(request.outputs)
 
 
 @dataclass(slots=True)

@@ -145,6 +145,7 @@ class StageWorker:
                 feed=self._port(edge, feed_address(*ends)).sender(),
                 rows=self._port(edge, rows_address(*ends), has_credit=True),
                 chunk_sizes=edge.chunk_sizes,
+                outputs=frozenset(one for one in graph.outputs if edge.target in graph.path({one})),
             )
             ports.exports_all_hidden_states = edge.hidden_states == "all"
             self._senders += [ports.downstream.open, ports.downstream.feed]

@@ -18,6 +18,8 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.server.runtime.channels import Channels
+from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stages.messages.edge import EDGE, Edge, Tokens
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request
@@ -25,6 +27,7 @@ from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Opened
+from omnistage.stages.worker.stage_worker import StageWorker
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -44,6 +47,18 @@ SPOKEN = [
     ("And again", 12),
     ("Six of them then", 33),
 ]
+
+
+GRAPH = """
+stages:
+  thinker: {kind: qwen3_omni.thinker}
+  talker: {kind: qwen3_omni.talker}
+  code2wav: {kind: qwen3_omni.code2wav}
+edges:
+  - {from: thinker, to: talker, hidden_states: all}
+  - {from: talker, to: code2wav}
+outputs: {text: thinker, audio: code2wav}
+"""
 
 
 class Harness:
@@ -198,7 +213,7 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
 ) -> None:
     name = f"tap-{question.name}"
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
-    await thinker.stage.serve(Opened(name, Request(body, ["text"])))
+    await thinker.stage.serve(Opened(name, Request(body, ["text", "audio"])))
     expected = hidden_states(reference, question, 8)
     found = torch.full_like(expected, torch.nan)
     is_last = False
@@ -214,6 +229,24 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
             rows = torch.from_numpy(chunk.tensors["hidden"].numpy().copy())
             found[chunk.tensors["positions"].numpy().astype(np.int64)] = rows
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+
+
+async def test_an_answer_that_is_not_spoken_sends_no_rows(thinker: Any) -> None:
+    """The talker has no such request: it would keep them for nobody."""
+    body = {"messages": QUESTIONS[3].messages, "temperature": 0, "max_completion_tokens": 8}
+    await thinker.stage.serve(Opened("unspoken", Request(body, ["text"])))
+    await thinker.stage.serve(Opened("spoken", Request(body, ["text", "audio"])))
+    names = set()
+    is_last = False
+    while not is_last:
+        chunk = thinker.rows.receive()
+        if chunk is None:
+            await asyncio.sleep(0.005)
+            continue
+        thinker.rows.grant(chunk.request_id)
+        names.add(chunk.request_id)
+        is_last = chunk.last
+    assert names == {"spoken"}
 
 
 async def test_only_media_positions_leave_and_none_of_a_text_prompt(
@@ -355,34 +388,24 @@ class ThinkerHarness:
 async def thinker(
     tiny_checkpoint: Path, run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[ThinkerHarness]:
-    from omnistage.stages.qwen3_omni.thinker import Thinker
-    from omnistage.stages.worker.stage import Downstream, StagePorts
-
-    connector = make_connector("shm", run_directory, {})
-    addresses = ("tap.out", "tap.open", "tap.feed", "tap.rows")
-    for address in addresses:
-        connector.create(address)
-    senders = [connector.sender(address) for address in addresses[:3]]
-    rows = connector.receiver("tap.rows", EDGE)
-    port = Port("tap.rows", "shm", str(run_directory), {})
+    """The first stage of a graph whose edge wants every hidden state."""
+    file = run_directory / "graph.yaml"
+    file.write_text(GRAPH)
+    graph = load_graph(file, str(tiny_checkpoint))
     limits = {"image": 2, "audio": 2, "video": 1}
-    ports = StagePorts(
-        "thinker",
-        str(tiny_checkpoint),
-        {**ENGINE, "limit_mm_per_prompt": limits},
-        {},
-        senders[0],
-        Downstream(senders[1], senders[2], port, [1]),
-        exports_all_hidden_states=True,
-    )
-    stage = Thinker(ports)
+    graph = graph.with_engine("qwen3_omni.thinker", **ENGINE, limit_mm_per_prompt=limits)
+    channels = Channels(graph, run_directory, make_connector)
+    channels.create()
+    worker = StageWorker(graph, "thinker", run_directory)
+    stage, ports = worker._stage, worker._ports
     await stage.start()
-    harness = ThinkerHarness(stage, ports, rows, connector.receiver("tap.out", TO_GATEWAY))
+    connector = make_connector("shm", run_directory, {})
+    rows = connector.receiver("thinker.talker.rows", EDGE)
+    outputs = connector.receiver("thinker.gateway", TO_GATEWAY)
+    harness = ThinkerHarness(stage, ports, rows, outputs)
     yield harness
     await stage.close()
     harness.close()
     rows.close()
-    for sender in senders:
-        sender.close()
-    for address in addresses:
-        connector.destroy(address)
+    worker._close()
+    channels.destroy()
