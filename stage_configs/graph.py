@@ -270,6 +270,7 @@ class StageGraph(Model):
         if len(entries) != 1:
             raise problem(f"a graph has one entry; this one has {', '.join(entries)}", "edges")
         self._check_chain()
+        self._check_hidden_states()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
             raise problem(f"no output needs stage {idle[0]!r}", "stages", idle[0])
@@ -288,6 +289,16 @@ class StageGraph(Model):
                     )
                     message = f"stage {name!r} has {len(edges)} {ends} {others}; it may have one"
                     raise problem(message, "edges", self.edges.index(edges[-1]))
+
+    def _check_hidden_states(self) -> None:
+        for number, edge in enumerate(self.edges):
+            kind = self.stages[edge.source].kind
+            if edge.hidden_states == "all" and not KINDS[kind].sends_hidden_states:
+                able = sorted(name for name, one in KINDS.items() if one.sends_hidden_states)
+                message = (
+                    f"{kind} does not send its hidden states; kinds that do: {', '.join(able)}"
+                )
+                raise problem(message, "edges", number, "hidden_states")
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}

@@ -10,6 +10,7 @@ class Kind:
     `samples`: whether a request can set its sampling by `stage_params`. As a graph's entry,
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound. `is_parallel`:
     its engine is vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
+    `sends_hidden_states`: an edge from it may want all of them.
     """
 
     path: str
@@ -19,6 +20,7 @@ class Kind:
     reads_out: bool = False
     hears: bool = False
     is_parallel: bool = False
+    sends_hidden_states: bool = False
 
 
 KINDS = {
@@ -28,6 +30,7 @@ KINDS = {
         reads_out=True,
         hears=True,
         is_parallel=True,
+        sends_hidden_states=True,
     ),
     "qwen3_omni.talker": Kind(
         "omnistage.stages.qwen3_omni.talker:Talker",
@@ -52,6 +55,9 @@ KINDS = {
         is_parallel=True,
     ),
     "vllm.text": Kind(
-        "omnistage.stages.vllm.text:TextStage", frozenset({"text"}), is_parallel=True
+        "omnistage.stages.vllm.text:TextStage",
+        frozenset({"text"}),
+        is_parallel=True,
+        sends_hidden_states=True,
     ),
 }
