@@ -279,6 +279,7 @@ class StageGraph(Model):
         self._check_joins()
         for number, edge in enumerate(self.edges):
             self._check_payloads(number, edge)
+        self._check_hidden_states()
         self._check_gpus()
         self._check_entries()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
@@ -315,6 +316,13 @@ class StageGraph(Model):
             if len(entries) > 1:
                 message = f"an output has one entry; {output} has {', '.join(entries)}"
                 raise problem(message, "outputs", output)
+
+    def _check_hidden_states(self) -> None:
+        for number, edge in enumerate(self.edges):
+            carried = self.carried(edge)
+            if edge.hidden_states == "all" and Payload.ROWS not in carried:
+                message = f"the edge carries {named(carried)}; hidden states are rows"
+                raise problem(message, "edges", number, "hidden_states")
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}

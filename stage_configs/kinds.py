@@ -93,6 +93,6 @@ KINDS = {
         "omnistage.stages.vllm.text:TextStage",
         frozenset({"text"}),
         is_parallel=True,
-        makes=payloads(Payload.TEXT),
+        makes=payloads(Payload.TEXT, Payload.ROWS),
     ),
 }

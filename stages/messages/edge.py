@@ -35,7 +35,10 @@ class Waits(Message, frozen=True):
 
 
 class Tokens(Message, frozen=True):
-    """Tensor `tokens`, int32 [n]; the chunk's index counts those before it."""
+    """Tensor `tokens`, int32 [n], or others [n] or [n, width] that the target's columns take.
+
+    The chunk's index counts the lines before it.
+    """
 
 
 class Text(Message, frozen=True):

@@ -17,6 +17,7 @@ from transformers import AutoConfig
 
 from omnistage.connectors import make_connector
 from omnistage.stages.messages.edge import EDGE
+from omnistage.stages.qwen3_omni.step_schema import talker_schema
 from omnistage.stages.qwen3_omni.talker import request_options
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
@@ -54,7 +55,8 @@ async def _measure(
     batches: Sequence[int],
     tell: Tell,
 ) -> dict[int, tuple[float, float]]:
-    ids = SpeechIds.of(AutoConfig.from_pretrained(model))
+    config = AutoConfig.from_pretrained(model)
+    ids = SpeechIds.of(config)
     question = [ids.im_start, ids.user, ids.im_start, ids.assistant, 0]
     prompt = talker_prompt(ids, question, [], min(ids.speakers))
 
@@ -79,7 +81,7 @@ async def _measure(
     without = await steps_s(plain, "without", lambda _: {})
     with _drained_edge() as sink:
         sinks = [Sink("bench", sink, list(chunk_sizes))]
-        bridge = BridgeConfig(late_inputs=True, export="codes", sinks=sinks)
+        bridge = BridgeConfig(talker_schema(config.talker_config), sinks=sinks)
         with_bridge = make_engine(AsyncLLM, model, options, bridge, talker_config)
         within = await steps_s(with_bridge, "with", bridged)
     return dict(zip(batches, zip(without, within, strict=True), strict=True))

@@ -23,6 +23,7 @@ from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
+from omnistage.stages.qwen3_omni.step_schema import TALKER_LAYOUT, talker_schema
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
@@ -55,18 +56,23 @@ def derived_seed(seed: int, stage: str) -> int:
 
 
 def request_options(
-    request_id: str, ids: SpeechIds, prompt: TalkerPrompt, **more: Any
+    request_id: str,
+    ids: SpeechIds,
+    prompt: TalkerPrompt,
+    tokens: Sequence[int] = (),
+    complete: bool = False,
 ) -> dict[str, Any]:
-    """What the talker's engine is told of a request; `more` as for `late_input_options`."""
+    """What the talker's engine is told of a request; `tokens`: the first that are spoken."""
     return late_input_options(
         request_id,
-        prompt.inputs,
+        TALKER_LAYOUT.pack(len(prompt), prompt.inputs),
         hidden_positions=prompt.hidden_positions,
         hidden_sources=prompt.hidden_sources,
         first_token_position=len(prompt) - 1,
         position_delta=prompt.position_delta,
-        end_ids=(ids.tts_eos, ids.tts_pad),
-        **more,
+        ends={"tokens": (ids.tts_eos, ids.tts_pad)},
+        fed={"tokens": tokens},
+        complete=complete,
     )
 
 
@@ -106,8 +112,8 @@ class Talker(EngineStage):
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
         self._options = TalkerOptions.of(ports.options)
-        config = AutoConfig.from_pretrained(ports.model)
-        self._ids = SpeechIds.of(config)
+        self._config = AutoConfig.from_pretrained(ports.model)
+        self._ids = SpeechIds.of(self._config)
         self._silent: dict[str, asyncio.Event] = {}
         self._edges: dict[str, Sequence[Downstream]] = {}  # of each request, those that are live
 
@@ -115,12 +121,11 @@ class Talker(EngineStage):
         """Load, and speak two frames."""
         ports = self._ports
         bridge = BridgeConfig(
-            late_inputs=True,
+            schema=talker_schema(self._config.talker_config),
             feeds=ports.feeds,
             first_chunk_s=ports.deadlines.first_chunk_s,
             next_chunk_s=ports.deadlines.next_chunk_s,
             prefill_part=self._options.prefill_part,
-            export="codes",
             sinks=sinks_of(ports.downstream, Payload.CODES),
             ledger=ports.ledger,
         )

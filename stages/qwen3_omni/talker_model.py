@@ -30,6 +30,7 @@ from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
 from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
+from omnistage.stages.qwen3_omni.step_schema import CODEC, POSITION, TEXT, talker_schema
 from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.nan_watch import NanWatch
@@ -96,7 +97,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         self.register_buffer("suppressed", suppressed, persistent=False)
 
         self._nan_watch = NanWatch.of_engine(vllm_config, device)
-        self.table = table = StepTable(vllm_config, device)
+        self.table = table = StepTable(vllm_config, device, talker_schema(config))
         table.on_start, table.on_hidden = self._start_requests, self._take_hidden
         sizes = graph_sizes(vllm_config) if device.type == "cuda" else []
         self._predictor_graphs = CodePredictorGraphs(self.code_predictor, sizes)
@@ -113,7 +114,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         self.top_p = torch.ones(num_rows, dtype=torch.float32)
         self.top_k = zeros(num_rows, dtype=torch.int64)
         self.seed = zeros(num_rows, dtype=torch.int64)
-        table.export["codes"] = zeros(num_tokens, config.num_code_groups, dtype=torch.int32)
+        self.codes = table.make_export(config.num_code_groups)
 
     # The step's data, before the forward
 
@@ -134,8 +135,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         self.top_k[rows], self.seed[rows] = top_k, seed
         self.temperature[rows], self.top_p[rows] = temperature, top_p
 
-    def _take_hidden(self, raw: torch.Tensor) -> None:
-        hidden = raw.view(self.text_table.dtype)
+    def _take_hidden(self, hidden: torch.Tensor) -> None:
         self.hidden_rows[1 : len(hidden) + 1] = self.hidden_projection(hidden)
 
     # What vLLM calls
@@ -165,14 +165,14 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         inputs = self._header_inputs(columns)
         self._add_frames(inputs, input_ids, columns, lines)
         self.inputs_buffer[:num_tokens] = inputs
-        self.positions_buffer[:, :num_tokens] = columns[:, step.POS_T : step.POS_W + 1].T
+        self.positions_buffer[:, :num_tokens] = self.table.read(columns, POSITION).T
         hidden = self.model(self.positions_buffer[:, :num_tokens], self.inputs_buffer[:num_tokens])
         rows = torch.where(columns[:, step.LAST] > 0, columns[:, step.ROW], 0)
         self.last_hidden[rows.long()] = hidden
         return hidden
 
     def _header_inputs(self, columns: torch.Tensor) -> torch.Tensor:
-        text, codec = columns[:, step.TEXT, None], columns[:, step.CODEC, None]
+        text, codec = self.table.read(columns, TEXT), self.table.read(columns, CODEC)
         inputs = torch.where(text >= 0, self.text_table[text[:, 0].clamp_min(0)], 0)
         inputs = inputs + self.hidden_rows[columns[:, step.HIDDEN]]
         embedded = self.model.embed_input_ids(codec[:, 0].clamp_min(0))
@@ -207,7 +207,7 @@ class Qwen3OmniTalker(nn.Module, SupportsMRoPE):
         code0 = torch.where(is_decode, input_ids, 0).long().clamp(0, self.suppressed.shape[0] - 1)
         frame = columns[:, step.FRAME].long()
         codes, frames = predict(**self._predictor_arguments(rows, code0, frame))
-        self.table.export["codes"][lines] = codes.int()
+        self.codes[lines] = codes.int()
         frames = torch.where(is_decode[:, None], frames, 0)
         if which is None:
             inputs += frames

@@ -4,7 +4,7 @@ Math: Qwen3OmniMoeForConditionalGeneration.generate of transformers. The rows ar
 of the thinker's prompt, then nine for the last assistant header.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.stages.qwen3_omni.rope import Grid, rope_positions
+from omnistage.stages.qwen3_omni.step_schema import CODEC, POSITION, TEXT
 
 HEADER = 3  # <|im_start|> assistant \n
 NO_CODEC = -1
@@ -84,10 +85,9 @@ class TalkerPrompt:
         return int(self.positions.max()) + 1 - len(self)
 
     @property
-    def inputs(self) -> npt.NDArray[np.int32]:
-        """The bridge's input columns, int32 [n, 5]: text, codec, three positions."""
-        columns = np.column_stack([self.text, self.codec, self.positions.T])
-        return columns.astype(np.int32)
+    def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
+        """The columns of the talker's tokens, by their names."""
+        return {TEXT: self.text, CODEC: self.codec, POSITION: self.positions.T}
 
 
 def talker_prompt(

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Protocol
@@ -23,14 +23,15 @@ from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
+from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
+from omnistage.stages.vllm.rendered import RenderedLLM
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -39,7 +40,6 @@ logger = logging.getLogger(__name__)
 
 MAX_GRIDS = 1 << 16
 THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)
-Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
 
 
 class Follower(Protocol):
@@ -53,26 +53,6 @@ class Follower(Protocol):
 
     def finish(self) -> None:
         """The answer is complete."""
-
-
-class ThinkerLLM(JudgedLLM):
-    """An engine that shows each rendered prompt to its request before the engine gets it."""
-
-    rendered: dict[str, Rendered]
-
-    async def generate(
-        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
-    ) -> AsyncGenerator[Any, None]:
-        """As AsyncLLM's, with our part of `extra_args` added."""
-        extra = sampling_params.extra_args or {}
-        on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
-        if on_rendered is not None:
-            bridge = on_rendered(prompt)
-            if bridge:
-                sampling_params.extra_args = {**extra, "omnistage": bridge}
-                sampling_params.skip_reading_prefix_cache = True
-        async for output in super().generate(prompt, sampling_params, request_id, **options):
-            yield output
 
 
 class Grids:
@@ -135,9 +115,9 @@ class Thinker(EngineStage):
         ports = self._ports
         bridge = None
         if self._sinks:
-            bridge = BridgeConfig(export="hidden", sinks=self._sinks, ledger=ports.ledger)
+            bridge = BridgeConfig(HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger)
         self._engine = make_engine(
-            ThinkerLLM,
+            RenderedLLM,
             ports.model,
             ports.engine,
             bridge,

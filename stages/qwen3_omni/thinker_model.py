@@ -19,6 +19,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from omnistage.stages.qwen3_omni.rope import Grid, rope_positions
 from omnistage.stages.vllm.nan_watch import NanWatch
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.tap import Tap
 
@@ -55,14 +56,12 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
                 f"levels, {num_deepstack}: below, vLLM's layers and transformers' differ"
             )
         device = torch.get_default_device()
-        self.table = StepTable(vllm_config, device)
+        self.table = StepTable(vllm_config, device, HIDDEN_STATES)
         text = config.thinker_config.text_config
         dtype = vllm_config.model_config.dtype
         self.tap = Tap(self.table.max_tokens, text.hidden_size, dtype, device)
         self.tap.attach(self.language_model.model.layers[layer])
-        self.table.export["hidden"] = torch.zeros(
-            self.table.max_tokens + 1, text.hidden_size, dtype=dtype
-        )
+        self.exported = self.table.make_export(text.hidden_size)
 
     def get_mrope_input_positions(
         self, input_tokens: list[int], mm_features: list[Any]
@@ -95,5 +94,5 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         if self.table is not None:
             num_tokens = result.shape[0]
             lines = self.table.lines(num_tokens)
-            self.table.export["hidden"][lines] = self.tap.rows[:num_tokens]
+            self.exported[lines] = self.tap.rows[:num_tokens]
         return result

@@ -20,6 +20,7 @@ from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -51,7 +52,7 @@ class TextEncoder(EngineStage):
                 f"max_model_len is {length}; the pipeline's longest text needs {needed}"
             )
         bridge = BridgeConfig(
-            export="hidden",
+            HIDDEN_STATES,
             sinks=sinks_of(ports.downstream, Payload.EMBEDS),
             ledger=ports.ledger,
         )

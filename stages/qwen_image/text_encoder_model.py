@@ -13,6 +13,7 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen2 import Qwen2Model
 from vllm.model_executor.models.utils import maybe_prefix
 
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step_table import StepTable
 
 NOT_TEXT = ("visual.", "model.visual.", "lm_head.")
@@ -41,10 +42,8 @@ class QwenTextEncoder(nn.Module):
         self.config = config = vllm_config.model_config.hf_config
         self.model = Qwen2Model(vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model"))
         self.make_empty_intermediate_tensors = self.model.make_empty_intermediate_tensors
-        self.table = StepTable(vllm_config, torch.get_default_device())
-        self.table.export["hidden"] = torch.zeros(
-            self.table.max_tokens + 1, config.hidden_size, dtype=vllm_config.model_config.dtype
-        )
+        self.table = StepTable(vllm_config, torch.get_default_device(), HIDDEN_STATES)
+        self.exported = self.table.make_export(config.hidden_size)
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         """Rows of the embedding table."""
@@ -53,7 +52,7 @@ class QwenTextEncoder(nn.Module):
     def forward(self, input_ids: Any, positions: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Hidden states [num_tokens, hidden_size], which go to the table's lines too."""
         hidden = self.model(input_ids, positions, *args, **kwargs)
-        self.table.export["hidden"][self.table.lines(hidden.shape[0])] = hidden
+        self.exported[self.table.lines(hidden.shape[0])] = hidden
         return hidden
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:

@@ -41,7 +41,13 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         transfer = vllm_config.kv_transfer_config
         self._config = BridgeConfig.from_config(transfer.kv_connector_extra_config)
         self._engine_id = transfer.engine_id
-        self._block_size = kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size
+        groups = kv_cache_config.kv_cache_groups
+        if len(groups) != 1:
+            raise ValueError(
+                f"the model's layers have {len(groups)} kinds of KV cache; a stage of vLLM with an "
+                "edge needs one: its tokens are known by their slot"
+            )
+        self._block_size = groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
         self._num_rows = vllm_config.scheduler_config.max_num_seqs
         self._ledger = Ledger(Path(self._config.ledger)) if self._config.ledger else None
@@ -53,6 +59,8 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                 receivers = [port.receiver() for port in self._config.feeds]
                 late = LateInputs(
                     receivers,
+                    self._config.schema,
+                    vllm_config.model_config.dtype,
                     vllm_config.model_config.max_model_len,
                     self._config.first_chunk_s,
                     self._config.next_chunk_s,
@@ -99,11 +107,12 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The engine's memory exists now: make the worker half."""
         exporter = None
-        if self._config.export is not None and self._config.sinks:
+        export = self._config.schema.export
+        if export is not None and self._config.sinks:
             edges = {
                 sink.target: (sink.port.sender(), sink.chunk_sizes) for sink in self._config.sinks
             }
-            exporter = Exporter(edges, self._config.export, self._num_rows, self._ledger)
+            exporter = Exporter(edges, export, self._num_rows, self._ledger)
             register_exporter(self._engine_id, exporter)
         table = StepTable.of_engine(self._engine_id)
         self._worker = WorkerHalf(table, self._num_slots, exporter)

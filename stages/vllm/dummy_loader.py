@@ -3,14 +3,14 @@
 from torch import nn
 from vllm.config import ModelConfig
 from vllm.model_executor.model_loader import register_model_loader
-from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
+from omnistage.stages.vllm.hidden_states import ExportingLoader
 
 LOAD_FORMAT = "omnistage_dummy"
 
 
-class DummyLoader(BaseModelLoader):
+class DummyLoader(ExportingLoader):
     """Fills every parameter of a model; reads no file."""
 
     def download_model(self, model_config: ModelConfig) -> None:

@@ -17,6 +17,7 @@ from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.vllm.step_schema import Export
 from omnistage.stages.worker.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
@@ -54,13 +55,14 @@ class _Edge:
     """One edge: what waits for it of each request, and the sizes of its chunks."""
 
     def __init__(
-        self, sender: Sender, kind: str, chunk_sizes: Sequence[int], num_rows: int
+        self, sender: Sender, export: Export, chunk_sizes: Sequence[int], num_rows: int
     ) -> None:
         self.sender = sender
-        self._kind = kind
+        self._export = export
         self._sizes = list(chunk_sizes) or [WHOLE]
         self._streams: dict[int, _Stream] = {}
-        self._waiting: Gathering = Frames(num_rows) if kind == "codes" else Lines(num_rows)
+        is_frames = export.each == "frame"
+        self._waiting: Gathering = Frames(num_rows) if is_frames else Lines(num_rows)
         self._due_at = np.zeros(num_rows + 1, np.int64)  # lines of the next chunk; 0: no stream
 
     @property
@@ -70,7 +72,7 @@ class _Edge:
 
     def open(self, row: int, request_id: str, rows: object) -> None:
         """Begin a request; `rows`: the fields of `Rows`, if they are not its defaults."""
-        message = Codes() if self._kind == "codes" else msgspec.convert(rows or {}, Rows)
+        message = Codes() if self._export.each == "frame" else msgspec.convert(rows or {}, Rows)
         self._streams[row] = _Stream(request_id, message)
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]
@@ -101,7 +103,8 @@ class _Edge:
         tensors = {}
         if len(positions):
             index = int(positions[0])
-            tensors = {self._kind: to_tensor(values), "positions": Tensor.from_numpy(positions)}
+            name = self._export.name
+            tensors = {name: to_tensor(values), "positions": Tensor.from_numpy(positions)}
         chunk = Chunk(stream.request_id, stream.message, index, tensors, last)
         stream.num_sent += 1
         self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
@@ -120,13 +123,13 @@ class Exporter(BlockedQuery):
     def __init__(
         self,
         edges: Mapping[str, tuple[Sender, Sequence[int]]],
-        kind: str,
+        export: Export,
         num_rows: int,
         ledger: Ledger | None = None,
     ) -> None:
         self._ledger = ledger
         self._edges = {
-            target: _Edge(sender, kind, sizes, num_rows)
+            target: _Edge(sender, export, sizes, num_rows)
             for target, (sender, sizes) in edges.items()
         }
         self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()

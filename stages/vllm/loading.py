@@ -18,6 +18,7 @@ from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
 from omnistage.stages.messages.loading import BytesRead, Phase, own_note, tell_loading
 from omnistage.stages.vllm.fit import stored_bytes
+from omnistage.stages.vllm.hidden_states import ExportingLoader
 from omnistage.stages.worker.start_error import tell_engines_failure
 
 LOAD_FORMAT = "omnistage_auto"
@@ -37,7 +38,7 @@ VLLM = "vllm"  # what the names of its loggers begin with
 FAILURES = ("EngineCore failed to start", "WorkerProc failed to start")
 
 
-class CountedLoader(DefaultModelLoader):
+class CountedLoader(ExportingLoader, DefaultModelLoader):
     """vLLM's usual loader; what it reads is told."""
 
     def __init__(self, load_config: LoadConfig) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.vllm.step_schema import StepSchema
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Downstream
 
@@ -24,22 +25,26 @@ class Sink(msgspec.Struct, frozen=True):
 class BridgeConfig(msgspec.Struct, frozen=True):
     """What an engine's connector is told: `kv_connector_extra_config["omnistage"]`.
 
-        `late_inputs`: the engine's requests take late inputs from `feeds`, the first at most
-    `first_chunk_s` after a request starts to wait, each next `next_chunk_s` later.
-    `prefill_part`: the fewest tokens of a prompt that run before the rest of its inputs has come
-    (None: an eighth of a step; 0: prompts run whole). `export`: what the worker half publishes to
-    `sinks`, "codes" or "hidden". `ledger`: the file that counts what the engine holds (empty:
-    none).
+    `schema`: what the engine's tokens take and give. Its columns and rows are late inputs, which
+    come from `feeds`, the first at most `first_chunk_s` after a request starts to wait, each next
+    `next_chunk_s` later. `prefill_part`: the fewest tokens of a prompt that run before the rest of
+    its inputs has come (None: an eighth of a step; 0: prompts run whole). What the schema exports
+    the worker half publishes to `sinks`. `ledger`: the file that counts what the engine holds
+    (empty: none).
     """
 
-    late_inputs: bool = False
+    schema: StepSchema = StepSchema()
     feeds: list[Port] = []
     first_chunk_s: float = 120.0
     next_chunk_s: float = 30.0
     prefill_part: int | None = None
-    export: str | None = None
     sinks: list[Sink] = []
     ledger: str = ""
+
+    @property
+    def late_inputs(self) -> bool:
+        """Whether the engine's requests wait for inputs."""
+        return bool(self.schema.columns or self.schema.rows)
 
     def to_config(self) -> dict[str, Any]:
         """Plain values for vLLM's configuration."""

@@ -55,7 +55,9 @@ class SchedulerHalf:
         self._ids: dict[str, str] = {}
         self._next_look = 0.0
         self._exporter: BlockedQuery | None = None
-        shape = (num_rows + 1, max_model_len + 1, step.NUM_INPUTS) if late_inputs else (1, 1, 1)
+        num_inputs = late_inputs.layout.num_inputs if late_inputs else 0
+        self._num_words = step.NUM_OWN + num_inputs
+        shape = (num_rows + 1, max_model_len + 1, num_inputs) if late_inputs else (1, 1, 0)
         self._table = np.zeros(shape, np.int32)
 
     # What the gate asks
@@ -169,7 +171,7 @@ class SchedulerHalf:
         if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
             return meta  # nothing comes in or goes out
         tokens = self._rows.tokens(output)
-        columns = np.full((len(tokens.rows), step.NUM_COLUMNS), -1, np.int32)
+        columns = np.full((len(tokens.rows), self._num_words), -1, np.int32)
         columns[:, step.SLOT] = tokens.slots
         columns[:, step.ROW] = tokens.rows
         columns[:, step.LAST] = tokens.is_last
@@ -201,9 +203,7 @@ class SchedulerHalf:
     def _add_inputs(
         self, meta: StepMeta, columns: step.Ints, tokens: Tokens, output: SchedulerOutput
     ) -> None:
-        columns[:, step.TEXT : step.TEXT + step.NUM_INPUTS] = self._table[
-            tokens.rows, tokens.positions
-        ]
+        columns[:, step.NUM_OWN :] = self._table[tokens.rows, tokens.positions]
         frames = tokens.positions - self._rows.num_prompt[tokens.rows]
         columns[:, step.FRAME] = np.maximum(frames, -1)
         meta.num_decodes = int((frames >= 0).sum())

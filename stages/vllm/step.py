@@ -8,10 +8,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadat
 
 OVERDUE = "omnistage: the next input did not come in time"  # a stop reason
 
-# Columns of StepMeta.columns and of StepTable.columns, one line a scheduled token.
-SLOT, ROW, FRAME, LAST, TEXT, CODEC, POS_T, POS_H, POS_W, HIDDEN = range(10)
-NUM_COLUMNS = 10
-NUM_INPUTS = 5  # the part that late inputs fill: TEXT, CODEC and the three positions
+# The bridge's own columns of StepMeta.columns and of StepTable.columns, one line a scheduled token;
+# those that a family declares follow (step_schema.py).
+SLOT, ROW, FRAME, LAST, HIDDEN = range(5)
+NUM_OWN = 5
 
 Ints = npt.NDArray[np.int32]
 
@@ -37,9 +37,9 @@ class Finished:
 class StepMeta(KVConnectorMetadata):
     """One step: its tokens in the bridge's own order, 0 to n - 1.
 
-    `columns` int32 [n, NUM_COLUMNS]. FRAME is the codec frame whose residual codes this token
-    computes, -1 in a prefill. HIDDEN is 1 + the index into `hidden` of the row that replaces the
-    token's text embedding, 0 for none. `hidden` is raw bytes [h, row bytes].
+    `columns` int32 [n, words]. FRAME counts a request's decode steps from 0 and is -1 in a prefill.
+    HIDDEN is 1 + the index into `hidden` of the row that replaces the token's embedding, 0 for
+    none. `hidden` is raw bytes [h, row bytes].
     `export` holds, for each token whose hidden state leaves, its index; `export_positions` its
     absolute position.
     """

@@ -6,7 +6,7 @@ Index 0 of every buffer is a dummy for padding and profiling.
 """
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,8 @@ from vllm.config import VllmConfig
 from vllm.forward_context import get_forward_context, is_forward_context_available
 
 from omnistage.stages.vllm import step
+from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.step_schema import Layout, StepSchema, torch_dtype
 
 
 class StepTable:
@@ -21,30 +23,61 @@ class StepTable:
 
     _by_engine: ClassVar[dict[str, "StepTable"]] = {}
 
-    def __init__(self, vllm_config: VllmConfig, device: torch.device) -> None:
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, schema: StepSchema) -> None:
+        """`schema` is the model's own; raises ValueError if the engine's bridge has another."""
         scheduler = vllm_config.scheduler_config
         self.max_tokens = scheduler.max_num_batched_tokens
         self.num_rows = scheduler.max_num_seqs
         self.device = device
+        self.schema = schema
+        self.layout = Layout(schema.columns)
+        self._engine_dtype = vllm_config.model_config.dtype
         self.columns = torch.zeros(
-            self.max_tokens + 1, step.NUM_COLUMNS, dtype=torch.int32, device=device
+            self.max_tokens + 1, self.layout.num_words, dtype=torch.int32, device=device
         )
         self.columns[0, step.FRAME] = -1
         self.tok_of_slot: torch.Tensor | None = None
         self.numbers = torch.arange(1, self.max_tokens + 1, device=device)
         self.num_decodes = 0
-        self.export: dict[str, torch.Tensor] = {}  # [max_tokens + 1, …], filled by the model
+        self.export: torch.Tensor | None = None  # [max_tokens + 1, …], filled by the model
         self.on_ready: Callable[[], None] | None = None  # once, when the engine has its memory
         self.on_start: Callable[[list[step.Started]], None] | None = None
         self.on_hidden: Callable[[torch.Tensor], None] | None = None
         config = vllm_config.kv_transfer_config
         if config is not None:
+            self._check(config.kv_connector_extra_config)
             self._by_engine[config.engine_id] = self
+
+    def _check(self, extra: dict[str, Any]) -> None:
+        told = BridgeConfig.from_config(extra).schema
+        if "omnistage" in extra and told != self.schema:
+            raise ValueError(f"the model's step is {self.schema}; the bridge was told {told}")
+
+    @classmethod
+    def is_made(cls, engine_id: str) -> bool:
+        """Whether a model of the engine in this process has made its table."""
+        return engine_id in cls._by_engine
 
     @classmethod
     def of_engine(cls, engine_id: str) -> "StepTable":
         """The table that this process's model of the engine made."""
         return cls._by_engine[engine_id]
+
+    def make_export(self, *shape: int) -> torch.Tensor:
+        """The buffer [max_tokens + 1, *shape] of what leaves, of its declared dtype."""
+        assert self.schema.export is not None
+        dtype = torch_dtype(self.schema.export.dtype, self._engine_dtype)
+        self.export = torch.zeros(self.max_tokens + 1, *shape, dtype=dtype, device=self.device)
+        return self.export
+
+    def take_rows(self, raw: torch.Tensor) -> None:
+        """Hand the step's rows, raw bytes [h, row bytes], to the model as what they are."""
+        if self.on_hidden is not None and self.schema.rows is not None:
+            self.on_hidden(raw.view(torch_dtype(self.schema.rows.dtype, self._engine_dtype)))
+
+    def read(self, columns: torch.Tensor, name: str) -> torch.Tensor:
+        """A declared column [n, width] of lines of `columns`."""
+        return self.layout.of_lines(columns, name)
 
     def lines(self, num_tokens: int) -> torch.Tensor:
         """The table line of each token of the runner's batch: int64 [num_tokens], 0 for padding."""

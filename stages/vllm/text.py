@@ -1,30 +1,52 @@
-"""A stage that is one text model in vLLM, without a bridge."""
+"""A stage that is one text model in vLLM; its words and its hidden states go along its edges."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
+from typing import Any
 
+import numpy as np
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
+from omnistage.stages.vllm.grammars import Grammars
+from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
+from omnistage.stages.vllm.rendered import RenderedLLM
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
-from omnistage.stages.worker.stage import Opened, StagePorts
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
+
+LOAD_FORMATS = ("auto", "dummy")  # those of ours, which set the hook
 
 
 class TextStage(EngineStage):
-    """One AsyncLLM and vLLM's chat serving over it; its words go along the edges that it has."""
+    """One AsyncLLM and vLLM's chat serving over it."""
 
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
+        self._sinks = sinks_of(ports.downstream, Payload.ROWS)
+        if self._sinks:
+            check_edges(ports)
 
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
-        self._engine = make_engine(JudgedLLM, ports.model, ports.engine, None, stage=ports.name)
+        bridge = None
+        if self._sinks:
+            bridge = BridgeConfig(HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger)
+        self._engine = make_engine(RenderedLLM, ports.model, ports.engine, bridge, stage=ports.name)
+        self._engine.rendered = {}
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
         await warm_up_text(self._engine, self._chat)
@@ -35,6 +57,16 @@ class TextStage(EngineStage):
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
         request_id, request = opened.id, opened.request
+        edges = self._ports.live(request, Payload.ROWS)
+        if edges:
+            refuse_several(request.body)
+            self._engine.rendered[request_id] = partial(announce, opened, edges)
+        try:
+            await self._answer(request_id, request)
+        finally:
+            self._engine.rendered.pop(request_id, None)
+
+    async def _answer(self, request_id: str, request: Request) -> None:
         headers = trace_headers(request, self._ports.name)
         released = ReleasedText(request_id, request, self._ports)
         released.open()
@@ -58,3 +90,42 @@ class TextStage(EngineStage):
                     await room.wait(request_id)
             except TimeoutError:
                 released.show_life()
+
+
+def announce(
+    opened: Opened, edges: Sequence[Downstream], prompt: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Say downstream that a request comes, with its prompt's ids, before the engine has it."""
+    token_ids = Tensor.from_numpy(np.asarray(prompt["prompt_token_ids"], np.int32))
+    announced = Open(opened.request)
+    for edge in edges:
+        edge.open.send(Chunk(opened.id, announced, 0, {"prompt": token_ids}, last=True))
+    return {"id": opened.id, "to": [edge.target for edge in edges], "export_all": True}
+
+
+def check_edges(ports: StagePorts) -> None:
+    """Raise ValueError for what an edge with a text model's rows cannot do."""
+    for edge in ports.carrying(Payload.ROWS):
+        if not edge.all_hidden_states:
+            raise ValueError(
+                f"the edge from {ports.name} to {edge.target} carries nothing: "
+                "set hidden_states: all"
+            )
+    if ports.engine.get("speculative_config"):
+        raise ValueError(
+            f"stage {ports.name} has an edge and a speculative_config: "
+            "rows of drafts that were not taken would leave too"
+        )
+    load_format = ports.engine.get("load_format", "auto")
+    if load_format not in LOAD_FORMATS:
+        allowed = " or ".join(LOAD_FORMATS)
+        raise ValueError(f"stage {ports.name} has an edge: load_format is {allowed}")
+
+
+def refuse_several(body: Mapping[str, Any]) -> None:
+    """Of several answers the rows would be mixed up: they have one request's name."""
+    if (body.get("n") or 1) > 1:
+        raise RequestError(400, "must be 1 for this model's outputs", param="n")
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int):
+        raise RequestError(400, "must be one text for this model's outputs", param="prompt")

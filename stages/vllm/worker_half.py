@@ -38,8 +38,8 @@ class WorkerHalf:
         table.columns[1 : num_tokens + 1] = columns
         table.tok_of_slot[columns[:, step.SLOT].long()] = table.numbers[:num_tokens]
         table.num_decodes = meta.num_decodes
-        if meta.hidden is not None and table.on_hidden is not None:
-            table.on_hidden(to_device(meta.hidden, table.device))
+        if meta.hidden is not None:
+            table.take_rows(to_device(meta.hidden, table.device))
 
     def after_forward(self, meta: StepMeta) -> None:
         """Start the way out of this step's results."""
@@ -63,12 +63,11 @@ class WorkerHalf:
         if meta.export is not None:
             index, positions = meta.export, meta.export_positions
             assert positions is not None
-            source = table.export["hidden"]
         else:
             index = np.flatnonzero(meta.columns[:, step.FRAME] >= 0)
             positions = meta.columns[index, step.FRAME]
-            source = table.export["codes"]
-        values = source[to_device(index + 1, table.device)]
+        assert table.export is not None
+        values = table.export[to_device(index + 1, table.device)]
         ready = None
         if self._is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)

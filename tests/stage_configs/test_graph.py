@@ -127,6 +127,12 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
         ("model: some/model", "model: [", 3, "expected"),
         ("    to: code2wav", "    to: talker", 9, "cycle"),
         (
+            "    to: code2wav\n",
+            "    to: code2wav\n    hidden_states: all\n",
+            13,
+            "edges.1.hidden_states: qwen3_omni.talker does not send its hidden states",
+        ),
+        (
             "from: talker\n",
             "from: thinker\n",
             11,

@@ -21,7 +21,8 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stage_configs.kinds import Payload, payloads
+from omnistage.server.runtime.channels import Channels
+from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request
@@ -33,6 +34,7 @@ from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Opened
+from omnistage.stages.worker.stage_worker import StageWorker
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -55,9 +57,19 @@ SPOKEN = [
     ("Six of them then", 33),
 ]
 
-# The thinker, and who takes all of its rows.
-PATH = ["thinker", "tap"]
-CARRIED = payloads(Payload.TOKENS, Payload.ROWS)
+PATH = ["thinker", "talker", "code2wav"]
+
+
+GRAPH = """
+stages:
+  thinker: {kind: qwen3_omni.thinker}
+  talker: {kind: qwen3_omni.talker}
+  code2wav: {kind: qwen3_omni.code2wav}
+edges:
+  - {from: thinker, to: talker, hidden_states: all}
+  - {from: talker, to: code2wav}
+outputs: {text: thinker, audio: code2wav}
+"""
 
 
 class Harness:
@@ -156,6 +168,7 @@ async def running_talker(
     name: str, folder: Path, run: Path, reference: Reference, **engine: Any
 ) -> AsyncIterator[Harness]:
     """A talker's engine with channels and a ledger of this name."""
+    from omnistage.stages.qwen3_omni.step_schema import talker_schema
     from omnistage.stages.qwen3_omni.talker_model import talker_config
     from omnistage.stages.vllm.compat import AsyncLLM
     from omnistage.stages.vllm.engine import make_engine
@@ -166,10 +179,9 @@ async def running_talker(
         connector.create(address)
     ports = [Port(address, "shm", str(run), {}) for address in addresses]
     bridge = BridgeConfig(
-        late_inputs=True,
+        talker_schema(reference.model.config.talker_config),
         feeds=ports[:2],
         next_chunk_s=NEXT_CHUNK_S,
-        export="codes",
         sinks=[Sink("code2wav", ports[2], [2, 4, 8])],
         ledger=str(run / f"{name}.held"),
     )
@@ -446,6 +458,24 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
     torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
 
 
+async def test_an_answer_that_is_not_spoken_sends_no_rows(thinker: Any) -> None:
+    """The talker has no such request: it would keep them for nobody."""
+    body = {"messages": QUESTIONS[3].messages, "temperature": 0, "max_completion_tokens": 8}
+    await thinker.stage.serve(Opened("unspoken", Request(body, ["text"])))
+    await thinker.stage.serve(Opened("spoken", Request(body, ["text", "audio"])))
+    names = set()
+    is_last = False
+    while not is_last:
+        chunk = thinker.rows.receive()
+        if chunk is None:
+            await asyncio.sleep(0.005)
+            continue
+        thinker.rows.grant(chunk.request_id)
+        names.add(chunk.request_id)
+        is_last = chunk.last
+    assert names == {"spoken"}
+
+
 async def test_only_media_positions_leave_and_none_of_a_text_prompt(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,33 +615,26 @@ class ThinkerHarness:
 async def thinker(
     tiny_checkpoint: Path, run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[ThinkerHarness]:
-    from omnistage.stages.qwen3_omni.thinker import Thinker
-    from omnistage.stages.worker.stage import Downstream, StagePorts
-
-    connector = make_connector("shm", run_directory, {})
-    addresses = ("tap.out", "tap.open", "tap.feed", "tap.rows")
-    for address in addresses:
-        connector.create(address)
-    senders = [connector.sender(address) for address in addresses[:3]]
-    edge = [connector.receiver(address, EDGE) for address in addresses[1:]]
-    port = Port("tap.rows", "shm", str(run_directory), {})
+    """The first stage of a graph whose edge wants every hidden state."""
+    file = run_directory / "graph.yaml"
+    file.write_text(GRAPH)
+    graph = load_graph(file, str(tiny_checkpoint))
     limits = {"image": len(PICTURES), "audio": 2, "video": 1}
-    ports = StagePorts(
-        "thinker",
-        str(tiny_checkpoint),
-        {**ENGINE, "max_model_len": LONGEST, "limit_mm_per_prompt": limits},
-        {},
-        senders[0],
-        [Downstream("tap", CARRIED, senders[1], senders[2], port, [1], all_hidden_states=True)],
-    )
-    stage = Thinker(ports)
+    engine = {**ENGINE, "max_model_len": LONGEST, "limit_mm_per_prompt": limits}
+    graph = graph.with_engine("qwen3_omni.thinker", **engine)
+    channels = Channels(graph, run_directory, make_connector)
+    channels.create()
+    worker = StageWorker(graph, "thinker", run_directory)
+    stage, ports = worker._stage, worker._ports
     await stage.start()
-    harness = ThinkerHarness(stage, ports, edge, connector.receiver("tap.out", TO_GATEWAY))
+    connector = make_connector("shm", run_directory, {})
+    edge = [connector.receiver(f"thinker.talker.{end}", EDGE) for end in ("open", "feed", "rows")]
+    outputs = connector.receiver("thinker.gateway", TO_GATEWAY)
+    harness = ThinkerHarness(stage, ports, edge, outputs)
     yield harness
     await stage.close()
     harness.close()
-    ends: list[Receiver[Edge] | Sender] = [*edge, *senders]
-    for end in ends:
+    for end in edge:
         end.close()
-    for address in addresses:
-        connector.destroy(address)
+    worker._close()
+    channels.destroy()

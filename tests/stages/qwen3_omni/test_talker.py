@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker import TalkerOptions, generation_config_folder
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.step_schema import StepSchema
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def test_compiled_code_is_found_again_at_the_next_start(
     """vLLM's key must not change with a run's folders, or every start compiles anew."""
     keys = set()
     for run in ("first", "second"):
-        bridge = BridgeConfig(late_inputs=True, ledger=f"/{run}/talker.held")
+        bridge = BridgeConfig(StepSchema(TALKER_COLUMNS), ledger=f"/{run}/talker.held")
         arguments = AsyncEngineArgs(
             model=str(tiny_checkpoint),
             skip_tokenizer_init=True,

@@ -9,8 +9,10 @@ import torch
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.vllm.step_schema import Export
 
 NUM_CODES = 3
+CODES = Export("codes", "frame", "int32")
 
 
 class Sent:
@@ -48,7 +50,7 @@ def frames_step(rows: Ints, frame: int, **more: Any) -> Exported:
 
 def exported(sizes: list[int], *steps: Exported) -> list[Chunk]:
     sent: Any = Sent()
-    exporter = Exporter({"next": (sent, sizes)}, "codes", num_rows=4)
+    exporter = Exporter({"next": (sent, sizes)}, CODES, num_rows=4)
     for step in steps:
         exporter.put(step)
     exporter.close()
@@ -127,7 +129,7 @@ def test_a_row_given_to_another_request_begins_anew() -> None:
 def test_each_edge_has_its_own_chunks_of_the_same_lines() -> None:
     sent: dict[str, Any] = {"one": Sent(), "two": Sent(), "three": Sent()}
     edges = {"one": (sent["one"], [1]), "two": (sent["two"], [3]), "three": (sent["three"], [1])}
-    exporter = Exporter(edges, "codes", num_rows=4)
+    exporter = Exporter(edges, CODES, num_rows=4)
     begun = [started(2, "a", to=["one", "two"]), started(3, "b", to=["three"])]
     for frame in range(4):
         exporter.put(frames_step(ints(2, 3), frame, started=begun if frame == 0 else []))
@@ -151,7 +153,7 @@ def test_a_request_is_blocked_by_its_slowest_edge() -> None:
         def credit(self, request_id: str) -> int:
             return 0 if request_id == "a" else 1
 
-    exporter = Exporter({"one": (Sent(), [1]), "two": (Slow(), [1])}, "codes", 4)  # type: ignore[dict-item]
+    exporter = Exporter({"one": (Sent(), [1]), "two": (Slow(), [1])}, CODES, 4)  # type: ignore[dict-item]
     assert exporter.is_blocked("a")
     assert not exporter.is_blocked("b")
     exporter.close()
@@ -159,7 +161,9 @@ def test_a_request_is_blocked_by_its_slowest_edge() -> None:
 
 def test_a_steps_rows_are_not_copied_before_each_edge_sends_them() -> None:
     sent: dict[str, Any] = {"one": Sent(), "two": Sent()}
-    exporter = Exporter({name: (one, [1]) for name, one in sent.items()}, "hidden", num_rows=4)
+    exporter = Exporter(
+        {name: (one, [1]) for name, one in sent.items()}, Export("hidden", "row"), num_rows=4
+    )
     values = torch.arange(12.0).reshape(4, 3)
     positions = ints(0, 1, 2, 0)
     step = Exported(ints(2, 2, 2, 3), positions, values, None, [started(2, "a"), started(3, "b")])

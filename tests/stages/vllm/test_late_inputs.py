@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,24 +22,38 @@ from omnistage.stages.vllm.late_inputs import (
     RequestInputs,
     late_input_options,
 )
-from omnistage.stages.vllm.step import NUM_INPUTS
+from omnistage.stages.vllm.step_schema import Column, Layout, RowInput, StepSchema
 
 MAX_LEN = 40
 END, PAD = 901, 902
+COLUMNS = (
+    Column("text", fed_by="tokens"),
+    Column("codec"),
+    Column("position", width=3, counts=True),
+)
+LAYOUT = Layout(COLUMNS)
+ROWS = RowInput(4, dtype="float32")
+HALVES = Tensor.from_numpy(np.zeros((1, 4), np.float16))
+SCHEMA = StepSchema(COLUMNS, RowInput(4))
 
 
 def options(num_prompt: int = 6, hidden: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
-    inputs = np.arange(num_prompt * NUM_INPUTS).reshape(num_prompt, NUM_INPUTS)
+    text, codec, *position = np.arange(num_prompt * 5).reshape(num_prompt, 5).T
+    inputs = {"text": text, "codec": codec, "position": np.array(position).T}
     return late_input_options(
         "a",
-        inputs,
+        LAYOUT.pack(num_prompt, inputs),
         hidden_positions=np.array(hidden, np.int32),
         hidden_sources=np.array(hidden, np.int32) + 100,
         first_token_position=num_prompt - 1,
         position_delta=3,
-        end_ids=(END, PAD),
+        ends={"tokens": (END, PAD)},
         **more,
     )
+
+
+def opened(**options_: Any) -> RequestInputs:
+    return RequestInputs(options(**options_), LAYOUT, MAX_LEN)
 
 
 def tokens(*values: int, last: bool = False) -> Chunk[Edge]:
@@ -56,7 +71,7 @@ def rows(*sources: int) -> Chunk[Edge]:
 
 
 def test_the_last_prompt_position_waits_for_the_first_token() -> None:
-    inputs = RequestInputs(options(), MAX_LEN)
+    inputs = opened()
     assert inputs.available == 5
     inputs.add(tokens(7))
     assert inputs.available == 6
@@ -64,7 +79,7 @@ def test_the_last_prompt_position_waits_for_the_first_token() -> None:
 
 
 def test_after_the_last_token_come_the_end_and_pads_for_ever() -> None:
-    inputs = RequestInputs(options(), MAX_LEN)
+    inputs = opened()
     inputs.add(tokens(7, 8))
     inputs.add(tokens(last=True))
     assert inputs.available == ALL
@@ -73,30 +88,30 @@ def test_after_the_last_token_come_the_end_and_pads_for_ever() -> None:
 
 
 def test_decode_positions_count_on_from_the_prompts() -> None:
-    inputs = RequestInputs(options(), MAX_LEN)
+    inputs = opened()
     assert inputs.table[6:9, 2:].tolist() == [[9] * 3, [10] * 3, [11] * 3]
 
 
 def test_a_hidden_row_that_has_not_come_is_waited_for() -> None:
-    inputs = RequestInputs(options(hidden=(1, 2, 4), tokens=(7,), complete=True), MAX_LEN)
+    inputs = opened(hidden=(1, 2, 4), fed={"tokens": (7,)}, complete=True)
     assert inputs.available == 1
-    inputs.add(rows(101))
+    inputs.add(rows(101), ROWS)
     assert inputs.available == 2
-    inputs.add(rows(104))
+    inputs.add(rows(104), ROWS)
     assert inputs.available == 2
-    inputs.add(rows(101, 102))  # a repeat after a preemption
+    inputs.add(rows(101, 102), ROWS)  # a repeat after a preemption
     assert inputs.available == ALL
 
 
 def test_rows_that_nobody_asked_for_are_ignored() -> None:
-    inputs = RequestInputs(options(hidden=(1,)), MAX_LEN)
-    inputs.add(rows(100, 102, 300))
+    inputs = opened(hidden=(1,))
+    inputs.add(rows(100, 102, 300), ROWS)
     assert inputs.available == 1
 
 
 def test_hidden_rows_come_back_by_position() -> None:
-    inputs = RequestInputs(options(hidden=(1, 2, 4)), MAX_LEN)
-    inputs.add(rows(101, 102, 104))
+    inputs = opened(hidden=(1, 2, 4))
+    inputs.add(rows(101, 102, 104), ROWS)
     positions, values = inputs.hidden_between(2, 5)
     assert positions.tolist() == [2, 4]
     assert [value.view(np.float32)[0] for value in values] == [102, 104]
@@ -122,7 +137,9 @@ class Feed:
         connector = InProcessConnector(directory)
         connector.create("feed")
         self.sender = connector.sender("feed")
-        self.late = LateInputs([connector.receiver("feed", EDGE)], MAX_LEN, 60, 10)
+        self.late = LateInputs(
+            [connector.receiver("feed", EDGE)], SCHEMA, torch.float32, MAX_LEN, 60, 10
+        )
 
     def send(self, *chunks: Chunk[Edge]) -> None:
         for chunk in chunks:
@@ -186,8 +203,8 @@ def test_a_missing_hidden_row_makes_a_request_overdue(feed: Feed, clock: Clock) 
 
 @given(st.lists(st.integers(0, 3), max_size=12))
 def test_any_split_of_the_tokens_gives_the_same_table(sizes: list[int]) -> None:
-    whole = RequestInputs(options(), MAX_LEN)
-    parts = RequestInputs(options(), MAX_LEN)
+    whole = opened()
+    parts = opened()
     values = list(range(1, sum(sizes) + 1))
     whole.add(tokens(*values, last=True))
     for size in sizes:
@@ -195,3 +212,30 @@ def test_any_split_of_the_tokens_gives_the_same_table(sizes: list[int]) -> None:
         values = values[size:]
     parts.add(tokens(last=True))
     assert np.array_equal(whole.table, parts.table)
+
+
+def test_what_its_family_does_not_declare_ends_a_request_and_no_other(
+    feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its next chunks are not put where the refused ones belong."""
+    inputs = feed.late.open(options(hidden=(1,)))
+    wrong: Chunk[Edge] = Chunk("a", Rows(), 0, {**rows(101).tensors, "hidden": HALVES})
+    other = {**options(), "id": "b"}
+    feed.late.open(other)
+    feed.send(tokens(7), wrong, rows(101), tokens(8, last=True))
+    assert inputs.available == 1
+    assert feed.late.overdue() == ["a"]
+    assert "float16" in caplog.text
+    assert "declared are float32 [4]" in caplog.text
+
+
+def test_columns_that_come_together_come_in_equal_numbers() -> None:
+    layout = Layout((Column("text", fed_by="tokens"), Column("pitch", "float32", fed_by="pitch")))
+    ends = {"tokens": (END, PAD), "pitch": (0, 0)}
+    asked = late_input_options("a", layout.pack(1, {}), first_token_position=1, ends=ends)
+    inputs = RequestInputs(asked, layout, MAX_LEN)
+    chunk = tokens(1, 2)
+    with pytest.raises(ValueError, match="different lengths"):
+        inputs.add(Chunk("a", Tokens(), 0, {**chunk.tensors, "pitch": HALVES}))
+    with pytest.raises(KeyError, match="pitch"):
+        inputs.add(chunk)

@@ -22,13 +22,14 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Sender
 from omnistage.stages.messages.edge import Rows, Tokens
+from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.gate import GatedAsyncScheduler, GatedScheduler
 from omnistage.stages.vllm.late_inputs import ALL, late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.prefill_part import least_part
-from omnistage.stages.vllm.step import NUM_INPUTS
+from omnistage.stages.vllm.step_schema import Layout, RowInput, StepSchema
 from omnistage.stages.worker.ports import Port
 
 pytestmark = pytest.mark.engine  # what vLLM opens once stays open
@@ -56,7 +57,7 @@ def scheduler_class(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(scope="module")
 def config(tiny_checkpoint: Path, run_directory: Path, cpu_engine: None) -> VllmConfig:
     bridge = BridgeConfig(
-        late_inputs=True,
+        StepSchema(TALKER_COLUMNS, RowInput(4, dtype="float32")),
         feeds=[Port("part.feed", "shm", str(run_directory), {})],
         prefill_part=LEAST,
     )
@@ -97,12 +98,12 @@ class Scheduled:
         positions = np.array(hidden, np.int32)
         options = late_input_options(
             name,
-            np.zeros((length, NUM_INPUTS), np.int32),
+            Layout(TALKER_COLUMNS).pack(length, {}),
             hidden_positions=positions,
             hidden_sources=positions,
             first_token_position=length - 1,
             position_delta=0,
-            end_ids=(1, 2),
+            ends={"tokens": (1, 2)},
         )
         params = SamplingParams(max_tokens=2, ignore_eos=True, extra_args={"omnistage": options})
         self.scheduler.add_request(Request(name, [0] * length, params, None))

@@ -10,6 +10,7 @@ import torch
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.exporter import Exported
 from omnistage.stages.vllm.step import Finished, StepMeta
+from omnistage.stages.vllm.step_schema import Export, StepSchema
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.worker_half import WorkerHalf
 
@@ -29,9 +30,13 @@ class Steps:
 @pytest.fixture
 def table() -> StepTable:
     scheduler = SimpleNamespace(max_num_batched_tokens=4, max_num_seqs=2)
-    config: Any = SimpleNamespace(scheduler_config=scheduler, kv_transfer_config=None)
-    table = StepTable(config, torch.device("cpu"))
-    table.export["codes"] = torch.zeros(5, NUM_CODES, dtype=torch.int32)
+    model = SimpleNamespace(dtype=torch.float32)
+    config: Any = SimpleNamespace(
+        scheduler_config=scheduler, model_config=model, kv_transfer_config=None
+    )
+    schema = StepSchema(export=Export("codes", "frame", "int32"))
+    table = StepTable(config, torch.device("cpu"), schema)
+    table.make_export(NUM_CODES)
     return table
 
 
@@ -48,12 +53,13 @@ def test_a_step_without_tokens_is_exported_before_the_forward(table: StepTable) 
 def test_a_step_with_tokens_is_exported_after_the_forward(table: StepTable) -> None:
     steps: Any = Steps()
     worker = WorkerHalf(table, 8, steps)
-    columns = np.zeros((2, step.NUM_COLUMNS), np.int32)
+    columns = np.zeros((2, step.NUM_OWN), np.int32)
     columns[:, step.SLOT], columns[:, step.ROW], columns[:, step.FRAME] = [5, 6], [1, 2], [-1, 7]
     meta = StepMeta(columns=columns, num_decodes=1, finished=[Finished(2, "b")])
     worker.before_forward(meta)
     assert not steps.exported
-    table.export["codes"][2] = torch.tensor([4, 5, 6])
+    assert table.export is not None
+    table.export[2] = torch.tensor([4, 5, 6])
     worker.after_forward(meta)
     (exported,) = steps.exported
     assert exported.rows.tolist() == [2]

@@ -1,0 +1,33 @@
+"""An engine that shows each prompt, as vLLM's serving classes have rendered it, to its request."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+from omnistage.stages.vllm.compat import SamplingParams
+from omnistage.stages.vllm.grammars import JudgedLLM
+
+Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class RenderedLLM(JudgedLLM):
+    """What a request's entry of `rendered` returns for its prompt is what the bridge is told.
+
+    A prompt whose rows are exported is not read from the prefix cache: what is not computed has no
+    rows.
+    """
+
+    rendered: dict[str, Rendered]
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        """As AsyncLLM's, with our part of `extra_args` added."""
+        extra = sampling_params.extra_args or {}
+        on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
+        if on_rendered is not None:
+            bridge = on_rendered(prompt)
+            if bridge:
+                sampling_params.extra_args = {**extra, "omnistage": bridge}
+                sampling_params.skip_reading_prefix_cache = True
+        async for output in super().generate(prompt, sampling_params, request_id, **options):
+            yield output
