@@ -18,9 +18,10 @@ from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.messages.edge import EDGE, Codes, Open
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, ToGateway
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen3_omni.code2wav import Code2Wav
+from omnistage.stages.qwen3_omni import code2wav_stage
 from omnistage.stages.qwen3_omni.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 
@@ -34,8 +35,8 @@ class FragileVocoder(StreamingVocoder):
 
     error: Exception = torch.OutOfMemoryError("injected")
 
-    def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        pcm = super()._decode(slots, codes)
+    def _decode(self, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        pcm = super()._decode(rows, codes)
         if (codes == GUILTY).any():
             raise self.error
         return pcm
@@ -102,15 +103,15 @@ class Harness:
 async def harness(
     vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Harness]:
-    engine = Code2Wav(FragileVocoder(vocoder_model, num_slots=8))
-    monkeypatch.setattr(Code2Wav, "from_checkpoint", lambda *_: engine)
+    engine = DecoderEngine(FragileVocoder(vocoder_model, num_slots=8))
+    monkeypatch.setattr(code2wav_stage, "load_code2wav", lambda *_: engine)
     harness = Harness(tmp_path)
     await harness.start()
     yield harness
     await harness.close()
     assert engine.num_streams == 0
     assert engine.step() == []
-    assert engine.vocoder.num_free == 8
+    assert engine.decoder.num_free == 8
 
 
 def codes(num_frames: int, seed: int = 0) -> npt.NDArray[np.int32]:
