@@ -63,6 +63,7 @@ class DecoderStage(ABC):
         finally:
             self._failed.pop(request_id, None)
             self._engine.cancel(request_id)
+            self._work.set()  # its slot may be what another one waits for
             held = self._held.pop(request_id, None)
             if held is not None:
                 held.cancel()
