@@ -1,6 +1,7 @@
 """The kinds of stages: where each one's class is, and what it makes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,6 +11,9 @@ class Kind:
     `samples`: whether a request can set its sampling by `stage_params`. As a graph's entry,
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound. `is_parallel`:
     its engine is vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
+
+    `needs`: packages of Python that it cannot start without, and that not every kind needs.
+    `uses`: others, each with what is lost without it.
     """
 
     path: str
@@ -19,6 +23,8 @@ class Kind:
     reads_out: bool = False
     hears: bool = False
     is_parallel: bool = False
+    needs: tuple[str, ...] = ()
+    uses: Mapping[str, str] = field(default_factory=dict)
 
 
 KINDS = {
@@ -28,12 +34,15 @@ KINDS = {
         reads_out=True,
         hears=True,
         is_parallel=True,
+        needs=("vllm",),
+        uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
     ),
     "qwen3_omni.talker": Kind(
         "omnistage.stages.qwen3_omni.talker:Talker",
         frozenset(),
         engine_takes_feed=True,
         is_parallel=True,
+        needs=("vllm",),
     ),
     "qwen3_omni.code2wav": Kind(
         "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage",
@@ -44,14 +53,23 @@ KINDS = {
         "omnistage.stages.diffusion.stage:DiffusionStage",
         frozenset({"image", "video"}),
         samples=False,
+        needs=("diffusers", "accelerate", "greenlet"),
+        uses={
+            "peft": "it takes no LoRA",
+            "ftfy": "some pipelines, such as Wan's, do not mend broken characters of a prompt",
+        },
     ),
     "qwen_image.text_encoder": Kind(
         "omnistage.stages.qwen_image.text_encoder:TextEncoder",
         frozenset(),
         samples=False,
         is_parallel=True,
+        needs=("vllm", "diffusers"),
     ),
     "vllm.text": Kind(
-        "omnistage.stages.vllm.text:TextStage", frozenset({"text"}), is_parallel=True
+        "omnistage.stages.vllm.text:TextStage",
+        frozenset({"text"}),
+        is_parallel=True,
+        needs=("vllm",),
     ),
 }

@@ -11,6 +11,7 @@ from omnistage.server.cli.drawing import mermaid
 from omnistage.server.cli.graphs import fail, missing_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.packages import missing_features, missing_packages
 
 
 def check(
@@ -44,5 +45,5 @@ def _print_plan(graph: StageGraph, file: Path) -> None:
         sizes = ", ".join(map(str, edge.chunk_sizes)) or "whole"
         edges.add_row(edge.source, edge.target, edge.connector.name, sizes)
     console.print(stages, edges)
-    for sentence in missing_gpus(graph):
+    for sentence in (*missing_gpus(graph), *missing_packages(graph), *missing_features(graph)):
         console.print(f"warning: {sentence}", markup=False)

@@ -24,7 +24,6 @@ from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.request import Output, Request
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.to_gateway import NumChannels
 
 T = TypeVar("T")
 
@@ -92,7 +91,6 @@ def running_gateway(
     arena_mb: int = 1,
     protocol: type[asyncio.Protocol] = GATEWAY_PROTOCOL,
     sample_rate_hz: int | None = 24_000,
-    num_channels: NumChannels = 1,
     **options: Any,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends; `options` are those of GatewayOptions."""
@@ -105,7 +103,6 @@ def running_gateway(
         stages = FakeGraph(shared.connector)
         stages.is_loading = set(loading)
         stages.sample_rate_hz = sample_rate_hz
-        stages.num_channels = num_channels
         parsed = StageGraph.model_validate(graph)
         chosen = GatewayOptions(**options)
         limit = chosen.max_requests

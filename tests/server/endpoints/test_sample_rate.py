@@ -3,8 +3,10 @@
 import base64
 import io
 import re
+import struct
 import wave
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -12,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from support.audio import channels_of, num_channels_of, rate_of
-from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
-from support.gateway import MODEL, OMNI, running_gateway
+from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
+from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.waiting import wait_until
 
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.stages.messages.to_gateway import NumChannels
@@ -41,15 +44,31 @@ def num_channels(request: pytest.FixtureRequest) -> NumChannels:
 
 
 @pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("rate"), OMNI) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def client(
-    rate_hz: int, num_channels: NumChannels, tmp_path_factory: pytest.TempPathFactory
+    gateway: RunningGateway, rate_hz: int, num_channels: NumChannels
 ) -> Iterator[httpx.Client]:
-    folder = tmp_path_factory.mktemp("rate")
-    with (
-        running_gateway(folder, OMNI, sample_rate_hz=rate_hz, num_channels=num_channels) as running,
-        httpx.Client(base_url=running.url, timeout=10, limits=ONE_SHOT) as connected,
-    ):
+    """Of a gateway whose stage says now that it makes such samples."""
+    gateway.do(partial(announce, gateway.stages, rate_hz, num_channels))
+    with httpx.Client(base_url=gateway.url, timeout=10, limits=ONE_SHOT) as connected:
+        wait_until(lambda: layout_of(speech(connected, "wav")) == (num_channels, rate_hz))
         yield connected
+
+
+def announce(stages: FakeGraph, rate_hz: int, num_channels: NumChannels) -> None:
+    stages.sample_rate_hz, stages.num_channels = rate_hz, num_channels
+    stages.stages["code2wav"].become_ready()
+
+
+def layout_of(wav: bytes) -> tuple[int, int]:
+    """The channels and the rate that the header says."""
+    num_channels, rate_hz = struct.unpack_from("<HI", wav, 22)
+    return num_channels, rate_hz
 
 
 def speech(client: httpx.Client, form: str, **more: Any) -> bytes:
