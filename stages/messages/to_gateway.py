@@ -28,10 +28,10 @@ class Ready(Message, frozen=True):
     seconds: float = 0.0
     speakers: list[str] = msgspec.field(default_factory=list)
     sample_rate_hz: int | None = None
-    num_channels: NumChannels = 1
     max_model_len: int | None = None
     commands: dict[str, str] = msgspec.field(default_factory=dict)
     work: WorkBound = WorkBound()
+    num_channels: NumChannels = 1
 
 
 class Status(Message, frozen=True):

@@ -121,7 +121,8 @@ class Pairs:
         frames = np.array([*piece.state.kept, *piece.frames[:, 0]], float)
         if piece.is_last:
             frames = np.append(frames, frames[-1])
-        return SCALE * ((frames[:-1] + frames[1:]) / 2).repeat(2)
+        sound: npt.NDArray[np.float64] = SCALE * ((frames[:-1] + frames[1:]) / 2).repeat(2)
+        return sound
 
     def advance(self, piece: Piece[Window]) -> None:
         state = piece.state

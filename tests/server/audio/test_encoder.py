@@ -163,7 +163,8 @@ def two_tones(num_samples: int, rate_hz: int) -> Samples:
     """[n, 2]: one tone on the left, another on the right."""
     at = np.arange(num_samples)[:, None] * 2 * np.pi * np.array([HERTZ, 3 * HERTZ]) / rate_hz
     noise = np.random.default_rng(0).normal(0, 100, (num_samples, 2))
-    return (8000 * np.sin(at) + noise).astype(np.int16)
+    sound: Samples = (8000 * np.sin(at) + noise).astype(np.int16)
+    return sound
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
