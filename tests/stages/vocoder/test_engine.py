@@ -12,7 +12,7 @@ import torch
 from support.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
 
 from omnistage.stages.vocoder import engine as decoding
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits
+from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits, to_int16
 
 Make = Callable[[int], RunningSum | Pairs]
 MakeFrames = Callable[[int, int], npt.NDArray[Any]]
@@ -243,3 +243,8 @@ def test_frames_that_a_decoder_refuses_are_refused() -> None:
     engine.open("a")
     with pytest.raises(ValueError, match="no frames: int32"):
         engine.push("a", codes_of(1), last=True)
+
+
+def test_samples_are_rounded_and_clipped() -> None:
+    samples = to_int16(torch.tensor([-2.0, -1.0, 0.0, 0.6 / 32767, 1.0, 3.0]))
+    assert samples.tolist() == [-32767, -32767, 0, 1, 32767, 32767]
