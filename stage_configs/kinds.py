@@ -1,6 +1,7 @@
 """The kinds of stages: where each one's class is, what it makes and what it takes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -36,6 +37,9 @@ class Kind:
     announced it. `samples`: whether a request can set its sampling by `stage_params`. As an entry,
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound. `is_parallel`:
     its engine is vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
+
+    `needs`: packages of Python that it cannot start without, and that not every kind needs.
+    `uses`: others, each with what is lost without it.
     """
 
     path: str
@@ -49,6 +53,8 @@ class Kind:
     takes: tuple[Payloads, ...] = ()
     is_entry: bool = True
     joins: bool = False
+    needs: tuple[str, ...] = ()
+    uses: Mapping[str, str] = field(default_factory=dict)
 
 
 KINDS = {
@@ -59,6 +65,8 @@ KINDS = {
         hears=True,
         is_parallel=True,
         makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
+        needs=("vllm",),
+        uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
     ),
     "qwen3_omni.talker": Kind(
         "omnistage.stages.qwen3_omni.talker:Talker",
@@ -68,6 +76,7 @@ KINDS = {
         makes=payloads(Payload.CODES),
         takes=(payloads(Payload.TOKENS, Payload.ROWS),),
         is_entry=False,
+        needs=("vllm",),
     ),
     "qwen3_omni.code2wav": Kind(
         "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage",
@@ -81,6 +90,11 @@ KINDS = {
         frozenset({"image", "video"}),
         samples=False,
         takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
+        needs=("diffusers", "accelerate", "greenlet"),
+        uses={
+            "peft": "it takes no LoRA",
+            "ftfy": "some pipelines, such as Wan's, do not mend broken characters of a prompt",
+        },
     ),
     "qwen_image.text_encoder": Kind(
         "omnistage.stages.qwen_image.text_encoder:TextEncoder",
@@ -88,11 +102,13 @@ KINDS = {
         samples=False,
         is_parallel=True,
         makes=payloads(Payload.EMBEDS),
+        needs=("vllm", "diffusers"),
     ),
     "vllm.text": Kind(
         "omnistage.stages.vllm.text:TextStage",
         frozenset({"text"}),
         is_parallel=True,
         makes=payloads(Payload.TEXT, Payload.ROWS),
+        needs=("vllm",),
     ),
 }

@@ -58,7 +58,7 @@ SHARED: Table = {
     "device": (),
     "messages": (),
     "worker": ("messages",),
-    "vocoder": ("messages",),
+    "vocoder": ("device", "messages", "worker"),
     "checkpoint": (),
     "vllm": ("device", "messages", "worker"),
 }

@@ -1,4 +1,4 @@
-"""From samples (s16le, mono) to the bytes of one continuous file.
+"""From samples (s16le) to the bytes of one continuous file with the same rate and channels.
 
 A streamed file's bytes come as early as its format allows, and joined they are one valid file.
 One that is not streamed comes whole at the end, with its length in its header.
@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 import av
 
 from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.frames import audio_frame
+from omnistage.server.audio.frames import audio_frame, layout_of
 from omnistage.server.audio.resample import Resampled
 from omnistage.server.audio.wav import wav_header
+from omnistage.server.runtime.samples import SampleFormat
 
-BIT_RATE = 64_000  # of the formats that lose something
+BIT_RATE = 64_000  # of each channel, in the formats that lose something
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +37,30 @@ CODECS = {
     "flac": Codec("flac", "flac", {"metadata_header_padding": "0"}, {"frame_size": "1152"}),
 }
 PCM = ("pcm16", "pcm")
-RAW_RATE_HZ = 24_000  # of PCM, as OpenAI's: nothing in its bytes says it
+RAW = SampleFormat(24_000)  # what OpenAI's PCM is: nothing in its bytes says it
 FORMATS = ("wav", *CODECS, *PCM)
 
 
-MakeEncoder = Callable[[int], AudioEncoder]
-"""From the rate of the samples to what encodes them."""
+MakeEncoder = Callable[[SampleFormat], AudioEncoder]
+"""From the format of the samples to what encodes them."""
 
 
-def make_encoder(form: str, is_streamed: bool, rate_hz: int) -> AudioEncoder:
-    """The encoder of one of FORMATS for samples at `rate_hz`, which it resamples if it has to."""
-    file_rate_hz = file_rate_of(form, rate_hz)
-    encoder = _encoder_at(file_rate_hz, form, is_streamed)
-    return encoder if file_rate_hz == rate_hz else Resampled(encoder, rate_hz, file_rate_hz)
+def make_encoder(form: str, is_streamed: bool, samples: SampleFormat) -> AudioEncoder:
+    """The encoder of one of FORMATS, which resamples and mixes only what its format cannot have."""
+    file_samples = file_samples_of(form, samples)
+    encoder = _encoder_of(file_samples, form, is_streamed)
+    return encoder if file_samples == samples else Resampled(encoder, samples, file_samples)
 
 
-def file_rate_of(form: str, rate_hz: int) -> int:
-    """The rate of a file: that of its samples, or the next one that its format has."""
+def file_samples_of(form: str, samples: SampleFormat) -> SampleFormat:
+    """Those of a file: as they were made, or at the next rate that its format has."""
     if form in PCM:
-        return RAW_RATE_HZ
-    rates = rates_of(form)
+        return RAW
+    rates, rate_hz = rates_of(form), samples.rate_hz
     if not rates or rate_hz in rates:
-        return rate_hz
-    return min((rate for rate in rates if rate > rate_hz), default=max(rates))
+        return samples
+    file_rate_hz = min((rate for rate in rates if rate > rate_hz), default=max(rates))
+    return SampleFormat(file_rate_hz, samples.num_channels)
 
 
 def rates_of(form: str) -> Sequence[int]:
@@ -68,10 +70,10 @@ def rates_of(form: str) -> Sequence[int]:
     return av.Codec(CODECS[form].encoder, "w").audio_rates or ()
 
 
-def _encoder_at(rate_hz: int, form: str, is_streamed: bool) -> AudioEncoder:
+def _encoder_of(samples: SampleFormat, form: str, is_streamed: bool) -> AudioEncoder:
     if form in CODECS:
-        return CompressedEncoder(CODECS[form], rate_hz, is_streamed)
-    return RawEncoder(rate_hz, has_header=form == "wav", is_streamed=is_streamed)
+        return CompressedEncoder(CODECS[form], samples, is_streamed)
+    return RawEncoder(samples, has_header=form == "wav", is_streamed=is_streamed)
 
 
 class RawEncoder:
@@ -79,8 +81,8 @@ class RawEncoder:
 
     is_slow = False
 
-    def __init__(self, rate_hz: int, has_header: bool, is_streamed: bool) -> None:
-        self._rate_hz = rate_hz
+    def __init__(self, samples: SampleFormat, has_header: bool, is_streamed: bool) -> None:
+        self._samples = samples
         self._has_header = has_header
         self._is_streamed = is_streamed
         self._num_bytes = 0
@@ -93,13 +95,13 @@ class RawEncoder:
         if not self._is_streamed:
             self._kept.append(pcm)
             return b""
-        return wav_header(self._rate_hz) + pcm if is_first and self._has_header else pcm
+        return wav_header(self._samples) + pcm if is_first and self._has_header else pcm
 
     def finish(self) -> bytes:
         """What was kept."""
         if self._is_streamed or not self._num_bytes:
             return b""
-        header = wav_header(self._rate_hz, self._num_bytes) if self._has_header else b""
+        header = wav_header(self._samples, self._num_bytes) if self._has_header else b""
         return header + b"".join(self._kept)
 
 
@@ -126,9 +128,9 @@ class CompressedEncoder:
 
     is_slow = True
 
-    def __init__(self, codec: Codec, rate_hz: int, is_streamed: bool) -> None:
+    def __init__(self, codec: Codec, samples: SampleFormat, is_streamed: bool) -> None:
         self._codec = codec
-        self._rate_hz = rate_hz
+        self._samples = samples
         self._pipe = Pipe() if is_streamed else None
         self._file = io.BytesIO()
         self._container: av.container.OutputContainer | None = None
@@ -140,7 +142,7 @@ class CompressedEncoder:
             return b""
         if self._container is None:
             self._open()
-        frame = audio_frame(pcm, self._num_samples, self._rate_hz)
+        frame = audio_frame(pcm, self._num_samples, self._samples)
         self._num_samples += frame.samples
         self._write(frame)
         return b"" if self._pipe is None else self._pipe.drain()
@@ -166,9 +168,9 @@ class CompressedEncoder:
         )
         self._stream = self._container.add_stream(
             codec.encoder,
-            rate=self._rate_hz,
-            layout="mono",
-            options={**codec.encoder_options, "b": str(BIT_RATE)},
+            rate=self._samples.rate_hz,
+            layout=layout_of(self._samples),
+            options={**codec.encoder_options, "b": str(BIT_RATE * self._samples.num_channels)},
         )
 
     def _write(self, frame: av.AudioFrame | None) -> None:

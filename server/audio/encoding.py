@@ -18,7 +18,7 @@ async def encoded(
     async with aclosing(outputs):
         async for output in outputs:
             if isinstance(output, AudioOutput):
-                encoder = encoder or make_encoder(output.sample_rate_hz)
+                encoder = encoder or make_encoder(output.samples)
                 yield await _encoded(output, encoder)
             else:
                 yield output

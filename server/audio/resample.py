@@ -1,27 +1,30 @@
-"""Audio brought to a rate that its format has, while it is made."""
+"""Audio brought to the rate and the channels of its file, while it is made."""
 
 import av
 
 from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.frames import audio_frame
+from omnistage.server.audio.frames import audio_frame, layout_of
+from omnistage.server.runtime.samples import SampleFormat
 
 
 class Resampled:
-    """An encoder of samples at `rate_hz` whose file has `file_rate_hz`."""
+    """An encoder of `samples` whose file has those of `file_samples`."""
 
     is_slow = True
 
-    def __init__(self, encoder: AudioEncoder, rate_hz: int, file_rate_hz: int) -> None:
+    def __init__(
+        self, encoder: AudioEncoder, samples: SampleFormat, file_samples: SampleFormat
+    ) -> None:
         self._encoder = encoder
-        self._rate_hz = rate_hz
+        self._samples = samples
         self._num_samples = 0
-        self._resampler = av.AudioResampler("s16", "mono", file_rate_hz)
+        self._resampler = av.AudioResampler("s16", layout_of(file_samples), file_samples.rate_hz)
 
     def encode(self, pcm: bytes) -> bytes:
         """Resample whole samples, then encode them."""
         if not pcm:
             return b""
-        frame = audio_frame(pcm, self._num_samples, self._rate_hz)
+        frame = audio_frame(pcm, self._num_samples, self._samples)
         self._num_samples += frame.samples
         return self._encoder.encode(self._resampled(frame))
 

@@ -5,33 +5,33 @@ from fractions import Fraction
 import av
 
 from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.frames import audio_frame
-from omnistage.server.runtime.samples import SAMPLE_BYTES
+from omnistage.server.audio.frames import audio_frame, layout_of
+from omnistage.server.runtime.samples import SampleFormat
 
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
 MIN_STEP, MAX_STEP = 0.5, 2.0  # beyond, FFmpeg's atempo leaves samples out
 SLICES_PER_S = 50  # it returns as much at once as it is given
-TAIL_BYTES = 16384  # it keeps the end of what it is given to itself: silence, so that it may
+TAIL_SAMPLES = 8192  # it keeps the end of what it is given to itself: silence, so that it may
 
 
 class TimeStretch:
-    """An encoder of samples at `rate_hz` that hears everything at `speed` times its pace."""
+    """An encoder of `samples` that hears everything at `speed` times its pace."""
 
     is_slow = True
 
-    def __init__(self, encoder: AudioEncoder, speed: float, rate_hz: int) -> None:
+    def __init__(self, encoder: AudioEncoder, speed: float, samples: SampleFormat) -> None:
         self._encoder = encoder
         self._speed = speed
-        self._rate_hz = rate_hz
-        self._slice_bytes = rate_hz // SLICES_PER_S * SAMPLE_BYTES
+        self._samples = samples
+        self._slice_bytes = samples.rate_hz // SLICES_PER_S * samples.num_bytes
         self._num_samples = 0
         self._num_bytes = 0
         self._graph = av.filter.Graph()
         source = self._graph.add_abuffer(
-            sample_rate=rate_hz,
+            sample_rate=samples.rate_hz,
             format="s16",
-            layout="mono",
-            time_base=Fraction(1, rate_hz),
+            layout=layout_of(samples),
+            time_base=Fraction(1, samples.rate_hz),
         )
         filters = [self._graph.add("atempo", str(step)) for step in steps_of(speed)]
         self._graph.link_nodes(source, *filters, self._graph.add("abuffersink"))
@@ -45,8 +45,8 @@ class TimeStretch:
 
     def finish(self) -> bytes:
         """What the filter still holds, and the rest of the file."""
-        num_bytes = round(self._num_samples / self._speed) * SAMPLE_BYTES
-        rest = self._stretched(bytes(TAIL_BYTES))
+        num_bytes = round(self._num_samples / self._speed) * self._samples.num_bytes
+        rest = self._stretched(bytes(TAIL_SAMPLES * self._samples.num_bytes))
         self._graph.push(None)
         rest += self._pull()
         return (
@@ -58,7 +58,7 @@ class TimeStretch:
         parts = []
         for start in range(0, len(pcm), self._slice_bytes):
             piece = pcm[start : start + self._slice_bytes]
-            frame = audio_frame(piece, self._num_samples, self._rate_hz)
+            frame = audio_frame(piece, self._num_samples, self._samples)
             self._num_samples += frame.samples
             self._graph.push(frame)
             parts.append(self._pull())

@@ -12,6 +12,7 @@ from omnistage.server.cli.graphs import fail, missing_gpus
 from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.packages import missing_features, missing_packages
 
 
 def check(
@@ -46,5 +47,5 @@ def _print_plan(graph: StageGraph, file: Path) -> None:
         carried = named(graph.carried(edge))
         edges.add_row(edge.source, edge.target, carried, edge.connector.name, sizes)
     console.print(stages, edges)
-    for sentence in missing_gpus(graph):
+    for sentence in (*missing_gpus(graph), *missing_packages(graph), *missing_features(graph)):
         console.print(f"warning: {sentence}", markup=False)

@@ -41,5 +41,14 @@ def missing_gpus(graph: StageGraph) -> list[str]:
 
 def fail(message: str) -> typer.Exit:
     """Print an error as one line."""
-    Console(stderr=True, soft_wrap=True).print(f"error: {message}", markup=False, highlight=False)
+    _print(f"error: {message}")
     return typer.Exit(1)
+
+
+def warn(message: str) -> None:
+    """Print a warning as one line."""
+    _print(f"warning: {message}")
+
+
+def _print(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)

@@ -3,19 +3,19 @@
 import os
 from enum import StrEnum
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from omnistage.server.cli.graphs import fail, missing_gpus, resolve
+from omnistage.server.cli.graphs import fail, missing_gpus, resolve, warn
 from omnistage.server.runtime.mps_daemon import Mps, MpsError
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
+from omnistage.stage_configs.packages import is_installed, missing_features, missing_packages
 from omnistage.stage_configs.traces import traces_url, with_traces
 from omnistage.stages.messages.log_bound import LOG_LEVEL
 
@@ -152,8 +152,10 @@ def serve(
         graph = resolve(target, model)
     except GraphError as error:
         raise fail(str(error)) from None
-    for sentence in missing_gpus(graph):
+    for sentence in (*missing_gpus(graph), *missing_packages(graph)):
         raise fail(sentence)
+    for sentence in missing_features(graph):
+        warn(sentence)
     if any(used_gpus(stage.gpus) for stage in graph.stages.values()) and (
         sentence := inherited_share_problem()
     ):
@@ -210,14 +212,6 @@ def checked_traces_url(endpoint: str) -> str:
         return traces_url(endpoint)
     except ValueError as error:
         raise fail(f"--otlp-endpoint: {error}") from None
-
-
-def is_installed(module: str) -> bool:
-    """Whether a module, and the packages that it is in, can be imported."""
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
 
 
 def log_environment(level: LogLevel) -> dict[str, str]:

@@ -25,6 +25,7 @@ from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
+from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_AUDIO, GATEWAY, current_trace
 from omnistage.stage_configs.kinds import KINDS
@@ -114,10 +115,10 @@ class Speech:
         yield {"type": "speech.audio.done", "usage": usage}
 
 
-def speech_encoder(form: str, speed: float, rate_hz: int) -> AudioEncoder:
-    """What encodes samples at `rate_hz` to a stream that is heard at `speed` times their pace."""
-    encoder = make_encoder(form, is_streamed=True, rate_hz=rate_hz)
-    return encoder if speed == 1.0 else TimeStretch(encoder, speed, rate_hz)
+def speech_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:
+    """What encodes samples to a stream that is heard at `speed` times their pace."""
+    encoder = make_encoder(form, is_streamed=True, samples=samples)
+    return encoder if speed == 1.0 else TimeStretch(encoder, speed, samples)
 
 
 class AudioStream(EventStream):

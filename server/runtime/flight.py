@@ -10,7 +10,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.request import Request
-from omnistage.server.runtime.samples import SAMPLE_BYTES, sample_rate_of
+from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.trace import Trace, current_trace
 from omnistage.stages.messages.to_gateway import OfRequest, Picture, Sound, TextDelta
@@ -79,9 +79,9 @@ class Flight:
 
     def note_packet(self, link: StageLink, chunk: Chunk[OfRequest], now: float) -> None:
         """Note when audio came, if this is some; of an unknown rate it fails once it is taken."""
-        pcm, rate_hz = chunk.tensors.get("pcm"), link.record.sample_rate_hz
-        if pcm is not None and rate_hz is not None and len(pcm.data):
-            self.pace.packet(now, len(pcm.data) / SAMPLE_BYTES / rate_hz)
+        pcm = chunk.tensors.get("pcm")
+        if pcm is not None and link.record.sample_rate_hz is not None and len(pcm.data):
+            self.pace.packet(now, sample_format_of(link).seconds(len(pcm.data)))
 
     def count(self, link: StageLink, chunk: Chunk[OfRequest]) -> None:
         """Add what an output's chunk from a stage brings; tokens come with the last one."""
@@ -91,8 +91,7 @@ class Flight:
             self.num_tokens_in += usage.get("prompt_tokens") or 0
             self.num_tokens_out += usage.get("completion_tokens") or 0
         elif isinstance(message, Sound) and "pcm" in chunk.tensors:
-            num_samples = len(chunk.tensors["pcm"].data) / SAMPLE_BYTES
-            self.audio_s += num_samples / sample_rate_of(link)
+            self.audio_s += sample_format_of(link).seconds(len(chunk.tensors["pcm"].data))
         elif isinstance(message, Picture) and not message.is_preview:
             self.num_images += 1
             if chunk.last:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.server.runtime.samples import sample_rate_of
+from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stages.messages import to_gateway, to_stage
 
@@ -55,12 +55,12 @@ class TextOutput:
 
 @dataclass(frozen=True, slots=True)
 class AudioOutput:
-    """Samples (s16le, mono), or what an encoder made of them; codec frames if asked for.
+    """Samples (s16le), or what an encoder made of them; codec frames if asked for.
 
     `num_frames` on the last.
     """
 
-    sample_rate_hz: int
+    samples: SampleFormat
     data: bytes = b""
     codes: tuple[tuple[int, ...], ...] = ()
     num_frames: int = 0
@@ -103,17 +103,17 @@ def output_of(
         return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
     if isinstance(message, to_gateway.Picture):
         return image_of(message, tensors["pixels"], last)
-    return audio_of(sample_rate_of(link), message, tensors, last)
+    return audio_of(sample_format_of(link), message, tensors, last)
 
 
 def audio_of(
-    sample_rate_hz: int, audio: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool
+    samples: SampleFormat, audio: to_gateway.Sound, tensors: Mapping[str, Tensor], last: bool
 ) -> AudioOutput:
     """Read samples."""
     pcm = tensors.get("pcm")
     codes = tensors.get("codes")
     return AudioOutput(
-        sample_rate_hz,
+        samples,
         b"" if pcm is None else bytes(pcm.data),
         () if codes is None else tuple(map(tuple, codes.numpy().tolist())),
         audio.num_frames,

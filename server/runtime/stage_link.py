@@ -12,7 +12,14 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
-from omnistage.stages.messages.to_gateway import Metrics, OfItself, Ready, Status, ToGateway
+from omnistage.stages.messages.to_gateway import (
+    Metrics,
+    NumChannels,
+    OfItself,
+    Ready,
+    Status,
+    ToGateway,
+)
 from omnistage.stages.messages.to_stage import Cancel, Command, Stop
 
 
@@ -59,6 +66,7 @@ class StageRecord:
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
     sample_rate_hz: int | None = None  # of the audio that it makes
+    num_channels: NumChannels = 1  # of the same
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
@@ -147,6 +155,7 @@ class OwnedStage(StageLink):
                 ready_at=now,
                 speakers=tuple(message.speakers),
                 sample_rate_hz=message.sample_rate_hz,
+                num_channels=message.num_channels,
                 commands=message.commands,
                 work=message.work,
             )

@@ -9,6 +9,7 @@ from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
 
 PictureOutput = Literal["image", "video"]
+NumChannels = Literal[1, 2]  # mono or stereo
 
 ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
 
@@ -19,9 +20,9 @@ ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
 class Ready(Message, frozen=True):
     """The stage serves from now on, and what it can do.
 
-    `speakers`: the voices that it knows. `sample_rate_hz`: of the audio that it makes. `commands`:
-    those that it knows, each with why it is refused as the stage is configured, or with nothing.
-    `work`: the most that one request may ask it for.
+    `speakers`: the voices that it knows. `sample_rate_hz`, `num_channels`: of the audio that it
+    makes. `commands`: those that it knows, each with why it is refused as the stage is configured,
+    or with nothing. `work`: the most that one request may ask it for.
     """
 
     seconds: float = 0.0
@@ -30,6 +31,7 @@ class Ready(Message, frozen=True):
     max_model_len: int | None = None
     commands: dict[str, str] = msgspec.field(default_factory=dict)
     work: WorkBound = WorkBound()
+    num_channels: NumChannels = 1
 
 
 class Status(Message, frozen=True):
@@ -90,7 +92,11 @@ class TextDelta(Message, frozen=True):
 
 
 class Sound(Message, frozen=True):
-    """Samples: tensor `pcm` (s16le), `codes` if asked for; `num_frames` of all on the last."""
+    """Samples: tensor `pcm`, int16 [n] of mono or [n, 2] of stereo, at the rate of `Ready`.
+
+    Tensor `codes` holds the frames that they were made of, if asked for. `num_frames` counts all of
+    the answer's, on the last.
+    """
 
     num_frames: int = 0
 

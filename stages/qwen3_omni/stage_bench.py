@@ -16,9 +16,12 @@ from transformers import AutoConfig
 
 from omnistage.stages.device.dtypes import default_dtype, dtype_of
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
-from omnistage.stages.qwen3_omni.code2wav import Code2Wav
+from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
 from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
 from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
+from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.start import DecoderOptions
 
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
 NUM_WARM_UP, NUM_GROUPS, MIN_GROUP_S = 3, 5, 0.05
@@ -80,18 +83,18 @@ class StageBench:
 
     def code2wav(self, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[Part]:
         """A chunk of codec frames a row, by batch and length."""
-        engine = Code2Wav.from_checkpoint(
-            self._model, num_slots=max(batches), dtype=self._dtype, load_format="dummy"
-        )
+        options = DecoderOptions(num_slots=max(batches), dtype=self._dtype, load_format="dummy")
+        engine = load_code2wav(self._model, "code2wav", options)
         engine.warm_up()
-        vocoder = engine.vocoder
-        floor_s = vocoder.weight_bytes / self.bytes_per_s
+        vocoder = engine.decoder
+        wanted = StreamingVocoder.memory(self._model, options.torch_dtype, options.num_slots)
+        floor_s = wanted["weights"] / self.bytes_per_s
         for batch in batches:
             states = [vocoder.open() for _ in range(batch)]
             for length in lengths:
-                codes = torch.zeros(batch, vocoder.num_codebooks, length, dtype=torch.int64)
+                pieces = [Piece(state, vocoder.blank(length)) for state in states]
                 work = f"{length} frame{'s' if length > 1 else ''}"
-                time_s = self._timed(partial(vocoder.decode, states, codes))
+                time_s = self._timed(partial(vocoder.decode, pieces))
                 yield Part("code2wav", batch, work, time_s, floor_s)
             for state in states:
                 vocoder.close(state)

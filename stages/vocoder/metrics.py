@@ -39,7 +39,7 @@ class DecoderMetrics:
         self._wait_s.observe(wait_s)
 
     def decoded(self, num_requests: int, num_frames: int, seconds: float) -> None:
-        """A batch is done; `num_frames` of each request."""
+        """A batch is done; `num_frames` of all requests together."""
         self._batches.observe(num_requests)
         self._decode_s.observe(seconds)
-        self._frames.inc(num_requests * num_frames)
+        self._frames.inc(num_frames)

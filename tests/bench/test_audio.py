@@ -10,6 +10,7 @@ from support.fake_openai import wav
 
 from omnistage.bench.audio import AudioError, AudioMeter, decoded_bytes
 from omnistage.server.audio.wav import wav_header
+from omnistage.server.runtime.samples import SampleFormat
 
 
 def encoded(data: bytes) -> str:
@@ -37,12 +38,12 @@ def test_each_wav_file_has_its_own_header(rate_hz: int) -> None:
 
 def test_a_header_of_a_stream_comes_once_and_is_no_sound() -> None:
     meter = AudioMeter()
-    assert meter.duration_s(encoded(wav_header(24_000))) == 0.0
+    assert meter.duration_s(encoded(wav_header(SampleFormat(24_000)))) == 0.0
     assert meter.duration_s(encoded(bytes(4_800))) == 0.1
 
 
 def test_a_header_before_the_first_samples_is_not_counted() -> None:
-    assert AudioMeter().duration_s(encoded(wav_header(24_000) + bytes(4_800))) == 0.1
+    assert AudioMeter().duration_s(encoded(wav_header(SampleFormat(24_000)) + bytes(4_800))) == 0.1
 
 
 def test_the_rate_of_a_header_holds_for_the_raw_samples_after_it() -> None:

@@ -13,6 +13,7 @@ from support.server import TinyServer
 
 from omnistage.server.audio.encoder import make_encoder
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest, TranslationRequest
+from omnistage.server.runtime.samples import SampleFormat
 
 NUM_TOKENS = 12
 LIMIT: dict[str, Any] = {"max_completion_tokens": NUM_TOKENS}
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.engine
 
 
 def sound_in(form: str) -> bytes:
-    encoder = make_encoder(form, is_streamed=False, rate_hz=24_000)
+    encoder = make_encoder(form, is_streamed=False, samples=SampleFormat(24_000))
     return encoder.encode(SHORT.tobytes()) + encoder.finish()
 
 

@@ -19,6 +19,7 @@ from omnistage.stages.messages.to_gateway import (
     Answer,
     Failed,
     Marks,
+    NumChannels,
     Output,
     Picture,
     Ready,
@@ -82,6 +83,7 @@ class FakeGraph:
         self.commands = dict.fromkeys(("sleep", "wake", "add_lora", "list_loras"), "")
         self.obey: Obey = obey
         self.sample_rate_hz: int | None = 24_000
+        self.num_channels: NumChannels = 1
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
@@ -151,6 +153,7 @@ class FakeStage:
             seconds=0.1,
             speakers=SPEAKERS if self.name == "talker" else [],
             sample_rate_hz=self.graph.sample_rate_hz if self.name == "code2wav" else None,
+            num_channels=self.graph.num_channels,
             max_model_len=128,
             commands=self.graph.commands,
             work=self.work,
@@ -408,7 +411,7 @@ class FakeDit(FakeStage):
 
 
 class FakeCode2Wav(FakeStage):
-    """Makes counting samples, a few frames a chunk."""
+    """Makes counting samples, a few frames a chunk; stereo counts down on the right."""
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
         script = text_of(request.body)
@@ -434,6 +437,8 @@ class FakeCode2Wav(FakeStage):
 
     def _sound(self, first: int, count: int, has_codes: bool) -> dict[str, Tensor]:
         samples = np.arange(first * SAMPLES_PER_FRAME, (first + count) * SAMPLES_PER_FRAME)
+        if self.graph.num_channels == 2:
+            samples = np.stack([samples, -samples], axis=1)
         tensors = {"pcm": Tensor.from_numpy(samples.astype(np.int16))}
         if has_codes:
             codes = np.stack([np.arange(first, first + count), np.full(count, 9)], axis=1)

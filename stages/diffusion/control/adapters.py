@@ -10,6 +10,7 @@ from typing import Any
 
 from diffusers.utils.peft_utils import set_weights_and_activate_adapters
 
+from omnistage.stage_configs.packages import is_installed, not_installed
 from omnistage.stages.diffusion.merging.setting import Scales
 from omnistage.stages.worker.failure import RequestError
 
@@ -44,6 +45,8 @@ class Adapters:
     @property
     def refusal(self) -> str:
         """Why the pipeline takes none; empty if it does."""
+        if not is_installed("peft"):
+            return not_installed("peft")
         if hasattr(self._pipeline, "load_lora_weights"):
             return ""
         return f"{type(self._pipeline).__name__} takes no LoRA"

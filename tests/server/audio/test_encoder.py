@@ -1,20 +1,23 @@
 """Sound in every format: joined chunks are one file, lossless ones bit for bit."""
 
 import io
+import struct
 from collections.abc import Iterator
 
 import av
 import numpy as np
 import numpy.typing as npt
 import pytest
-from support.audio import RATE_HZ, rate_of, samples_of
+from support.audio import RATE_HZ, channels_of, num_channels_of, rate_of, samples_of
 
-from omnistage.server.audio.encoder import CODECS, FORMATS, PCM, file_rate_of, make_encoder
+from omnistage.server.audio.encoder import CODECS, FORMATS, PCM, file_samples_of, make_encoder
 from omnistage.server.audio.time_stretch import TimeStretch, steps_of
+from omnistage.server.runtime.samples import SampleFormat
 
 Samples = npt.NDArray[np.int16]
 LOSSLESS = ("wav", "pcm16", "pcm", "flac")
 HERTZ = 440
+MONO = SampleFormat(RATE_HZ)
 PADDING = 2 * 1152  # at most: what mp3 and aac put before and after the samples
 
 
@@ -32,8 +35,10 @@ def pieces(sound: Samples, first: int = 1365) -> Iterator[bytes]:
         at, size = at + size, 2 * size
 
 
-def encoded(form: str, sound: Samples, is_streamed: bool, rate_hz: int = RATE_HZ) -> list[bytes]:
-    encoder = make_encoder(form, is_streamed, rate_hz)
+def encoded(
+    form: str, sound: Samples, is_streamed: bool, rate_hz: int = RATE_HZ, num_channels: int = 1
+) -> list[bytes]:
+    encoder = make_encoder(form, is_streamed, SampleFormat(rate_hz, num_channels))
     return [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
 
 
@@ -73,7 +78,7 @@ def test_a_whole_file_knows_its_length(form: str) -> None:
     ("form", "samples"), [("wav", 1), ("pcm16", 1), ("opus", 480), ("flac", 1200), ("mp3", 1200)]
 )
 def test_first_bytes_come_after_so_many_samples(form: str, samples: int) -> None:
-    encoder = make_encoder(form, is_streamed=True, rate_hz=RATE_HZ)
+    encoder = make_encoder(form, is_streamed=True, samples=SampleFormat(RATE_HZ))
     step = min(samples, 240)
     sent = 0
     while not encoder.encode(tone(step).tobytes()):
@@ -83,7 +88,7 @@ def test_first_bytes_come_after_so_many_samples(form: str, samples: int) -> None
 
 @pytest.mark.parametrize("form", CODECS)
 def test_the_first_two_frames_of_speech_make_bytes(form: str) -> None:
-    assert make_encoder(form, is_streamed=True, rate_hz=RATE_HZ).encode(
+    assert make_encoder(form, is_streamed=True, samples=SampleFormat(RATE_HZ)).encode(
         tone(2 * 1920 - 555).tobytes()
     )
 
@@ -97,7 +102,7 @@ def test_each_chunk_of_samples_stands_alone() -> None:
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("rate_hz", [RATE_HZ, 22_050])
 def test_no_sound_makes_no_file(form: str, is_streamed: bool, rate_hz: int) -> None:
-    encoder = make_encoder(form, is_streamed, rate_hz)
+    encoder = make_encoder(form, is_streamed, SampleFormat(rate_hz))
     assert encoder.encode(b"") == encoder.finish() == b""
 
 
@@ -121,11 +126,11 @@ def test_no_sound_makes_no_file(form: str, is_streamed: bool, rate_hz: int) -> N
 def test_a_file_has_the_next_rate_that_its_format_can(
     form: str, rate_hz: int, file_rate_hz: int
 ) -> None:
-    assert file_rate_of(form, rate_hz) == file_rate_hz
+    assert file_samples_of(form, SampleFormat(rate_hz)) == SampleFormat(file_rate_hz)
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
-@pytest.mark.parametrize("rate_hz", [16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050, 44_100, 48_000])
 @pytest.mark.parametrize("form", FORMATS)
 def test_samples_of_any_rate_keep_their_length_and_pitch(
     form: str, rate_hz: int, is_streamed: bool
@@ -133,7 +138,9 @@ def test_samples_of_any_rate_keep_their_length_and_pitch(
     sound = tone(3 * rate_hz, rate_hz)
     data = b"".join(encoded(form, sound, is_streamed, rate_hz))
     file_rate_hz = RATE_HZ if form in PCM else rate_of(data)
-    assert file_rate_hz == (48_000 if form == "opus" else file_rate_of(form, rate_hz))
+    assert file_rate_hz == (
+        48_000 if form == "opus" else file_samples_of(form, SampleFormat(rate_hz)).rate_hz
+    )
     read = np.frombuffer(data, "<i2") if form in PCM else samples_of(data, file_rate_hz)
     if form in ("wav", "flac"):
         assert np.array_equal(read, sound)
@@ -145,8 +152,69 @@ def test_samples_of_any_rate_keep_their_length_and_pitch(
 
 @pytest.mark.parametrize("form", ["opus", "pcm"])
 def test_the_first_resampled_sound_does_not_wait_for_the_end(form: str) -> None:
-    encoder = make_encoder(form, is_streamed=True, rate_hz=44_100)
+    encoder = make_encoder(form, is_streamed=True, samples=SampleFormat(44_100))
     assert encoder.encode(tone(4 * 882, 44_100).tobytes())
+
+
+# Channels
+
+
+def two_tones(num_samples: int, rate_hz: int) -> Samples:
+    """[n, 2]: one tone on the left, another on the right."""
+    at = np.arange(num_samples)[:, None] * 2 * np.pi * np.array([HERTZ, 3 * HERTZ]) / rate_hz
+    noise = np.random.default_rng(0).normal(0, 100, (num_samples, 2))
+    sound: Samples = (8000 * np.sin(at) + noise).astype(np.int16)
+    return sound
+
+
+@pytest.mark.parametrize("is_streamed", [True, False])
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050, 24_000, 44_100, 48_000])
+@pytest.mark.parametrize("form", ["wav", *CODECS])
+def test_stereo_stays_stereo_at_its_rate(form: str, rate_hz: int, is_streamed: bool) -> None:
+    sound = two_tones(2 * rate_hz, rate_hz)
+    data = b"".join(encoded(form, sound, is_streamed, rate_hz, num_channels=2))
+    file_rate_hz = rate_of(data)
+    assert file_rate_hz == (48_000 if form == "opus" else rate_hz)
+    assert num_channels_of(data) == 2
+    read = channels_of(data, 2, file_rate_hz)
+    if form in LOSSLESS:
+        assert np.array_equal(read, sound)
+    is_padded = form in ("mp3", "aac") or (form == "opus" and is_streamed)
+    assert -2 <= len(read) - 2 * file_rate_hz <= (PADDING if is_padded else 2)
+    second = np.abs(np.fft.rfft(read[file_rate_hz // 2 : 3 * file_rate_hz // 2].T.astype(float)))
+    assert second.argmax(1).tolist() == pytest.approx([HERTZ, 3 * HERTZ], abs=1)
+
+
+@pytest.mark.parametrize("form", PCM)
+def test_raw_samples_are_mono_whatever_was_made(form: str) -> None:
+    """Nothing in their bytes would say more than one channel."""
+    left = tone(RATE_HZ)
+    sound = np.stack([left, np.zeros_like(left)], 1)
+    read = np.frombuffer(b"".join(encoded(form, sound, True, num_channels=2)), "<i2")
+    assert np.abs(read - left / 2).max() <= 1
+
+
+def test_the_bytes_of_opus_say_the_next_rate_that_it_has() -> None:
+    """Its decoders always give 48 kHz; its head has the rate that was encoded."""
+    rates = []
+    for rate_hz in (8_000, 16_000, 22_050, 24_000, 44_100, 48_000):
+        data = b"".join(encoded("opus", tone(rate_hz, rate_hz), True, rate_hz))
+        (rate,) = struct.unpack_from("<I", data, data.index(b"OpusHead") + 12)
+        rates.append(rate)
+    assert rates == [8_000, 16_000, 24_000, 24_000, 48_000, 48_000]
+
+
+@pytest.mark.parametrize("speed", [0.4, 1.25, 3.0])
+def test_another_speed_keeps_each_channel_s_pitch(speed: float) -> None:
+    rate_hz = 22_050
+    samples = SampleFormat(rate_hz, 2)
+    sound = two_tones(4 * rate_hz, rate_hz)
+    encoder = TimeStretch(make_encoder("flac", True, samples), speed, samples)
+    chunks = [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
+    read = channels_of(b"".join(chunks), 2, rate_hz)
+    assert len(read) == round(len(sound) / speed)
+    peaks = np.abs(np.fft.rfft(read.T.astype(float))).argmax(1) * rate_hz / len(read)
+    assert peaks.tolist() == pytest.approx([HERTZ, 3 * HERTZ], abs=2)
 
 
 # Speed
@@ -156,7 +224,9 @@ def test_the_first_resampled_sound_does_not_wait_for_the_end(form: str) -> None:
 @pytest.mark.parametrize("speed", [0.25, 0.4, 0.75, 1.25, 2.0, 3.0, 4.0])
 def test_another_speed_keeps_the_pitch(speed: float, rate_hz: int) -> None:
     sound = tone(4 * rate_hz - 1000, rate_hz)
-    encoder = TimeStretch(make_encoder("flac", True, rate_hz), speed, rate_hz)
+    encoder = TimeStretch(
+        make_encoder("flac", True, SampleFormat(rate_hz)), speed, SampleFormat(rate_hz)
+    )
     chunks = [*(encoder.encode(piece) for piece in pieces(sound)), encoder.finish()]
     stretched = samples_of(b"".join(chunks), rate_hz)
     assert len(stretched) == round(len(sound) / speed)
@@ -166,12 +236,12 @@ def test_another_speed_keeps_the_pitch(speed: float, rate_hz: int) -> None:
 
 
 def test_the_first_stretched_sound_does_not_wait_for_the_end() -> None:
-    encoder = TimeStretch(make_encoder("pcm", True, RATE_HZ), 1.5, RATE_HZ)
+    encoder = TimeStretch(make_encoder("pcm", True, MONO), 1.5, MONO)
     assert encoder.encode(tone(2 * 1920 - 555).tobytes())
 
 
 def test_no_sound_at_another_speed_makes_no_file() -> None:
-    assert TimeStretch(make_encoder("mp3", True, RATE_HZ), 2.0, RATE_HZ).finish() == b""
+    assert TimeStretch(make_encoder("mp3", True, MONO), 2.0, MONO).finish() == b""
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.3, 1.0, 1.9, 2.5, 4.0])

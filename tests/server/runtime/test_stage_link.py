@@ -22,6 +22,7 @@ READY = Ready(
     commands={"sleep": ""},
     work=WorkBound(max_megapixels=2.0),
     sample_rate_hz=24_000,
+    num_channels=2,
 )
 BUSY = Status(running=2, waiting=1, held={"tasks": 2}, progress=7)
 
@@ -112,6 +113,7 @@ async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: Own
         was_ready=True,
         speakers=stage.record.speakers,
         sample_rate_hz=24_000,
+        num_channels=2,
         commands=stage.record.commands,
         work=stage.record.work,
         stuck_limit_s=5.0,

@@ -12,9 +12,14 @@ import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.device.start import DoesNotFit
-from omnistage.stages.qwen3_omni import code2wav
-from omnistage.stages.qwen3_omni.code2wav import Audio, Code2Wav, Failed, to_int16
-from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
+from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
+from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder import engine as decoding
+from omnistage.stages.vocoder import start as starting
+from omnistage.stages.vocoder.decoder import Decoded, Piece
+from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits, to_int16
+from omnistage.stages.vocoder.slots import Slot
+from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.vocoder.state import StreamBatch
 
 Codes = npt.NDArray[np.int32]
@@ -27,11 +32,9 @@ class WatchedVocoder(StreamingVocoder):
         super().__init__(model, num_slots)
         self.batches: list[tuple[int, int]] = []
 
-    def decode(
-        self, states: Sequence[VocoderState], codes: torch.Tensor
-    ) -> tuple[torch.Tensor, list[int]]:
-        self.batches.append((codes.shape[0], codes.shape[-1]))
-        return super().decode(states, codes)
+    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+        self.batches.append((len(pieces), len(pieces[0].frames)))
+        return super().decode(pieces)
 
 
 def random_codes(num_frames: int, seed: int = 0) -> Codes:
@@ -49,7 +52,7 @@ def assert_same_sound(pcm: npt.NDArray[np.int16], expected: npt.NDArray[np.int16
     assert np.abs(pcm.astype(int) - expected).max(initial=0) <= 1
 
 
-def run(engine: Code2Wav) -> dict[str, list[Audio]]:
+def run(engine: DecoderEngine[Slot]) -> dict[str, list[Audio]]:
     answers = defaultdict(list)
     while audios := step(engine):
         for audio in audios:
@@ -57,7 +60,7 @@ def run(engine: Code2Wav) -> dict[str, list[Audio]]:
     return answers
 
 
-def step(engine: Code2Wav) -> list[Audio]:
+def step(engine: DecoderEngine[Slot]) -> list[Audio]:
     """A step in which nothing fails."""
     answers = engine.step()
     audios = [answer for answer in answers if isinstance(answer, Audio)]
@@ -70,7 +73,7 @@ def join(audios: list[Audio]) -> npt.NDArray[np.int16]:
 
 
 def test_chunks_of_one_request(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=1))
     codes = random_codes(9)
     engine.open("a")
     answers = []
@@ -80,14 +83,14 @@ def test_chunks_of_one_request(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
         answers.append(answer)
         assert step(engine) == []
     assert [answer.last for answer in answers] == [False, False, True]
-    assert np.array_equal(np.concatenate([answer.codes for answer in answers]), codes)
+    assert np.array_equal(np.concatenate([answer.frames for answer in answers]), codes)
     assert_same_sound(join(answers), whole_decode(vocoder_model, codes))
     assert engine.num_streams == 0
 
 
 def test_equal_lengths_are_one_batch(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     vocoder = WatchedVocoder(vocoder_model, num_slots=8)
-    engine = Code2Wav(vocoder)
+    engine = DecoderEngine(vocoder)
     codes = {name: random_codes(3 if name < "d" else 4, ord(name)) for name in "abcdef"}
     for name in codes:
         num_first = 1 if name < "d" else 2
@@ -101,7 +104,7 @@ def test_equal_lengths_are_one_batch(vocoder_model: Qwen3OmniMoeCode2Wav) -> Non
 
 
 def test_first_chunks_overtake_long_ones(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=2))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=2))
     engine.open("long")
     engine.push("long", random_codes(25), last=False)
     engine.open("first")
@@ -111,31 +114,31 @@ def test_first_chunks_overtake_long_ones(vocoder_model: Qwen3OmniMoeCode2Wav) ->
 
 
 def test_an_empty_answer(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     engine.push("a", None, last=True)
     (audio,) = step(engine)
     assert audio.last
     assert audio.pcm.shape == (0,)
-    assert audio.codes.shape == (0, 4)
+    assert audio.frames.shape == (0, 4)
     assert step(engine) == []
     assert engine.num_streams == 0
 
 
 def test_an_empty_last_chunk_after_sound(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=1))
     codes = random_codes(3)
     engine.open("a")
     engine.push("a", codes, last=False)
     engine.push("a", np.zeros((0, 4), np.int32), last=True)
     audios = run(engine)["a"]
-    assert [(len(audio.codes), audio.last) for audio in audios] == [(3, False), (0, True)]
+    assert [(len(audio.frames), audio.last) for audio in audios] == [(3, False), (0, True)]
     assert_same_sound(join(audios), whole_decode(vocoder_model, codes))
 
 
 def test_more_requests_than_slots_wait_their_turn(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     vocoder = WatchedVocoder(vocoder_model, num_slots=16)
-    engine = Code2Wav(vocoder)
+    engine = DecoderEngine(vocoder)
     codes = {f"r{index}": random_codes(2, index) for index in range(512)}
     for name in codes:
         engine.open(name)
@@ -157,7 +160,7 @@ def test_more_requests_than_slots_wait_their_turn(vocoder_model: Qwen3OmniMoeCod
 
 
 def test_cancel_frees_slots_and_leaves_others_alone(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=2))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=2))
     codes = {name: random_codes(6, seed) for seed, name in enumerate("abcd")}
     for name in codes:
         engine.open(name)
@@ -180,7 +183,7 @@ def test_cancel_frees_slots_and_leaves_others_alone(vocoder_model: Qwen3OmniMoeC
 
 
 def test_a_request_id_may_come_again_after_a_cancel(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     engine.push("a", random_codes(3, seed=1), last=False)
     step(engine)
@@ -197,14 +200,12 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
     decoding, proceed = threading.Event(), threading.Event()
 
     class PausedVocoder(StreamingVocoder):
-        def decode(
-            self, states: Sequence[VocoderState], codes: torch.Tensor
-        ) -> tuple[torch.Tensor, list[int]]:
+        def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
             decoding.set()
             assert proceed.wait(10)
-            return super().decode(states, codes)
+            return super().decode(pieces)
 
-    engine = Code2Wav(PausedVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(PausedVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     engine.push("a", random_codes(2, seed=1), last=False)
     answers: list[Audio] = []
@@ -217,7 +218,7 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
     engine.push("a", codes, last=True)
     proceed.set()
     thread.join()
-    assert [len(audio.codes) for audio in answers] == [3]
+    assert [len(audio.frames) for audio in answers] == [3]
     assert_same_sound(join(answers), whole_decode(vocoder_model, codes))
 
 
@@ -241,13 +242,11 @@ class FailingVocoder(StreamingVocoder):
         self._is_failing = False
         self.num_rows: list[int] = []
 
-    def decode(
-        self, states: Sequence[VocoderState], codes: torch.Tensor
-    ) -> tuple[torch.Tensor, list[int]]:
-        self.num_rows.append(len(codes))
-        self._is_failing = self._fails(codes)
+    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+        self.num_rows.append(len(pieces))
+        self._is_failing = self._fails(torch.from_numpy(np.stack([one.frames for one in pieces])))
         self._fail("before")
-        decoded = super().decode(states, codes)
+        decoded = super().decode(pieces)
         self._fail("after")
         return decoded
 
@@ -283,8 +282,8 @@ def test_only_the_request_that_fails_alone_fails(
         vocoder_model, where, error, lambda codes: bool((codes == guilty).any())
     )
     released: list[int] = []
-    monkeypatch.setattr(code2wav, "release_cached", lambda: released.append(len(vocoder.num_rows)))
-    engine = Code2Wav(vocoder)
+    monkeypatch.setattr(decoding, "release_cached", lambda: released.append(len(vocoder.num_rows)))
+    engine = DecoderEngine(vocoder)
     codes = {name: random_codes(9, ord(name)) % guilty for name in "abcd"}
     codes["c"][4] = guilty
     for name in codes:
@@ -313,20 +312,20 @@ def test_only_the_request_that_fails_alone_fails(
 
 @pytest.mark.parametrize("where", ["before", "amid", "after"])
 def test_a_batch_too_large_for_the_memory_fails_nobody(
-    vocoder_model: Qwen3OmniMoeCode2Wav, where: str, monkeypatch: pytest.MonkeyPatch
+    vocoder_model: Qwen3OmniMoeCode2Wav, where: str
 ) -> None:
     """Bit for bit as if each had been decoded alone in that step."""
     codes = {name: random_codes(6, ord(name)) for name in "abc"}
 
     def decoded(vocoder: StreamingVocoder, num_frames: int) -> dict[str, list[Audio]]:
-        engine = Code2Wav(vocoder)
+        engine = DecoderEngine(vocoder)
         answers = []
         for name in codes:
             engine.open(name)
         for start, end in ((0, 2), (2, 4), (4, 6)):
             for name in codes:
                 engine.push(name, codes[name][start:end], last=end == 6)
-            monkeypatch.setattr(code2wav, "MAX_BATCH_FRAMES", num_frames if start == 2 else 400)
+            engine.limits = Limits(batch_frames=num_frames if start == 2 else 400)
             answers.append(run(engine))
         assert engine.num_streams == 0
         return {name: [audio for round in answers for audio in round[name]] for name in codes}
@@ -356,8 +355,8 @@ def test_samples_that_do_not_reach_the_host_are_decoded_again(
             raise ERRORS[0]
         return to_int16(pcm)
 
-    monkeypatch.setattr(code2wav, "to_int16", failing)
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=2))
+    monkeypatch.setattr(decoding, "to_int16", failing)
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=2))
     codes = {name: random_codes(6, ord(name)) for name in "ab"}
     for name in codes:
         engine.open(name)
@@ -368,14 +367,14 @@ def test_samples_that_do_not_reach_the_host_are_decoded_again(
 
 
 def test_a_cancel_amid_a_failure_frees_the_slot(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine: Code2Wav
+    engine: DecoderEngine[Slot]
 
     def fails(codes: torch.Tensor) -> bool:
         engine.cancel("a")
         return len(codes) > 1
 
     vocoder = FailingVocoder(vocoder_model, "after", ERRORS[1], fails)
-    engine = Code2Wav(vocoder)
+    engine = DecoderEngine(vocoder)
     codes = random_codes(4)
     for name in "ab":
         engine.open(name)
@@ -391,21 +390,19 @@ def test_what_an_attempt_took_is_free_before_the_next(
     vocoder_model: Qwen3OmniMoeCode2Wav, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An exception that lived on would keep every tensor of its frames."""
-    monkeypatch.setattr(code2wav.logger, "disabled", True)  # pytest keeps what is logged
+    monkeypatch.setattr(decoding.logger, "disabled", True)  # pytest keeps what is logged
     held: list[weakref.ref[torch.Tensor]] = []
 
     class Greedy(StreamingVocoder):
-        def decode(
-            self, states: Sequence[VocoderState], codes: torch.Tensor
-        ) -> tuple[torch.Tensor, list[int]]:
+        def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
             assert all(tensor() is None for tensor in held)
             large = torch.zeros(1000)
             held.append(weakref.ref(large))
-            if len(codes) > 1:
+            if len(pieces) > 1:
                 raise torch.OutOfMemoryError("injected")
-            return super().decode(states, codes)
+            return super().decode(pieces)
 
-    engine = Code2Wav(Greedy(vocoder_model, num_slots=2))
+    engine = DecoderEngine(Greedy(vocoder_model, num_slots=2))
     for name in "ab":
         engine.open(name)
         engine.push(name, random_codes(2), last=True)
@@ -413,13 +410,9 @@ def test_what_an_attempt_took_is_free_before_the_next(
     assert len(held) == 3
 
 
-def test_long_chunks_are_decoded_in_pieces(
-    vocoder_model: Qwen3OmniMoeCode2Wav, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(code2wav, "MAX_PIECE_FRAMES", 4)
-    monkeypatch.setattr(code2wav, "MAX_BATCH_FRAMES", 8)
+def test_long_chunks_are_decoded_in_pieces(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     vocoder = WatchedVocoder(vocoder_model, num_slots=3)
-    engine = Code2Wav(vocoder)
+    engine = DecoderEngine(vocoder, Limits(piece_frames=4, batch_frames=8))
     codes = {name: random_codes(10, seed) for seed, name in enumerate("abc")}
     for name in codes:
         engine.open(name)
@@ -428,7 +421,7 @@ def test_long_chunks_are_decoded_in_pieces(
     assert {name: len(audios) for name, audios in answers.items()} == dict.fromkeys("abc", 1)
     assert max(rows * frames for rows, frames in vocoder.batches) == 8
     for name, (audio,) in answers.items():
-        assert np.array_equal(audio.codes, codes[name])
+        assert np.array_equal(audio.frames, codes[name])
         assert_same_sound(audio.pcm, whole_decode(vocoder_model, codes[name]))
 
 
@@ -443,14 +436,14 @@ def test_long_chunks_are_decoded_in_pieces(
 def test_wrong_codes_are_refused(
     vocoder_model: Qwen3OmniMoeCode2Wav, codes: Codes, message: str
 ) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     with pytest.raises(ValueError, match=message):
         engine.push("a", codes, last=False)
 
 
 def test_frames_of_no_request_are_refused(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
-    engine = Code2Wav(StreamingVocoder(vocoder_model, num_slots=1))
+    engine = DecoderEngine(StreamingVocoder(vocoder_model, num_slots=1))
     with pytest.raises(ValueError, match="takes no frames"):
         engine.push("a", random_codes(1), last=False)
     engine.open("a")
@@ -463,19 +456,8 @@ def test_frames_of_no_request_are_refused(vocoder_model: Qwen3OmniMoeCode2Wav) -
 
 def test_warm_up_leaves_every_slot_free(vocoder_model: Qwen3OmniMoeCode2Wav) -> None:
     vocoder = StreamingVocoder(vocoder_model, num_slots=2)
-    Code2Wav(vocoder).warm_up()
+    DecoderEngine(vocoder).warm_up()
     assert vocoder.num_free == 2
-
-
-@pytest.mark.parametrize("wrong", [{"dtype": "float"}, {"load_format": "x"}, {"num_slots": 0}])
-def test_wrong_options_are_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        Code2Wav.from_checkpoint(str(tmp_path), **wrong)  # type: ignore[arg-type]
-
-
-def test_samples_are_rounded_and_clipped() -> None:
-    samples = to_int16(torch.tensor([-2.0, -1.0, 0.0, 0.6 / 32767, 1.0, 3.0]))
-    assert samples.tolist() == [-32767, -32767, 0, 1, 32767, 32767]
 
 
 def test_more_slots_than_memory_are_refused_before_anything_loads(
@@ -485,9 +467,8 @@ def test_more_slots_than_memory_are_refused_before_anything_loads(
     (tmp_path / "config.json").write_text(json.dumps(config))  # and no weights
     sizes = StreamingVocoder.memory(str(tmp_path), torch.float32, 3)
     free = sum(sizes.values())
-    monkeypatch.setattr(code2wav, "free_bytes", lambda device: free)
+    monkeypatch.setattr(starting, "free_bytes", lambda device: free)
     with pytest.raises(DoesNotFit, match=r"stage singer does not fit on cpu: .* lower num_slots"):
-        Code2Wav.from_checkpoint(str(tmp_path), "singer", num_slots=4, device="cpu")
-    Code2Wav.from_checkpoint(
-        str(tmp_path), "singer", num_slots=3, device="cpu", load_format="dummy"
-    )
+        load_code2wav(str(tmp_path), "singer", DecoderOptions(num_slots=4, device="cpu"))
+    options = DecoderOptions(num_slots=3, device="cpu", load_format="dummy")
+    load_code2wav(str(tmp_path), "singer", options)

@@ -1,7 +1,6 @@
 """The code2wav stage over real channels: what one request suffers, the others do not."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,24 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support.decoder_stage import StageHarness
 from support.waiting import until
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.messages.edge import EDGE, Codes, Open
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, ToGateway
-from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen3_omni.code2wav import Code2Wav
+from omnistage.stages.qwen3_omni import code2wav_stage
 from omnistage.stages.qwen3_omni.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import Opened, StagePorts
 
 GUILTY = 31  # a code that only the request has whose batches fail
 SAMPLES = 1920
-OPEN = Open(Request({}, ["text", "audio"]))
 
 
 class FragileVocoder(StreamingVocoder):
@@ -34,83 +28,26 @@ class FragileVocoder(StreamingVocoder):
 
     error: Exception = torch.OutOfMemoryError("injected")
 
-    def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        pcm = super()._decode(slots, codes)
+    def _decode(self, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        pcm = super()._decode(rows, codes)
         if (codes == GUILTY).any():
             raise self.error
         return pcm
 
 
-class Harness:
-    """The stage, its upstream and its gateway."""
-
-    def __init__(self, directory: Path) -> None:
-        connector = make_connector("shm", directory, {})
-        for address in ("talker.code2wav.rows", "code2wav.gateway"):
-            connector.create(address)
-        self.codes = connector.sender("talker.code2wav.rows")
-        self.rows = connector.receiver("talker.code2wav.rows", EDGE)
-        self.outputs = connector.sender("code2wav.gateway")
-        self.gateway = connector.receiver("code2wav.gateway", TO_GATEWAY)
-        self.ports = StagePorts("code2wav", "", {}, {}, self.outputs, source="talker")
-        self.stage = Code2WavStage(self.ports)
-        self.serving: dict[str, asyncio.Task[None]] = {}
-        self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
-        self.unread: set[str] = set()  # requests whose client reads nothing
-
-    async def start(self) -> None:
-        await self.stage.start()
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self.rows.fileno(), self._drain)
-        loop.add_reader(self.outputs.fileno(), self.ports.room.flush)
-        loop.add_reader(self.codes.fileno(), self.codes.flush)
-        loop.add_reader(self.gateway.fileno(), self._read)
-
-    def _drain(self) -> None:
-        while (chunk := self.rows.receive()) is not None:
-            self.stage.receive(self.rows, chunk)
-
-    def _read(self) -> None:
-        while (chunk := self.gateway.receive()) is not None:
-            self.got[chunk.request_id].append(chunk)
-            if chunk.request_id not in self.unread:
-                self.gateway.grant(chunk.request_id)
-
-    async def open(self, *names: str) -> None:
-        for name in names:
-            self.serving[name] = asyncio.create_task(self.stage.serve(Opened(name, OPEN)))
-        await asyncio.sleep(0)
-
-    def send(self, name: str, codes: npt.NDArray[np.int32], last: bool = False) -> None:
-        self.codes.send(Chunk(name, Codes(), 0, {"codes": Tensor.from_numpy(codes)}, last))
-
-    def num_samples(self, name: str) -> int:
-        return sum(chunk.tensors["pcm"].shape[0] for chunk in self.got[name])
-
-    async def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        for task in self.serving.values():
-            task.cancel()
-        await asyncio.gather(*self.serving.values(), return_exceptions=True)
-        await self.stage.close()
-        for end in (self.codes, self.rows, self.outputs, self.gateway):
-            loop.remove_reader(end.fileno())
-            end.close()
-
-
 @pytest.fixture
 async def harness(
     vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Harness]:
-    engine = Code2Wav(FragileVocoder(vocoder_model, num_slots=8))
-    monkeypatch.setattr(Code2Wav, "from_checkpoint", lambda *_: engine)
-    harness = Harness(tmp_path)
+) -> AsyncIterator[StageHarness]:
+    engine = DecoderEngine(FragileVocoder(vocoder_model, num_slots=8))
+    monkeypatch.setattr(code2wav_stage, "load_code2wav", lambda *_: engine)
+    harness = StageHarness(tmp_path, Code2WavStage)
     await harness.start()
     yield harness
     await harness.close()
     assert engine.num_streams == 0
     assert engine.step() == []
-    assert engine.vocoder.num_free == 8
+    assert engine.decoder.num_free == 8
 
 
 def codes(num_frames: int, seed: int = 0) -> npt.NDArray[np.int32]:
@@ -135,7 +72,7 @@ async def test_only_the_guilty_fails_and_its_error_says_what_happened(
     status: int,
     code: str | None,
     message: str,
-    harness: Harness,
+    harness: StageHarness,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(FragileVocoder, "error", error)
@@ -158,7 +95,7 @@ async def test_only_the_guilty_fails_and_its_error_says_what_happened(
     assert not any(chunk.last for chunk in harness.got["guilty"])
 
 
-async def test_the_stage_serves_on_after_a_failure(harness: Harness) -> None:
+async def test_the_stage_serves_on_after_a_failure(harness: StageHarness) -> None:
     await harness.open("guilty")
     harness.send("guilty", np.full((1, 4), GUILTY, np.int32), last=True)
     with pytest.raises(RequestError, match="Stage code2wav ran out of memory"):
@@ -174,7 +111,7 @@ async def test_the_stage_serves_on_after_a_failure(harness: Harness) -> None:
 WINDOW = 8
 
 
-async def hold(harness: Harness, name: str, num_chunks: int) -> None:
+async def hold(harness: StageHarness, name: str, num_chunks: int) -> None:
     """A request none of whose outputs is read, held with all that it may have made."""
     harness.unread.add(name)
     await harness.open(name)
@@ -184,7 +121,7 @@ async def hold(harness: Harness, name: str, num_chunks: int) -> None:
 
 
 async def test_a_client_that_reads_nothing_holds_its_own_request_only(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    harness: StageHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More chunks than may wait in a backlog: none is decoded, none fails."""
     monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
@@ -220,7 +157,7 @@ async def test_a_client_that_reads_nothing_holds_its_own_request_only(
     assert harness.ports.room.num_waiting == 0
 
 
-async def test_a_cancel_of_a_held_request_frees_all(harness: Harness) -> None:
+async def test_a_cancel_of_a_held_request_frees_all(harness: StageHarness) -> None:
     await hold(harness, "slow", 30)
     assert harness.ports.room.num_waiting == 1
     harness.serving["slow"].cancel()
@@ -234,7 +171,7 @@ async def test_a_cancel_of_a_held_request_frees_all(harness: Harness) -> None:
     await until(lambda: harness.outputs.num_requests == harness.codes.num_requests == 0)
 
 
-async def test_a_held_request_goes_on_chunk_by_chunk(harness: Harness) -> None:
+async def test_a_held_request_goes_on_chunk_by_chunk(harness: StageHarness) -> None:
     await hold(harness, "slow", 20)
     for num_read in range(1, 13):
         harness.gateway.grant("slow")
@@ -245,7 +182,7 @@ async def test_a_held_request_goes_on_chunk_by_chunk(harness: Harness) -> None:
 
 
 async def test_a_request_whose_upstream_waits_for_its_client_is_not_overdue(
-    harness: Harness,
+    harness: StageHarness,
 ) -> None:
     harness.ports.deadlines = Deadlines(first_chunk_s=0.3, next_chunk_s=0.3)
     await harness.open("told", "untold")

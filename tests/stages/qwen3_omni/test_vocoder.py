@@ -9,7 +9,9 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder, VocoderState
+from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.slots import Slot
 
 TOLERANCE = 1e-5
 CHUNKINGS = ([23], [1] * 23, [2, 4, 8, 9], [7, 7, 7, 2], [1, 22])
@@ -26,13 +28,20 @@ def decode_whole(model: Qwen3OmniMoeCode2Wav, codes: torch.Tensor) -> torch.Tens
     return whole
 
 
+def pieces_of(states: list[Slot], codes: torch.Tensor) -> list[Piece[Slot]]:
+    """Codes [B, codebooks, n]."""
+    frames = codes.transpose(1, 2).int().numpy()
+    return [Piece(state, row) for state, row in zip(states, frames, strict=True)]
+
+
 def continue_streams(
-    vocoder: StreamingVocoder, states: list[VocoderState], codes: torch.Tensor
+    vocoder: StreamingVocoder, states: list[Slot], codes: torch.Tensor
 ) -> list[torch.Tensor]:
-    pcm, starts = vocoder.decode(states, codes)
-    for state in states:
-        state.advance(codes.shape[-1])
-    return [row[start:] for row, start in zip(pcm, starts, strict=True)]
+    pieces = pieces_of(states, codes)
+    pcm, heard, _ = vocoder.decode(pieces)
+    for piece in pieces:
+        vocoder.advance(piece)
+    return [row[sound] for row, sound in zip(pcm, heard, strict=True)]
 
 
 @pytest.mark.parametrize("sizes", CHUNKINGS, ids=str)
@@ -60,7 +69,7 @@ def test_streams_at_different_positions_share_a_batch(
 ) -> None:
     vocoder = StreamingVocoder(vocoder_model, num_slots=5)
     codes = random_codes(3, 20)
-    states: list[VocoderState] = []
+    states: list[Slot] = []
     parts: list[list[torch.Tensor]] = [[], [], []]
     for tick in range(10):
         if tick < 3:
@@ -93,12 +102,12 @@ def test_a_reused_slot_starts_fresh(vocoder_model: Qwen3OmniMoeCode2Wav) -> None
     used = vocoder.open()
     for part in torch.split(random_codes(1, 9, seed=1), [3, 3, 3], dim=-1):
         continue_streams(vocoder, [used], part)
-    places = {used.slot, used.next_slot}
+    places = {used.row, used.next_row}
     assert vocoder.num_free == 0
     vocoder.close(used)
     codes = random_codes(1, 5, seed=2)
     reused = vocoder.open()
-    assert {reused.slot, reused.next_slot} == places
+    assert {reused.row, reused.next_row} == places
     (pcm,) = continue_streams(vocoder, [reused], codes)
     assert (pcm - decode_whole(vocoder_model, codes)[0]).abs().max() <= TOLERANCE
 
@@ -109,13 +118,13 @@ def test_a_decode_can_be_done_again(vocoder_model: Qwen3OmniMoeCode2Wav) -> None
     codes = random_codes(3, 12)
     states = [vocoder.open() for _ in codes]
     for part in torch.split(codes, [1, 5, 6], dim=-1):
-        vocoder.decode(states, torch.zeros_like(part))
-        once, starts = vocoder.decode(states, part)
-        again, _ = vocoder.decode(states, part)
+        vocoder.decode(pieces_of(states, torch.zeros_like(part)))
+        once, heard, _ = vocoder.decode(pieces_of(states, part))
+        again, _, _ = vocoder.decode(pieces_of(states, part))
         assert torch.equal(once, again)
         decoded = continue_streams(vocoder, states, part)
-        for pcm, row, start in zip(decoded, once, starts, strict=True):
-            assert torch.equal(pcm, row[start:])
+        for pcm, row, sound in zip(decoded, once, heard, strict=True):
+            assert torch.equal(pcm, row[sound])
 
 
 def test_look_ahead_of_a_whole_frame_is_refused() -> None:
@@ -181,5 +190,5 @@ def test_its_memory_is_told_before_it_is_taken(
     write_checkpoint(tmp_path, vocoder_model, num_shards=1)
     told = StreamingVocoder.memory(str(tmp_path), dtype, 5)
     vocoder = StreamingVocoder.from_checkpoint(str(tmp_path), torch.device("cpu"), dtype, 5)
-    assert told == {"weights": vocoder.weight_bytes, "slots": 5 * vocoder.state_bytes}
-    assert 0 < told["slots"] <= vocoder._rows.nbytes
+    assert told == {"weights": vocoder.weight_bytes, "slots": 5 * vocoder.slots.bytes_each}
+    assert 0 < told["slots"] <= vocoder.slots.rows.nbytes

@@ -6,6 +6,7 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder.decoder import Piece
 
 
 @pytest.mark.gpu
@@ -22,10 +23,13 @@ def test_recorded_shapes_continue_streams_as_others_do(
     states = [vocoder.open() for _ in codes]
     parts = []
     for part in torch.split(codes, [1, 3, 3, 5], dim=-1):
-        vocoder.decode(states, torch.zeros_like(part))  # nobody goes on from it
-        pcm, starts = vocoder.decode(states, part)
-        for state in states:
-            state.advance(part.shape[-1])
-        parts.append(pcm[:, starts[0] :])
+        frames = part.transpose(1, 2).int().numpy()
+        pieces = [Piece(state, row) for state, row in zip(states, frames, strict=True)]
+        blank = vocoder.blank(part.shape[-1])
+        vocoder.decode([Piece(state, blank) for state in states])  # nobody goes on from it
+        pcm, heard, _ = vocoder.decode(pieces)
+        for piece in pieces:
+            vocoder.advance(piece)
+        parts.append(pcm[:, heard[0]])
     whole = vocoder_model(codes)[:, 0]
     assert (torch.cat(parts, dim=1).cpu() - whole).abs().max() <= 1e-2

@@ -9,7 +9,7 @@ def test_batches_frames_and_waits_are_counted() -> None:
     metrics = DecoderMetrics()
     for wait_s in (0.5, 1.5):
         metrics.begun(wait_s)
-    metrics.decoded(num_requests=2, num_frames=25, seconds=0.25)
+    metrics.decoded(num_requests=2, num_frames=50, seconds=0.25)
     samples = [one for family in families_in(rendered(metrics.registry)) for one in family.samples]
     values = {one.name: one.value for one in samples if "le" not in one.labels}
     assert values == {

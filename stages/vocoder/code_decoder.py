@@ -1,0 +1,151 @@
+"""A decoder of codec frames that carries state in slots and replays graphs of small batches."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import torch
+
+from omnistage.stages.messages.to_gateway import NumChannels
+from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece
+from omnistage.stages.vocoder.graphs import DecodeGraphs
+from omnistage.stages.vocoder.slots import Slot, Slots
+from omnistage.stages.vocoder.state import StateLayout, StreamBatch
+
+GRAPH_FRAMES = (1, 2, 4, 8, 16, 25)  # chunk lengths and batches that get a CUDA graph, as long as
+GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer than running them
+MAX_GRAPH_FRAMES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """What a codec's frames are, and the samples that are made of them.
+
+    `num_held_back`: samples of each channel by which the sound comes late, because the model looks
+    ahead. A stream's first chunk has so many less, and its end is never heard.
+    """
+
+    num_codebooks: int
+    codebook_size: int
+    samples_per_frame: int
+    sample_rate_hz: int
+    num_channels: NumChannels = 1
+    num_held_back: int = 0
+
+
+class CodeDecoder(ABC):
+    """A `Decoder` of int32 frames [n, codebooks]; a family's model is its `forward`.
+
+    The family makes its layers first: each reserves its region of the layout.
+    """
+
+    keeps_frames = False
+
+    def __init__(
+        self, codec: Codec, layout: StateLayout, num_slots: int, weights: torch.Tensor
+    ) -> None:
+        """State is of the weights' dtype, on their device."""
+        self.codec = codec
+        self.device = weights.device
+        self.slots = Slots(layout, num_slots, weights)
+        self._graphs = DecodeGraphs(self._decode, self.slots.spare)
+
+    @abstractmethod
+    def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        """The samples of codes int64 [B, codebooks, n], and the rows of `batch` written anew.
+
+        Float32 [B, n * samples_per_frame], stereo [..., 2]. Shapes may depend on those of the
+        arguments only, and nothing may wait for the device.
+        """
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """The codec's."""
+        return self.codec.sample_rate_hz
+
+    @property
+    def num_channels(self) -> NumChannels:
+        """The codec's."""
+        return self.codec.num_channels
+
+    @property
+    def samples_per_frame(self) -> int:
+        """The codec's."""
+        return self.codec.samples_per_frame
+
+    # Streams
+
+    @property
+    def num_free(self) -> int:
+        """Streams that may still be opened."""
+        return self.slots.num_free
+
+    def open(self) -> Slot:
+        """A new stream; the caller checks `num_free`."""
+        return self.slots.open()
+
+    def close(self, state: Slot) -> None:
+        """Free the slot of a stream."""
+        self.slots.close(state)
+
+    # Frames
+
+    def blank(self, num_frames: int) -> Frames:
+        """Frames of code 0."""
+        return np.zeros((num_frames, self.codec.num_codebooks), np.int32)
+
+    def check(self, frames: Frames) -> None:
+        """Raises ValueError unless every code is in its codebook."""
+        num_codebooks, size = self.codec.num_codebooks, self.codec.codebook_size
+        if frames.ndim != 2 or frames.shape[1] != num_codebooks:
+            raise ValueError(f"codes of shape {frames.shape}, expected [n, {num_codebooks}]")
+        if frames.size and (frames.min() < 0 or frames.max() >= size):
+            raise ValueError(f"a code is not in 0..{size - 1}")
+
+    # Decoding
+
+    def group_of(self, piece: Piece[Slot]) -> Hashable:
+        """Equal lengths share a batch."""
+        return len(piece.frames)
+
+    @torch.inference_mode()
+    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+        """Compute the next frames of each stream.
+
+        The first chunk of a stream has `num_held_back` samples less, the others come late by as
+        much, and a whole utterance ends that much early.
+        """
+        slots = [piece.state for piece in pieces]
+        frames = np.stack([piece.frames for piece in pieces]).transpose(0, 2, 1)
+        codes = torch.from_numpy(frames).long()
+        rows = torch.tensor([(slot.row, slot.next_row) for slot in slots])
+        pcm = self._graphs.decode(rows, codes)
+        if pcm is None:
+            pcm = self._decode(rows.to(self.device), codes.to(self.device))
+        held_back = self.codec.num_held_back
+        return Decoded(pcm, [slice(0 if slot.num_frames else held_back, None) for slot in slots])
+
+    def advance(self, piece: Piece[Slot]) -> None:
+        """The stream goes on from what the last decode has written."""
+        piece.state.advance(len(piece.frames))
+
+    def capture(self) -> None:
+        """Record graphs; the largest first: its memory then serves the others."""
+        for num_frames, num_rows in product(reversed(GRAPH_FRAMES), reversed(GRAPH_ROWS)):
+            if num_rows * num_frames <= MAX_GRAPH_FRAMES:
+                self.record(num_rows, num_frames)
+
+    @torch.inference_mode()
+    def record(self, num_rows: int, num_frames: int) -> None:
+        """Keep a CUDA graph for batches of this shape."""
+        shape = num_rows, self.codec.num_codebooks, num_frames
+        self._graphs.record(torch.zeros(shape, dtype=torch.int64, device=self.device))
+
+    def _decode(self, rows: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
+        source, target = rows.unbind(1)
+        batch = self.slots.load(source)
+        pcm = self.forward(codes, batch)
+        self.slots.store(target, batch, codes.shape[-1])
+        return pcm

@@ -1,0 +1,327 @@
+"""Batches a streaming decoder's work over requests: frames in, int16 samples out, nothing async."""
+
+import logging
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple
+
+import numpy as np
+import torch
+
+from omnistage.stages.device.memory import is_out_of_memory, release_cached
+from omnistage.stages.messages.loading import Phase, tell_loading
+from omnistage.stages.vocoder.decoder import Decoder, Frames, Piece, Samples, State
+from omnistage.stages.vocoder.metrics import DecoderMetrics
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_MAX = 32767
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one step takes at most.
+
+    Longer chunks are decoded in pieces, so that memory stays bounded. Beyond so many frames in a
+    batch a GPU only makes everybody wait longer.
+    """
+
+    piece_frames: int = 100
+    batch_frames: int = 400
+
+
+class Audio(NamedTuple):
+    """The answer to one push."""
+
+    request_id: str
+    pcm: Samples
+    frames: Frames
+    last: bool
+
+
+class Failed(NamedTuple):
+    """A request that could not be decoded even alone; it is forgotten."""
+
+    request_id: str
+    is_out_of_memory: bool = False
+
+
+class Fault(NamedTuple):
+    """Why a batch could not be decoded; the exception itself would hold memory."""
+
+    is_out_of_memory: bool
+
+
+@dataclass(slots=True)
+class Pushed:
+    """One push on its way through the decoder."""
+
+    frames: Frames
+    last: bool
+    arrived_s: float
+    num_decoded: int = 0
+    has_begun: bool = False
+    pcm: list[Samples] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Stream(Generic[State]):
+    """One open request."""
+
+    request_id: str
+    waiting: deque[Pushed] = field(default_factory=deque)
+    has_all: bool = False
+    is_held: bool = False
+    state: State | None = None
+
+
+@dataclass(slots=True)
+class Turn(Generic[State]):
+    """What a stream could do in the next step."""
+
+    stream: Stream[State]
+    pushed: Pushed
+    piece: Piece[State]
+    deadline_s: float
+
+
+class DecoderEngine(Generic[State]):
+    """Decodes the waiting chunks of all requests, those of one group as one batch.
+
+    `step` belongs to one thread; everything else may be called from another one meanwhile. A
+    request gets a slot of the decoder with its first batch and keeps it to its end; requests
+    beyond the slots wait in the order of `open`. A batch that raises is tried again one request at
+    a time.
+    """
+
+    def __init__(self, decoder: Decoder[State], limits: Limits | None = None) -> None:
+        self.decoder = decoder
+        self.limits = limits or Limits()
+        self._frame_s = decoder.samples_per_frame / decoder.sample_rate_hz
+        self._lock = threading.Lock()
+        self._streams: dict[str, Stream[State]] = {}
+        self._released: list[State] = []
+        self.metrics = DecoderMetrics()
+
+    def warm_up(self) -> None:
+        """Decode once what the first requests will need, so that they do not pay for it."""
+        decoder = self.decoder
+        if decoder.device.type == "cuda":
+            tell_loading(Phase.CAPTURING)
+            decoder.capture()
+        tell_loading(Phase.WARMING_UP)
+        state = decoder.open()
+        to_int16(decoder.decode([Piece(state, decoder.blank(1))]).pcm).cpu()
+        decoder.close(state)
+
+    # Requests
+
+    def open(self, request_id: str) -> None:
+        """Begin a request; it takes no memory of the decoder yet."""
+        with self._lock:
+            if request_id in self._streams:
+                raise ValueError(f"request {request_id} is open already")
+            self._streams[request_id] = Stream(request_id)
+
+    def push(self, request_id: str, frames: Frames | None, last: bool) -> None:
+        """Add frames [n, …], none or zero of them too: each push gets one answer."""
+        frames = self.decoder.blank(0) if frames is None else frames
+        self.decoder.check(frames)
+        with self._lock:
+            stream = self._streams.get(request_id)
+            if stream is None or stream.has_all:
+                raise ValueError(f"request {request_id} takes no frames")
+            stream.has_all = last
+            stream.waiting.append(Pushed(frames, last, time.monotonic()))
+
+    def is_idle(self, request_id: str) -> bool:
+        """Whether nothing of a request waits to be decoded."""
+        with self._lock:
+            stream = self._streams.get(request_id)
+            return stream is None or not stream.waiting
+
+    def hold(self, request_id: str, is_held: bool) -> None:
+        """Decode nothing of a request until it is held no more. Unknown ones are fine."""
+        with self._lock:
+            stream = self._streams.get(request_id)
+            if stream is not None:
+                stream.is_held = is_held
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request; its slot is free at the next step. Unknown ones are fine."""
+        with self._lock:
+            stream = self._streams.pop(request_id, None)
+            if stream is not None:
+                self._release(stream)
+
+    @property
+    def num_streams(self) -> int:
+        """Open requests."""
+        return len(self._streams)
+
+    # Decoding
+
+    def step(self) -> list[Audio | Failed]:
+        """Decode the most urgent batch; answers of finished chunks, none only without work."""
+        while True:
+            with self._lock:
+                self._close_released()
+                answers: list[Audio | Failed] = [*self._answer_empty()]
+                batch = [] if answers else self._next_batch()
+            if batch:
+                answers = self._decode(batch)
+            if answers or not batch:
+                return answers
+
+    def _close_released(self) -> None:
+        for state in self._released:
+            self.decoder.close(state)
+        self._released.clear()
+
+    def _release(self, stream: Stream[State]) -> None:
+        """The slot may be in the batch that is decoding: the next step closes it."""
+        if stream.state is not None:
+            self._released.append(stream.state)
+            stream.state = None
+
+    def _answer_empty(self) -> list[Audio]:
+        """Chunks without frames need no decoder, but the last one if it has kept frames."""
+        answers = []
+        for stream in [stream for stream in self._streams.values() if not stream.is_held]:
+            while stream.waiting and not self._needs_decoder(stream):
+                answers.append(self._finish_chunk(stream))
+        return answers
+
+    def _needs_decoder(self, stream: Stream[State]) -> bool:
+        pushed = stream.waiting[0]
+        has_kept = self.decoder.keeps_frames and stream.state is not None
+        return len(pushed.frames) > 0 or (pushed.last and has_kept)
+
+    def _next_batch(self) -> list[Turn[State]]:
+        """Turns of one group, the most urgent one of all among them."""
+        groups: dict[Hashable, list[Turn[State]]] = defaultdict(list)
+        for turn in self._turns():
+            groups[self.decoder.group_of(turn.piece)].append(turn)
+        if not groups:
+            return []
+        most_urgent = min(groups.values(), key=lambda turns: min(map(deadline_of, turns)))
+        return self._bounded(sorted(most_urgent, key=deadline_of))
+
+    def _turns(self) -> Iterator[Turn[State]]:
+        """One of each stream that can go on; a stream's first one takes a slot."""
+        for stream in self._streams.values():
+            if not stream.waiting or stream.is_held:
+                continue
+            if stream.state is None:
+                if not self.decoder.num_free:
+                    continue
+                stream.state = self.decoder.open()
+            yield self._turn(stream, stream.state)
+
+    def _turn(self, stream: Stream[State], state: State) -> Turn[State]:
+        """Short pieces are a stream's first: they go ahead of long ones, but not for ever."""
+        pushed = stream.waiting[0]
+        end = min(len(pushed.frames), pushed.num_decoded + self.limits.piece_frames)
+        frames = pushed.frames[pushed.num_decoded : end]
+        piece = Piece(state, frames, pushed.last and end == len(pushed.frames))
+        return Turn(stream, pushed, piece, pushed.arrived_s + len(frames) * self._frame_s)
+
+    def _bounded(self, turns: list[Turn[State]]) -> list[Turn[State]]:
+        """The first of them, and as many more as one batch may have."""
+        num_frames = 0
+        for count, turn in enumerate(turns):
+            num_frames += len(turn.piece.frames)
+            if count and num_frames > self.limits.batch_frames:
+                return turns[:count]
+        return turns
+
+    def _decode(self, batch: list[Turn[State]]) -> list[Audio | Failed]:
+        """Of a batch that raises each request alone: only one that raises then has failed."""
+        answers = self._try(batch)
+        if not isinstance(answers, Fault):
+            return answers
+        # The exception is gone, and with it what its frames held of the memory.
+        if answers.is_out_of_memory:
+            release_cached()
+        if len(batch) > 1:
+            return [answer for turn in batch for answer in self._decode([turn])]
+        return self._drop(batch[0].stream, answers)
+
+    def _try(self, batch: list[Turn[State]]) -> list[Audio | Failed] | Fault:
+        """One step of the decoder; if it raised, every stream is where it was."""
+        with self._lock:
+            # A cancel since the batch was chosen has taken its stream's state.
+            batch = [turn for turn in batch if turn.stream.state is not None]
+        if not batch:
+            return []
+        began_at = time.monotonic()
+        self._note_begun(batch, began_at)
+        try:
+            pcm, heard, unfinished = self.decoder.decode([turn.piece for turn in batch])
+            samples = to_int16(pcm).cpu().numpy()
+        except Exception as error:
+            names = ", ".join(turn.stream.request_id for turn in batch)
+            num_frames = len(batch[0].piece.frames)
+            logger.exception("decoding %d frames failed for %s", num_frames, names)
+            return Fault(is_out_of_memory(error))
+        finished = [turn for row, turn in enumerate(batch) if row not in unfinished]
+        num_frames = sum(len(turn.piece.frames) for turn in finished)
+        self.metrics.decoded(len(batch), num_frames, time.monotonic() - began_at)
+        answers: list[Audio | Failed] = []
+        with self._lock:
+            for row, (turn, sound) in enumerate(zip(batch, heard, strict=True)):
+                answers += self._go_on(turn, samples[row][sound], row in unfinished)
+        return answers
+
+    def _note_begun(self, batch: list[Turn[State]], began_at: float) -> None:
+        for turn in batch:
+            if not turn.pushed.has_begun:
+                turn.pushed.has_begun = True
+                self.metrics.begun(began_at - turn.pushed.arrived_s)
+
+    def _go_on(self, turn: Turn[State], samples: Samples, is_unfinished: bool) -> list[Audio]:
+        """The stream is one step further; its chunk's answer, if that is complete."""
+        pushed = turn.pushed
+        self.decoder.advance(turn.piece)
+        pushed.pcm.append(samples)
+        if is_unfinished:
+            return []
+        pushed.num_decoded += len(turn.piece.frames)
+        if pushed.num_decoded < len(pushed.frames) or not self._is_open(turn.stream):
+            return []
+        return [self._finish_chunk(turn.stream)]
+
+    def _drop(self, stream: Stream[State], fault: Fault) -> list[Audio | Failed]:
+        with self._lock:
+            if not self._is_open(stream):
+                return []  # cancelled meanwhile
+            del self._streams[stream.request_id]
+            self._release(stream)
+        return [Failed(stream.request_id, fault.is_out_of_memory)]
+
+    def _is_open(self, stream: Stream[State]) -> bool:
+        """Its name may be another stream's by now."""
+        return self._streams.get(stream.request_id) is stream
+
+    def _finish_chunk(self, stream: Stream[State]) -> Audio:
+        pushed = stream.waiting.popleft()
+        if pushed.last:
+            del self._streams[stream.request_id]
+            self._release(stream)
+        num_channels = self.decoder.num_channels
+        silence = np.zeros(0 if num_channels == 1 else (0, num_channels), np.int16)
+        pcm = np.concatenate([silence, *pushed.pcm])
+        return Audio(stream.request_id, pcm, pushed.frames, pushed.last)
+
+
+def deadline_of(turn: Turn[State]) -> float:
+    """When its samples are due."""
+    return turn.deadline_s
+
+
+def to_int16(pcm: torch.Tensor) -> torch.Tensor:
+    """Samples in -1..1, what is beyond clipped, as int16."""
+    return (pcm.clamp(-1, 1) * SAMPLE_MAX).round().to(torch.int16)

@@ -1,0 +1,200 @@
+"""The stage of a streaming decoder: frames of all requests in, PCM out, one batch after another."""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from typing import Any
+
+from prometheus_client.registry import Collector
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
+from omnistage.stages.messages.edge import Codes, Edge
+from omnistage.stages.messages.to_gateway import Ready, Sound
+from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed
+from omnistage.stages.worker.failure import RequestError, out_of_memory
+from omnistage.stages.worker.stage import Opened, StagePorts
+from omnistage.stages.worker.watch import Watch, overdue
+
+logger = logging.getLogger(__name__)
+
+
+class DecoderStage(ABC):
+    """Steps an engine in a thread and hands each request its samples.
+
+    A family's stage says which engine, in `load`.
+    """
+
+    @abstractmethod
+    def load(self, ports: StagePorts) -> DecoderEngine[Any]:
+        """The family's decoder, in an engine."""
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+        self._done: dict[str, asyncio.Event] = {}
+        self._wants_codes: dict[str, bool] = {}
+        self._num_frames: dict[str, int] = {}
+        self._from: dict[str, Receiver[Edge]] = {}
+        self._work = asyncio.Event()
+        self._watches: dict[str, Watch] = {}
+        self._failed: dict[str, RequestError] = {}
+        self._held: dict[str, asyncio.Task[None]] = {}
+        self._stepping = asyncio.Lock()
+
+    async def start(self) -> Ready:
+        """Load, and decode one frame."""
+        self._engine = self.load(self._ports)
+        self._engine.warm_up()
+        self._loop_task = asyncio.create_task(self._loop())
+        decoder = self._engine.decoder
+        return Ready(sample_rate_hz=decoder.sample_rate_hz, num_channels=decoder.num_channels)
+
+    async def serve(self, opened: Opened) -> None:
+        """Wait until every sample of the request has left."""
+        request_id = opened.id
+        done = self._done[request_id] = asyncio.Event()
+        self._wants_codes[request_id] = opened.request.return_codes
+        self._num_frames[request_id] = 0
+        self._engine.open(request_id)
+        try:
+            await self._wait(request_id, done)
+            if request_id in self._failed:
+                raise self._failed[request_id]
+        finally:
+            self._failed.pop(request_id, None)
+            self._engine.cancel(request_id)
+            self._work.set()  # its slot may be what another one waits for
+            held = self._held.pop(request_id, None)
+            if held is not None:
+                held.cancel()
+            for known in (
+                self._done,
+                self._wants_codes,
+                self._num_frames,
+                self._from,
+                self._watches,
+            ):
+                known.pop(request_id, None)
+
+    async def _wait(self, request_id: str, done: asyncio.Event) -> None:
+        """Until the last sample; RequestError when the next frames do not come."""
+        watch = self._watches[request_id] = Watch(self._ports.deadlines)
+        while not done.is_set():
+            try:
+                async with asyncio.timeout_at(watch.due_at):
+                    await done.wait()
+            except TimeoutError:
+                if not self._engine.is_idle(request_id):
+                    watch.restart()  # it waits for us
+                elif watch.is_overdue:
+                    raise overdue(self._ports.source, self._ports.name) from None
+
+    def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        """Frames of one request [n, …], or none of them."""
+        if chunk.request_id not in self._done:
+            asyncio.get_running_loop().call_soon(self._receive_opened, receiver, chunk)
+            return
+        self._receive_opened(receiver, chunk)
+
+    def _receive_opened(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
+        if not isinstance(chunk.message, Codes) or chunk.request_id not in self._done:
+            receiver.forget(chunk.request_id)
+            return
+        frames = chunk.tensors["codes"].numpy() if "codes" in chunk.tensors else None
+        self._ports.mark(chunk.request_id, "first_frames")
+        self._from[chunk.request_id] = receiver
+        self._watches[chunk.request_id].restart()
+        self._engine.push(chunk.request_id, frames, chunk.last)
+        self._work.set()
+
+    def nothing_to_say(self, request_id: str, source: str) -> None:
+        """Nothing will be spoken: one empty last output."""
+        done = self._done.get(request_id)
+        if done is not None and not done.is_set():
+            self._ports.send_output(request_id, Sound(), last=True)
+            done.set()
+
+    def upstream_waits(self, request_id: str, source: str) -> None:
+        """Upstream waits for its client: it is not overdue."""
+        if request_id in self._watches:
+            self._watches[request_id].restart()
+
+    async def _loop(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            while answers := await self._step():
+                for answer in answers:
+                    self._answer(answer)
+
+    def _answer(self, answer: Audio | Failed) -> None:
+        """Whatever is wrong with one answer fails its request only."""
+        if isinstance(answer, Failed):
+            self._fail(answer.request_id, answer.is_out_of_memory)
+            return
+        try:
+            self._send(answer)
+        except Exception:
+            logger.exception("sound of request %s could not be sent", answer.request_id)
+            self._fail(answer.request_id)
+
+    def _fail(self, request_id: str, is_out_of_memory: bool = False) -> None:
+        self._engine.cancel(request_id)
+        done = self._done.get(request_id)
+        if done is None:
+            return
+        stage = self._ports.name
+        error = RequestError(500, f"Stage {stage} failed; its log says why.")
+        self._failed[request_id] = out_of_memory(stage) if is_out_of_memory else error
+        done.set()
+
+    async def _step(self) -> list[Audio | Failed]:
+        async with self._stepping:
+            return await asyncio.get_running_loop().run_in_executor(None, self._engine.step)
+
+    def _send(self, answer: Audio) -> None:
+        request_id, pcm, frames, last = answer
+        done = self._done.get(request_id)
+        if done is None or done.is_set():
+            return
+        receiver = self._from.get(request_id)
+        if receiver is not None:
+            receiver.grant(request_id)
+            self._watches[request_id].restart()  # what may come has only now been asked for
+        self._num_frames[request_id] += len(frames)
+        tensors = {"pcm": Tensor.from_numpy(pcm)}
+        if len(pcm):
+            self._ports.mark(request_id, "first_samples")
+        if self._wants_codes[request_id]:
+            tensors["codes"] = Tensor.from_numpy(frames)
+        sound = Sound(self._num_frames[request_id] if last else 0)
+        self._ports.send_output(request_id, sound, tensors, last)
+        if last:
+            done.set()
+        elif request_id not in self._held and not self._ports.room.is_free(request_id):
+            self._engine.hold(request_id, True)
+            self._held[request_id] = asyncio.create_task(self._hold(request_id))
+
+    async def _hold(self, request_id: str) -> None:
+        """Until the gateway takes more; our upstream has no credit for more meanwhile."""
+        await self._ports.room.wait(request_id)
+        del self._held[request_id]
+        self._engine.hold(request_id, False)
+        self._work.set()
+
+    @property
+    def metrics(self) -> Collector:
+        """Of decodes."""
+        return self._engine.metrics.registry
+
+    async def alive(self) -> None:
+        """Waits for the step that runs; raises what has ended the loop, if anything has."""
+        if self._loop_task.done():
+            self._loop_task.result()
+        async with self._stepping:
+            return
+
+    async def close(self) -> None:
+        """Stop the loop."""
+        self._loop_task.cancel()
+        await asyncio.gather(self._loop_task, return_exceptions=True)

@@ -1,0 +1,114 @@
+"""The stage of a streaming decoder that is no family's, over real channels."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.decoder_stage import StageHarness
+from support.toy_decoders import GUILTY, RunningSum, codes_of
+from support.waiting import until
+
+from omnistage.stages.messages.to_gateway import Sound
+from omnistage.stages.vocoder.engine import DecoderEngine
+from omnistage.stages.vocoder.slots import Slot
+from omnistage.stages.vocoder.stage import DecoderStage
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import StagePorts
+
+WINDOW = 8  # outputs that may wait unread
+
+
+class SumStage(DecoderStage):
+    """A family's stage: it says which engine."""
+
+    def load(self, ports: StagePorts) -> DecoderEngine[Slot]:
+        self.decoder = RunningSum(4)
+        return DecoderEngine(self.decoder)
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[StageHarness]:
+    harness = StageHarness(tmp_path, SumStage)
+    ready = await harness.start()
+    assert (ready.sample_rate_hz, ready.num_channels) == (8000, 2)
+    yield harness
+    await harness.close()
+    stage = harness.stage
+    assert isinstance(stage, SumStage)
+    assert stage._engine.num_streams == 0
+    assert stage._engine.step() == []
+    assert stage.decoder.num_free == 4
+
+
+def decoder_of(harness: StageHarness) -> RunningSum:
+    assert isinstance(harness.stage, SumStage)
+    return harness.stage.decoder
+
+
+async def test_its_samples_are_the_whole_answer_s_and_stereo(harness: StageHarness) -> None:
+    frames = {f"r{seed}": codes_of(6, seed) for seed in range(6)}
+    await harness.open(*frames)
+    for start, end in ((0, 1), (1, 3), (3, 6)):
+        for name, own in frames.items():
+            harness.send(name, own[start:end], last=end == 6)
+    await asyncio.gather(*harness.serving.values())
+    await until(lambda: all(harness.got[name] and harness.got[name][-1].last for name in frames))
+    for name, own in frames.items():
+        sounds = [one for one in harness.got[name] if isinstance(one.message, Sound)]
+        pcm = np.concatenate([one.tensors["pcm"].numpy() for one in sounds])
+        assert np.array_equal(pcm, RunningSum.whole(own))
+        assert sounds[-1].message == Sound(6)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"), [(RuntimeError("injected"), 500), (torch.OutOfMemoryError("x"), 507)]
+)
+async def test_a_failure_ends_one_request_with_the_stage_s_name(
+    error: Exception, status: int, harness: StageHarness
+) -> None:
+    decoder_of(harness).error = error
+    await harness.open("good", "guilty")
+    harness.send("guilty", np.full((2, 2), GUILTY, np.int32), last=True)
+    harness.send("good", codes_of(2), last=True)
+    good, guilty = await asyncio.gather(*harness.serving.values(), return_exceptions=True)
+    assert good is None
+    assert isinstance(guilty, RequestError)
+    assert guilty.status == status
+    assert "Stage code2wav" in guilty.message
+    await harness.stage.alive()
+
+
+async def test_a_cancel_frees_the_slot_for_one_who_waits(harness: StageHarness) -> None:
+    """Although nothing else comes that would make the stage look again."""
+    names = [f"r{number}" for number in range(4)]
+    await harness.open(*names, "late")
+    for name in names:
+        harness.send(name, codes_of(1))
+    harness.send("late", codes_of(1), last=True)
+    await until(lambda: all(harness.got[name] for name in names))
+    await asyncio.sleep(0.1)  # the stage has looked again and found nothing that it can do
+    assert not harness.got["late"]
+    harness.serving["r2"].cancel()
+    await asyncio.gather(harness.serving["r2"], return_exceptions=True)
+    await asyncio.wait_for(harness.serving["late"], 5)
+
+
+async def test_an_unread_answer_is_held_and_the_others_go_on(harness: StageHarness) -> None:
+    harness.unread.add("slow")
+    await harness.open("slow", "quick")
+    num_chunks = 2 * WINDOW
+    for number in range(num_chunks):
+        harness.send("slow", codes_of(1, number), last=number == num_chunks - 1)
+    await until(lambda: len(harness.got["slow"]) == WINDOW)
+    harness.send("quick", codes_of(3), last=True)
+    await harness.serving["quick"]
+    assert len(harness.got["slow"]) == WINDOW
+    assert not harness.serving["slow"].done()
+    harness.unread.clear()
+    harness.gateway.forget("slow")
+    await asyncio.wait_for(harness.serving["slow"], 5)
+    await until(lambda: harness.got["slow"][-1].last)
+    assert harness.num_samples("slow") == 3 * num_chunks - 1
