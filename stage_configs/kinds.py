@@ -19,39 +19,3 @@ class Kind:
     reads_out: bool = False
     hears: bool = False
     is_parallel: bool = False
-
-
-KINDS = {
-    "qwen3_omni.thinker": Kind(
-        "omnistage.stages.qwen3_omni.thinker:Thinker",
-        frozenset({"text"}),
-        reads_out=True,
-        hears=True,
-        is_parallel=True,
-    ),
-    "qwen3_omni.talker": Kind(
-        "omnistage.stages.qwen3_omni.talker:Talker",
-        frozenset(),
-        engine_takes_feed=True,
-        is_parallel=True,
-    ),
-    "qwen3_omni.code2wav": Kind(
-        "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage",
-        frozenset({"audio"}),
-        samples=False,
-    ),
-    "diffusers": Kind(
-        "omnistage.stages.diffusion.stage:DiffusionStage",
-        frozenset({"image", "video"}),
-        samples=False,
-    ),
-    "qwen_image.text_encoder": Kind(
-        "omnistage.stages.qwen_image.text_encoder:TextEncoder",
-        frozenset(),
-        samples=False,
-        is_parallel=True,
-    ),
-    "vllm.text": Kind(
-        "omnistage.stages.vllm.text:TextStage", frozenset({"text"}), is_parallel=True
-    ),
-}

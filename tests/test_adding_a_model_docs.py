@@ -15,8 +15,9 @@ from omnistage.server.chat.chunks import AnswerHead, TextChunks
 from omnistage.server.chat.completion import Completion
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.kinds import KINDS, Kind
+from omnistage.stage_configs.kinds import Kind
 from omnistage.stages.worker.stage_worker import StageWorker
 
 TEXT = (Path(__file__).parent.parent / "docs" / "adding-a-model.md").read_text()

@@ -66,7 +66,7 @@ SHARED: Table = {
 BESIDE: Table = {
     "server": ("app", "serve", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
-    "stages/diffusion": ("stage",),
+    "stages/diffusion": ("stage", "family"),
 }
 FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for

@@ -1,0 +1,19 @@
+"""Qwen-Image's text encoder as a family; its denoiser is a pipeline of Diffusers."""
+
+from omnistage.stage_configs.family import Family
+from omnistage.stage_configs.kinds import Kind
+
+HERE = "omnistage.stages.qwen_image"
+
+FAMILY = Family(
+    name="qwen_image",
+    kinds={
+        "qwen_image.text_encoder": Kind(
+            f"{HERE}.text_encoder:TextEncoder",
+            frozenset(),
+            samples=False,
+            is_parallel=True,
+        ),
+    },
+    vllm_models={"OmnistageQwenTextEncoder": f"{HERE}.text_encoder_model:QwenTextEncoder"},
+)
