@@ -3,7 +3,7 @@
 import importlib.metadata
 from collections.abc import Iterator
 from functools import cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -13,9 +13,16 @@ class Unusable(ValueError):
 
 
 @cache
-def registered() -> importlib.metadata.EntryPoints:
-    """Every entry point of the environment; a process reads them once."""
+def every_entry_point() -> Any:
+    """Those of all packages, which a process reads once: that takes as long as for one group."""
     return importlib.metadata.entry_points()
+
+
+@cache
+def registered(group: str) -> importlib.metadata.EntryPoints:
+    """The entry points of a group in this environment."""
+    found: importlib.metadata.EntryPoints = every_entry_point().select(group=group)
+    return found
 
 
 class Registry(Generic[T]):
@@ -33,7 +40,7 @@ class Registry(Generic[T]):
     @property
     def names(self) -> list[str]:
         """All that are registered; raises Unusable if none are, as our own always should be."""
-        found = sorted({point.name for point in registered().select(group=self._group)})
+        found = sorted({point.name for point in registered(self._group)})
         if not found:
             message = f"no package registers {self._group}: install omnistage again"
             raise Unusable(f"{message}, its metadata is older than its files")
@@ -41,7 +48,7 @@ class Registry(Generic[T]):
 
     def packages(self, name: str) -> list[str]:
         """Who registers a name."""
-        return [_package(point) for point in registered().select(group=self._group, name=name)]
+        return [_package(point) for point in registered(self._group).select(name=name)]
 
     def load(self, name: str) -> T:
         """What a name stands for; raises KeyError for an unknown one, and Unusable."""
@@ -53,7 +60,7 @@ class Registry(Generic[T]):
         """Raise ValueError for what has been loaded and cannot be used."""
 
     def _load(self, name: str) -> T:
-        points = list(registered().select(group=self._group, name=name))
+        points = list(registered(self._group).select(name=name))
         if not points:
             raise KeyError(name)
         if len(points) > 1:

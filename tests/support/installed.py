@@ -9,7 +9,7 @@ from textwrap import dedent
 import pytest
 
 from omnistage.connectors import CONNECTORS
-from omnistage.connectors.registry import registered
+from omnistage.connectors.registry import every_entry_point, registered
 from omnistage.stage_configs.families import FAMILIES
 
 FAMILY = """
@@ -56,5 +56,6 @@ class Installed:
         self._read_again()
 
     def _read_again(self) -> None:
+        every_entry_point.cache_clear()
         registered.cache_clear()
         importlib.invalidate_caches()
