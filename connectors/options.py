@@ -50,7 +50,7 @@ class OptionError(ValueError):
 def checked(name: str, model: type[O], options: Mapping[str, Option]) -> O:
     """The options of a connector of this name; raises OptionError with what is allowed."""
     try:
-        return model(**options)
+        return model.model_validate(dict(options))
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(map(str, first["loc"]))

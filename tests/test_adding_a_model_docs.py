@@ -78,7 +78,7 @@ class Follower:
 
     def omnistage(self, *words: str) -> str:
         """What the command prints, also when it fails."""
-        command = [self.environment.python, "-m", "omnistage.server.cli", *words]
+        command = [str(self.environment.python), "-m", "omnistage.server.cli", *words]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
         return f"{done.returncode}: {done.stdout}{done.stderr}"
 

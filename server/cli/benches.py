@@ -15,8 +15,7 @@ from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import Family
 
 if TYPE_CHECKING:
-    from typer import Context
-    from typer._click import Command
+    from typer._click import Command, Context
 
 
 class Benches(TyperGroup):

@@ -14,8 +14,7 @@ from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import Family, TinyModel
 
 if TYPE_CHECKING:
-    from typer import Context
-    from typer._click import HelpFormatter
+    from typer._click import Context, HelpFormatter
 
 
 class TinyCommand(TyperCommand):

@@ -36,7 +36,12 @@ def far(installed: Installed) -> None:
 
 @pytest.mark.usefixtures("far")
 def test_options_may_be_strings_booleans_and_numbers(tmp_path: Path) -> None:
-    wanted = {"host": "a.example", "protocol": "rdma", "compress": True, "timeout_s": 0.5}
+    wanted: dict[str, Any] = {
+        "host": "a.example",
+        "protocol": "rdma",
+        "compress": True,
+        "timeout_s": 0.5,
+    }
     made: Any = make_connector("far", tmp_path, {**wanted, "credit": 0})
     assert made.options.model_dump() == {**wanted, "credit": 0}
 
