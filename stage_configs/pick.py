@@ -3,6 +3,7 @@
 import logging
 from pathlib import Path
 
+from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import GRAPHS as GRAPHS
@@ -31,7 +32,10 @@ def resolve(target: str, model: str | None) -> StageGraph:
 def pick_graph(model: str, num_gpus: int) -> Picked:
     """The graph of a folder or a Hugging Face name; raises GraphError."""
     checkpoint = Checkpoint(model)
-    picks = _picks(checkpoint, num_gpus)
+    try:
+        picks = _picks(checkpoint, num_gpus)
+    except Unusable as error:
+        raise GraphError(str(error)) from error
     known = {name: one for name, one in picks.items() if not one.is_last_resort}
     if not known:
         for problem in FAMILIES.problems():  # it could be of one of these

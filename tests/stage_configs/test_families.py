@@ -210,3 +210,13 @@ def test_an_unknown_tiny_model_tells_of_broken_families(
     assert refused.exit_code == 1
     assert "unknown model 'song'" in refused.output
     assert "(package a-song 1.0) cannot be used" in refused.output
+
+
+def test_metadata_without_any_family_is_told_with_the_cure(
+    installed: Installed, model: Path, graph: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FAMILIES, "_group", "omnistage.nothing")
+    with pytest.raises(GraphError, match="install omnistage again"):
+        pick_graph(str(model), 0)
+    with pytest.raises(GraphError, match="install omnistage again"):
+        load_graph(graph("vllm.text"))
