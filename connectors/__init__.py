@@ -1,36 +1,27 @@
 """The wire between processes."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from omnistage.connectors.contract import Connector
-from omnistage.connectors.inprocess import InProcessConnector
-from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.options import ConnectorType, Option, checked
+from omnistage.connectors.registry import Registry
 
-CONNECTORS: dict[str, Callable[..., Connector]] = {
-    "shm": ShmConnector,
-    "inprocess": InProcessConnector,
-}
-# Those whose ends may be in two processes, as the ends of a graph's edges are.
-BETWEEN_PROCESSES = frozenset(CONNECTORS) - {"inprocess"}
+CONNECTORS: Registry[ConnectorType[Any]] = Registry("omnistage.connectors", ConnectorType)
 
 
-def check_connector(name: str, options: Iterable[str]) -> None:
-    """Raise ValueError, with what is allowed, for an unknown name or option."""
-    if name not in CONNECTORS:
-        raise ValueError(f"unknown connector {name!r}; known: {', '.join(CONNECTORS)}")
-    known = list(inspect.signature(CONNECTORS[name]).parameters)[1:]
-    for option in options:
-        if option not in known:
-            raise ValueError(
-                f"connector {name} has no option {option!r}; it has {', '.join(known)}"
-            )
+def connector_type(name: str) -> ConnectorType[Any]:
+    """A connector by name; raises ValueError with what is known, or why it cannot be used."""
+    try:
+        return CONNECTORS.load(name)
+    except KeyError:
+        raise ValueError(
+            f"unknown connector {name!r}; known: {', '.join(CONNECTORS.names)}"
+        ) from None
 
 
-def make_connector(
-    name: str, directory: Path, options: Mapping[str, int | float | str | bool]
-) -> Connector:
-    """A connector by name; raises ValueError for an unknown name or option."""
-    check_connector(name, options)
-    return CONNECTORS[name](directory, **options)
+def make_connector(name: str, directory: Path, options: Mapping[str, Option]) -> Connector:
+    """A connector by name; raises ValueError for an unknown name and for wrong options."""
+    kind = connector_type(name)
+    return kind.make(directory, checked(name, kind.options, options))

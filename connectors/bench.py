@@ -12,7 +12,7 @@ import numpy as np
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.messages import Message, Messages
-from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.connectors.sweep import make_run_directory
 
 SIZES = {"64 B": 64, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "8 MiB": 8 << 20}
@@ -76,7 +76,7 @@ def _copy_times(
     directory: Path, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", count: int
 ) -> tuple[float, float]:
     """Medians in seconds, taken in turn: through a channel, and a copy out and a copy in."""
-    connector = ShmConnector(directory, arena_mb=ARENA_MB)
+    connector = ShmConnector(directory, ShmOptions(arena_mb=ARENA_MB))
     connector.create("bulk")
     sender, receiver = connector.sender("bulk"), connector.receiver("bulk", GAME)
     chunk = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
@@ -109,7 +109,7 @@ def _latencies(
     directory: Path, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", count: int
 ) -> list[float]:
     """Halves of round trips, in seconds, through two channels and another process."""
-    connector = ShmConnector(directory, arena_mb=ARENA_MB)
+    connector = ShmConnector(directory, ShmOptions(arena_mb=ARENA_MB))
     for address in ADDRESSES:
         connector.create(address)
     sender, receiver = connector.sender("there"), connector.receiver("back", GAME)
@@ -145,5 +145,5 @@ def _echo(receiver: Receiver[Ball | End], sender: Sender) -> None:
 
 
 if __name__ == "__main__":
-    opened = ShmConnector(Path(sys.argv[1]), arena_mb=ARENA_MB)
+    opened = ShmConnector(Path(sys.argv[1]), ShmOptions(arena_mb=ARENA_MB))
     _echo(opened.receiver("there", GAME), opened.sender("back"))

@@ -4,8 +4,11 @@ import os
 from functools import partial
 from pathlib import Path
 
+from pydantic import Field
+
 from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.messages import M, Messages
+from omnistage.connectors.options import ConnectorOptions, ConnectorType
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Event, Ring
 from omnistage.connectors.ring_end import RingAccess
@@ -40,13 +43,20 @@ class _Channel:
 _channels: dict[tuple[Path, str], _Channel] = {}
 
 
+class InProcessOptions(ConnectorOptions):
+    """`arena_mb`: what a channel may hold, of which a chunk may take half."""
+
+    arena_mb: int = Field(default=1, ge=1)
+
+
 class InProcessConnector:
     """Channels that both ends of one process find by folder and address."""
 
-    def __init__(self, directory: Path, arena_mb: int = 1, credit: int = 8) -> None:
+    def __init__(self, directory: Path, options: InProcessOptions | None = None) -> None:
+        options = options or InProcessOptions()
         self._directory = directory
-        self._size = RING_START + (arena_mb << 20)
-        self._window = credit
+        self._size = RING_START + (options.arena_mb << 20)
+        self._window = options.credit
 
     def create(self, address: str) -> None:
         """Make a channel."""
@@ -100,3 +110,6 @@ class InProcessConnector:
         if channel is not None:
             for file in channel.events:
                 os.close(file)
+
+
+CONNECTOR = ConnectorType(InProcessOptions, InProcessConnector, between_processes=False)

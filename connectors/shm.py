@@ -5,8 +5,11 @@ import os
 from functools import partial
 from pathlib import Path
 
+from pydantic import Field
+
 from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.messages import M, Messages
+from omnistage.connectors.options import ConnectorOptions, ConnectorType
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import RING_START, Event, Ring
 from omnistage.connectors.ring_end import RingAccess
@@ -41,15 +44,20 @@ class PipeEvent(Event):
             return
 
 
+class ShmOptions(ConnectorOptions):
+    """`arena_mb`: what a channel may hold, of which a chunk may take half."""
+
+    arena_mb: int = Field(default=16, ge=1)
+
+
 class ShmConnector:
     """Channels in `directory`, a folder in memory that belongs to one server run."""
 
-    def __init__(self, directory: Path, arena_mb: int = 16, credit: int = 8) -> None:
-        if arena_mb < 1 or credit < 0:
-            raise ValueError("arena_mb must be at least 1 and credit at least 0")
+    def __init__(self, directory: Path, options: ShmOptions | None = None) -> None:
+        options = options or ShmOptions()
         self._directory = directory
-        self._size = RING_START + (arena_mb << 20)
-        self._window = credit
+        self._size = RING_START + (options.arena_mb << 20)
+        self._window = options.credit
 
     def create(self, address: str) -> None:
         """Make the file, sparse, and the pipes."""
@@ -108,3 +116,6 @@ class ShmConnector:
         """Remove the file and the pipes; open ends keep their memory until they close."""
         for ending in ("", HAS_CHUNK, HAS_ROOM):
             Path(f"{self._directory / address}{ending}").unlink(missing_ok=True)
+
+
+CONNECTOR = ConnectorType(ShmOptions, ShmConnector)

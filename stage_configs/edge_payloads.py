@@ -3,7 +3,8 @@
 from collections.abc import Collection
 from typing import Protocol
 
-from omnistage.stage_configs.kinds import KINDS, Payload, Payloads
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.kinds import Payload, Payloads
 
 
 class NoPayload(Exception):

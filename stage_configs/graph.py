@@ -16,13 +16,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from omnistage.connectors import BETWEEN_PROCESSES, CONNECTORS, check_connector
+from omnistage.connectors import CONNECTORS, connector_type
+from omnistage.connectors.options import Option, OptionError, checked
 from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, named
-from omnistage.stage_configs.kinds import KINDS, Payload, Payloads
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
 
-Option = int | float | str | bool
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Gpu = Annotated[int, Field(strict=True, ge=0, le=1023)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -86,20 +87,24 @@ class ConnectorSpec(Model):
 
     @model_validator(mode="after")
     def _is_known(self) -> "ConnectorSpec":
-        if self.name not in CONNECTORS:
-            message = f"unknown connector {self.name!r}; {nearest(self.name, BETWEEN_PROCESSES)}"
+        if self.name not in CONNECTORS.names:
+            message = f"unknown connector {self.name!r}; {nearest(self.name, _for_edges())}"
             raise problem(message, "name")
-        if self.name not in BETWEEN_PROCESSES:
-            allowed = ", ".join(sorted(BETWEEN_PROCESSES))
+        kind = connector_type(self.name)
+        if not kind.between_processes:
+            allowed = ", ".join(_for_edges())
             message = f"connector {self.name!r} works inside one process only; allowed: {allowed}"
             raise problem(message, "name")
-        check_connector(self.name, self.options)
-        for option, value in self.options.items():
-            least = 0 if option == "credit" else 1
-            if type(value) is not int or value < least:
-                message = f"{value!r} is no size: an integer of at least {least}"
-                raise problem(message, "options", option)
+        try:
+            checked(self.name, kind.options, self.options)
+        except OptionError as error:
+            raise problem(str(error), "options", error.option) from None
         return self
+
+
+def _for_edges() -> list[str]:
+    """The connectors whose ends may be in two processes."""
+    return [name for name, kind in CONNECTORS.usable() if kind.between_processes]
 
 
 class Chunking(Model):
@@ -185,7 +190,7 @@ class Edge(Model):
     source: str = Field(alias="from")
     target: str = Field(alias="to")
     carries: tuple[Payload, ...] = ()
-    connector: ConnectorSpec = ConnectorSpec()
+    connector: ConnectorSpec = Field(default_factory=ConnectorSpec)
     chunk: Chunking | Literal["whole"] = Chunking()
     hidden_states: Literal["needed", "all"] = "needed"
 

@@ -5,8 +5,8 @@ Nothing is imported: a package that is there is only looked for.
 
 from importlib.util import find_spec
 
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.kinds import KINDS
 
 VLLM = "pip install 'omnistage[cpu]', or with CUDA 'omnistage[cuda]'"
 CURES = {"vllm": VLLM, "PIL": "pip install pillow", "yaml": "pip install pyyaml"}

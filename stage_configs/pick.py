@@ -1,81 +1,66 @@
-"""Which graph serves a model: by the model_type of its configuration, its size and the machine."""
+"""Which graph serves a model: the families are asked, each knows its own checkpoints."""
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import logging
 from pathlib import Path
-from typing import Any
 
-from omnistage.stage_configs.graph_file import GraphError
+from omnistage.connectors.registry import Unusable
+from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
+from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.family import GRAPHS as GRAPHS
+from omnistage.stage_configs.family import Family, Picked
+from omnistage.stage_configs.gpus import visible_gpus
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError, load_graph
 
-GRAPHS = Path(__file__).resolve().parent
-PIPELINE_INDEX = "model_index.json"
-TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
-# Parts of a configuration that make a model speak, in the families that have a text model too.
-SPEAKING = ("talker_config", "token2wav_config", "code2wav_config", "tts_config", "vocoder_config")
-TEXT_ONLY = "text only: its speech stages are not supported"
-MODEL_CURE = (
-    "correct the path or the name; a model that is private or gated needs HF_TOKEN, and one that "
-    "the hub cannot be asked for has to be in a folder"
-)
+logger = logging.getLogger("omnistage.families")
+
+YAML_ENDINGS = (".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True)
-class Picked:
-    """A graph file, and what of the model it leaves out: a sentence, or nothing."""
-
-    file: Path
-    note: str = ""
+def resolve(target: str, model: str | None) -> StageGraph:
+    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
+    if target.endswith(YAML_ENDINGS):
+        graph = load_graph(Path(target), model)
+    else:
+        picked = pick_graph(target, len(visible_gpus()))
+        graph = load_graph(picked.file, model or target).model_copy(update={"note": picked.note})
+    if not graph.model:
+        raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
+    return graph
 
 
 def pick_graph(model: str, num_gpus: int) -> Picked:
     """The graph of a folder or a Hugging Face name; raises GraphError."""
-    if _is_pipeline(model):
-        return Picked(GRAPHS / "diffusers.yaml")
-    config = _config(model)
-    if config.get("model_type") != "qwen3_omni_moe":
-        speaks = any(config.get(part) for part in (*SPEAKING, "enable_audio_output"))
-        return Picked(GRAPHS / "vllm_text.yaml", TEXT_ONLY if speaks else "")
-    return Picked(GRAPHS / _omni_graph(config, num_gpus))
-
-
-def _omni_graph(config: Mapping[str, Any], num_gpus: int) -> str:
-    text = config.get("thinker_config", {}).get("text_config", {})
-    is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
-    if is_tiny or not num_gpus:
-        return "qwen3_omni_tiny.yaml"
-    return "qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml"
-
-
-def _is_pipeline(model: str) -> bool:
-    """Whether it is a pipeline of Diffusers."""
-    if Path(model).is_dir():
-        return (Path(model) / PIPELINE_INDEX).is_file()
-    from huggingface_hub import hf_hub_download
-
+    checkpoint = Checkpoint(model)
     try:
-        hf_hub_download(model, PIPELINE_INDEX)
-    except (OSError, ValueError):  # it has none, or there is no such model: `_config` will say
-        return False
-    return True
+        picks = _picks(checkpoint, num_gpus)
+    except Unusable as error:
+        raise GraphError(str(error)) from error
+    known = {name: one for name, one in picks.items() if not one.is_last_resort}
+    if not known:
+        for problem in FAMILIES.problems():  # it could be of one of these
+            logger.warning("%s", problem)
+    chosen = known or picks
+    if not chosen:
+        raise GraphError(checkpoint.problem)
+    if len(chosen) > 1:
+        families = " and ".join(FAMILIES.described(name) for name in chosen)
+        raise GraphError(f"{model} is a model of {families}: name a graph file in its place")
+    return next(iter(chosen.values()))
 
 
-def _config(model: str) -> dict[str, Any]:
-    folder = Path(model)
-    if folder.is_dir():
-        path = folder / "config.json"
-        if not path.is_file():
-            raise GraphError(f"{folder} has no config.json: it is no Hugging Face model folder")
-    else:
-        from huggingface_hub import hf_hub_download
+def _picks(checkpoint: Checkpoint, num_gpus: int) -> dict[str, Picked]:
+    """What each family says that knows the model."""
+    asked = ((name, _pick(family, checkpoint, num_gpus)) for name, family in FAMILIES.usable())
+    return {name: picked for name, picked in asked if picked is not None}
 
-        try:
-            path = Path(hf_hub_download(model, "config.json"))
-        except (OSError, ValueError) as error:
-            said = " ".join(str(error).split())
-            raise GraphError(
-                f"{model!r} is neither a YAML file nor a folder, and the hub says: {said}; "
-                f"{MODEL_CURE}"
-            ) from error
-    config: dict[str, Any] = json.loads(path.read_text())
-    return config
+
+def _pick(family: Family, checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
+    """A family that fails at a model is none for it; the others may be."""
+    try:
+        return family.pick(checkpoint, num_gpus)
+    except UnreadableCheckpoint as error:
+        raise GraphError(str(error)) from error
+    except Exception:
+        logger.exception("%s failed at %s", FAMILIES.described(family.name), checkpoint.model)
+        return None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.installed import Installed
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stage_configs.graph_file import load_graph
@@ -50,6 +51,16 @@ def open_descriptors() -> set[tuple[str, str]]:
 def is_kept(target: str) -> bool:
     """Whether a library keeps such a file for the life of the process."""
     return target.startswith(("/dev/", "/usr/", sys.prefix)) and "omnistage" not in target
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Installed]:
+    """Packages of this test alone."""
+    folder = tmp_path / "installed"
+    folder.mkdir()
+    packages = Installed(folder, monkeypatch)
+    yield packages
+    packages.close()
 
 
 @pytest.fixture(scope="session")

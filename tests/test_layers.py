@@ -6,9 +6,13 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.family import Family
 
 ROOT = Path(__file__).parent.parent
 OURS = "omnistage"
@@ -66,7 +70,7 @@ SHARED: Table = {
 BESIDE: Table = {
     "server": ("app", "serve", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
-    "stages/diffusion": ("stage",),
+    "stages/diffusion": ("stage", "family"),
 }
 FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
@@ -252,6 +256,81 @@ def test_a_room_of_the_diffusion_stage_imports_what_its_table_says(room: str) ->
     refuse(f"stages/diffusion/{room}", (f"{OURS}.stages.diffusion.stage",))
 
 
+# Families, which the others find by entry points
+
+# What asks the registry, and so names none of them.
+ASKING = (
+    *("stage_configs", "connectors", "bench", "server/cli", "stages/vllm/plugin.py"),
+    *(f"stages/{folder}" for folder in ("messages", "worker", "device")),
+)
+NAMING = ("server/cli/serve.py",)  # its option --offload is for stages of one kind
+
+
+def own_families() -> dict[str, Family]:
+    """Those whose entry point is our own."""
+    ours = [name for name in FAMILIES.names if "omnistage" in FAMILIES.packages(name)[0].split()]
+    return {name: FAMILIES.load(name) for name in ours}
+
+
+def names_of_families() -> set[str]:
+    """What only a family says: its folder, kinds, models and classes; not the engine's name."""
+    found = rooms_in("stages") - SHARED.keys()
+    for name, family in own_families().items():
+        found |= {name, *family.kinds, *family.tiny, *family.vllm_models}
+    return found - {"vllm"}
+
+
+def naming(path: Path, names: Collection[str]) -> list[str]:
+    """The families that a file names, in its texts or by what it imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    ours = [name for name in imports(path) if is_below(name, (OURS,))]
+    said = " ".join(map(str, [*texts, *ours]))
+    return sorted(name for name in names if re.search(rf"(?<![\w-]){re.escape(name)}(?!\w)", said))
+
+
+@pytest.mark.parametrize("place_of_code", ASKING)
+def test_what_asks_the_registry_names_no_family(place_of_code: str) -> None:
+    folder = ROOT / place_of_code
+    for path in files(place_of_code) if folder.is_dir() else [folder]:
+        if place(path) not in NAMING:
+            assert not naming(path, names_of_families()), place(path)
+
+
+def test_every_folder_of_a_family_registers_it() -> None:
+    registered = {
+        family.kinds[kind].path for family in own_families().values() for kind in family.kinds
+    }
+    for folder in [*families(), "vllm"]:
+        assert any(path.startswith(f"{OURS}.stages.{folder}.") for path in registered), folder
+
+
+def test_every_dotted_path_of_a_family_leads_to_a_file() -> None:
+    for family in own_families().values():
+        tiny = [path for one in family.tiny.values() for path in (one.write, one.write_real_size)]
+        kinds = [kind.path for kind in family.kinds.values()]
+        for path in filter(
+            None, [*kinds, *tiny, *family.benches.values(), *family.vllm_models.values()]
+        ):
+            module, _, name = path.partition(":")
+            assert find_spec(module) is not None, path
+            assert name.isidentifier(), path
+
+
+def test_what_registers_families_and_connectors_imports_no_library_of_models() -> None:
+    program = (
+        "import sys\n"
+        "from omnistage.connectors import CONNECTORS\n"
+        "from omnistage.stage_configs.families import FAMILIES\n"
+        "assert [*FAMILIES.usable()] and [*CONNECTORS.usable()]\n"
+        "assert not FAMILIES.problems() + CONNECTORS.problems()\n"
+        f"sys.exit(' '.join({set(HEAVY)} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.strip() == ""
+    assert done.returncode == 0
+
+
 # Tests
 
 
@@ -294,6 +373,8 @@ def test_tests_lie_in_folders_of_the_code(layer: str) -> None:
 
 
 def test_exceptions_are_needed() -> None:
+    for name in NAMING:
+        assert naming(ROOT / name, names_of_families()), name
     bare = {name.split(".")[0] for name in imports(ROOT / BARE_PIPELINE)}
     assert bare & set(MODEL_LIBRARIES) == {"diffusers", "torch"}
     path = ROOT / COMMAND_LINE

@@ -52,3 +52,10 @@ def test_vllm_is_told_about_the_plugin() -> None:
     (plugin,) = importlib.metadata.entry_points(group="vllm.general_plugins", name="omnistage")
     assert plugin.value == "omnistage.stages.vllm.plugin:register"
     assert importlib.util.find_spec(plugin.module) is not None
+
+
+@pytest.mark.parametrize("group", ["omnistage.families", "omnistage.connectors"])
+def test_what_is_installed_registers_what_the_project_says(group: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    found = importlib.metadata.distribution("omnistage").entry_points.select(group=group)
+    assert {point.name: point.value for point in found} == project["entry-points"][group]

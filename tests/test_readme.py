@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stage_configs.pick import TEXT_ONLY
+from omnistage.stages.vllm.family import TEXT_ONLY
 
 ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "README.md").read_text()

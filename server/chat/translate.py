@@ -15,8 +15,8 @@ from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.request import Request
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.messages.to_stage import Parameter
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")

@@ -4,18 +4,17 @@ import typer
 
 from omnistage.bench.command import serve as bench_serve
 from omnistage.bench.images_command import images as bench_images
-from omnistage.server.cli.bench_bridge import bridge
 from omnistage.server.cli.bench_connectors import connectors
-from omnistage.server.cli.bench_stages import stages
+from omnistage.server.cli.benches import Benches
 from omnistage.server.cli.check import check
 from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
 from omnistage.server.cli.serve import serve
-from omnistage.server.cli.tiny import tiny
+from omnistage.server.cli.tiny import TinyCommand, tiny
 from omnistage.server.cli.trace import trace
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
-bench = typer.Typer(help="Measure a server, or parts of one.", no_args_is_help=True)
+bench = typer.Typer(cls=Benches, help="Measure a server, or parts of one.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
 bench.command("images")(bench_images)
@@ -24,11 +23,9 @@ bench.command("images")(bench_images)
 app.command()(check)
 app.command()(serve)
 app.command()(trace)
-app.command()(tiny)
+app.command(cls=TinyCommand)(tiny)
 app.command()(demo)
 bench.command()(connectors)
-bench.command()(stages)
-bench.command()(bridge)
 __all__ = ["app", "main", "resolve"]
 
 

@@ -1,31 +1,15 @@
-"""Which graph is meant, and how a wrong one is reported."""
-
-from pathlib import Path
+"""Which graph is meant, and how what is wrong is reported."""
 
 import typer
 from rich.console import Console
 
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.pick import pick_graph
+from omnistage.stage_configs.pick import resolve as resolve
 
 GPU_CURE = (
     "correct `gpus` of the stage, or take a graph for a CPU; CUDA_VISIBLE_DEVICES may hide GPUs"
 )
-YAML_ENDINGS = (".yaml", ".yml")
-
-
-def resolve(target: str, model: str | None) -> StageGraph:
-    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
-    if target.endswith(YAML_ENDINGS):
-        graph = load_graph(Path(target), model)
-    else:
-        picked = pick_graph(target, len(visible_gpus()))
-        graph = load_graph(picked.file, model or target).model_copy(update={"note": picked.note})
-    if not graph.model:
-        raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
-    return graph
 
 
 def missing_gpus(graph: StageGraph) -> list[str]:

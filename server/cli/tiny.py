@@ -1,19 +1,33 @@
 """`omnistage tiny`."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.core import TyperCommand
 
+from omnistage.connectors.registry import Unusable
 from omnistage.server.cli.graphs import fail
+from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.family import Family, TinyModel
 
-TINY_PIPELINES = ("flux", "qwen-image", "sd3", "wan")
-REAL_SIZES = ("qwen3-omni", "qwen-image")
-TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES)
+if TYPE_CHECKING:
+    from typer._click import Context, HelpFormatter
+
+
+class TinyCommand(TyperCommand):
+    """Names the models in its help only: asking the families for them takes a moment."""
+
+    def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
+        """As always, with the names."""
+        self.epilog = f"Models: {known_models()}."
+        super().format_help(ctx, formatter)
 
 
 def tiny(
-    model: Annotated[str, typer.Argument(help=f"The model: one of {', '.join(TINY_MODELS)}.")],
+    model: Annotated[str, typer.Argument(help="The model, by one of the names below.")],
     folder: Annotated[Path, typer.Argument(help="The folder to write.")],
     seed: Annotated[int, typer.Option(help="The seed of the random weights.")] = 0,
     real_size: Annotated[
@@ -25,25 +39,27 @@ def tiny(
     ] = False,
 ) -> None:
     """Write a tiny checkpoint with random weights, to try and test with."""
-    if model not in TINY_MODELS:
-        raise fail(f"unknown model {model!r}; allowed: {', '.join(TINY_MODELS)}")
-    if real_size and model not in REAL_SIZES:
-        raise fail(f"{model} has no real size here; {', '.join(REAL_SIZES)} have")
-    if real_size and model == "qwen-image":
-        from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
+    try:
+        writers = FAMILIES.part(model, tiny_models)
+    except KeyError:
+        problems = [f"; {problem}" for problem in FAMILIES.problems()]
+        message = f"unknown model {model!r}; allowed: {known_models()}"
+        raise fail("".join([message, *problems])) from None
+    except Unusable as error:
+        raise fail(str(error)) from None
+    if not real_size:
+        resolve_name(writers.write)(folder, seed)
+    elif writers.write_real_size:
+        resolve_name(writers.write_real_size)(folder)
+    else:
+        raise fail(f"{model} has no real size here")
 
-        write_real_qwen_image(folder)
-        return
-    if model in TINY_PIPELINES:
-        from omnistage.stages.diffusion.checkpoint import write_tiny
 
-        write_tiny(model, folder, seed)
-        return
-    if real_size:
-        from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
+def tiny_models(family: Family) -> Mapping[str, TinyModel]:
+    """Those that a family writes."""
+    return family.tiny
 
-        write_real_size_folder(folder)
-        return
-    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
-    write_tiny_checkpoint(folder, seed)
+def known_models() -> str:
+    """All names."""
+    return ", ".join(sorted(FAMILIES.owners(tiny_models)))

@@ -28,7 +28,7 @@ from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_AUDIO, GATEWAY, current_trace
-from omnistage.stage_configs.kinds import KINDS
+from omnistage.stage_configs.families import KINDS
 
 CONTENT_TYPES = {
     "mp3": "audio/mpeg",

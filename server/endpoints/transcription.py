@@ -33,7 +33,7 @@ from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
-from omnistage.stage_configs.kinds import KINDS
+from omnistage.stage_configs.families import KINDS
 
 # Places in the chat, and the fields that what is there comes from.
 FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}

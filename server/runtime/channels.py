@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from omnistage.connectors.contract import ChannelUsage, Connector, NoChannel
+from omnistage.connectors.options import Option
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import (
     feed_address,
@@ -19,8 +20,7 @@ GATEWAY_CONNECTOR = "shm"
 REQUESTS_ARENA_MB = 80  # a request holds its media: the largest body fits into half of it
 IMAGES_ARENA_MB = 144  # and so do the largest images with a mask, 4096 x 4096 x 4
 
-Options = Mapping[str, int | float | str | bool]
-MakeConnector = Callable[[str, Path, Options], Connector]
+MakeConnector = Callable[[str, Path, Mapping[str, Option]], Connector]
 
 
 class Channels:

@@ -6,6 +6,7 @@ import msgspec
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.connectors.options import Option
 from omnistage.stages.messages.edge import EDGE, Edge
 
 
@@ -15,7 +16,7 @@ class Port(msgspec.Struct, frozen=True):
     address: str
     connector: str
     directory: str
-    options: dict[str, float | bool | str]
+    options: dict[str, Option]
 
     def sender(self) -> Sender:
         """Open the sending end."""

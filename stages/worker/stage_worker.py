@@ -25,9 +25,9 @@ from prometheus_client.registry import Collector
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import gpu_environment, visible_gpus
 from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
-from omnistage.stage_configs.kinds import KINDS
 from omnistage.stages.messages.addresses import (
     feed_address,
     opens_address,

@@ -9,7 +9,7 @@ from support.notes import NOTES, Note
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Full, Receiver, Sender
-from omnistage.connectors.inprocess import InProcessConnector
+from omnistage.connectors.inprocess import InProcessConnector, InProcessOptions
 from omnistage.connectors.sender import MAX_BACKLOG_BYTES
 
 HALF = (1 << 20) // 2 - 4096
@@ -17,7 +17,7 @@ HALF = (1 << 20) // 2 - 4096
 
 @pytest.fixture
 def ends(tmp_path: Path) -> Iterator[tuple[Sender, Receiver[Note]]]:
-    connector = InProcessConnector(tmp_path, arena_mb=1, credit=0)
+    connector = InProcessConnector(tmp_path, InProcessOptions(arena_mb=1, credit=0))
     connector.create("c")
     ends = connector.sender("c"), connector.receiver("c", NOTES)
     yield ends
@@ -52,7 +52,7 @@ def test_a_chunk_queued_behind_a_last_one_is_not_lost(ends: tuple[Sender, Receiv
 
 
 def test_there_is_no_credit_while_a_chunk_waits_for_room(tmp_path: Path) -> None:
-    connector = InProcessConnector(tmp_path, arena_mb=1, credit=8)
+    connector = InProcessConnector(tmp_path, InProcessOptions(arena_mb=1, credit=8))
     connector.create("windowed")
     sender, receiver = connector.sender("windowed"), connector.receiver("windowed", NOTES)
     for _ in range(2):

@@ -288,7 +288,7 @@ def test_no_descriptor_is_left(name: str, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="known: shm"):
+    with pytest.raises(ValueError, match="known: inprocess, shm"):
         make_connector("smh", tmp_path, {})
     with pytest.raises(ValueError, match="arena_mb"):
         make_connector("shm", tmp_path, {"arena": 1})

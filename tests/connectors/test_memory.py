@@ -7,12 +7,12 @@ import pytest
 from support.notes import NOTES, Note
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.shm import ShmConnector, ShmOptions
 
 
 @pytest.mark.parametrize("size", [8, 5000, 300_000])
 def test_a_ring_whose_reader_keeps_up_stays_small(size: int, run_directory: Path) -> None:
-    connector = ShmConnector(run_directory, arena_mb=16, credit=0)
+    connector = ShmConnector(run_directory, ShmOptions(arena_mb=16, credit=0))
     connector.create("small")
     sender, receiver = connector.sender("small"), connector.receiver("small", NOTES)
     data = np.arange(size).astype(np.uint8)
@@ -30,7 +30,7 @@ def test_a_ring_whose_reader_keeps_up_stays_small(size: int, run_directory: Path
 
 
 def test_a_ring_that_started_anew_has_its_whole_room(run_directory: Path) -> None:
-    connector = ShmConnector(run_directory, arena_mb=1, credit=0)
+    connector = ShmConnector(run_directory, ShmOptions(arena_mb=1, credit=0))
     connector.create("anew")
     sender, receiver = connector.sender("anew"), connector.receiver("anew", NOTES)
     data = Tensor.from_numpy(np.arange(9000, dtype=np.uint8))

@@ -17,7 +17,7 @@ from support.image_requests import (
 )
 from support.server import ADMIN_KEY, running_server
 
-from omnistage.stage_configs.kinds import KINDS
+from omnistage.stage_configs.families import KINDS
 
 pytestmark = pytest.mark.engine
 

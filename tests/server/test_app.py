@@ -8,7 +8,7 @@ from support.described import assert_described
 from support.gateway import MODEL, OMNI, TEXT_ONLY, running_gateway
 from support.openai_answers import strict_client
 
-from omnistage.stage_configs.pick import TEXT_ONLY as NOTE
+from omnistage.stages.vllm.family import TEXT_ONLY as NOTE
 
 
 def test_models(openai: OpenAI, client: httpx.Client) -> None:

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
 
 GOOD = """\

@@ -107,7 +107,13 @@ MISTAKES = [
         "negative arena",
         b"arena_mb: 8",
         b"arena_mb: -8",
-        "15: edges.1.connector.arena_mb: -8 is no size",
+        "15: edges.1.connector.arena_mb: must be greater than or equal to 1, not -8",
+    ),
+    Mistake(
+        "an arena in words",
+        b"arena_mb: 8",
+        b"arena_mb: 8 MiB",
+        "15: edges.1.connector.arena_mb: must be a valid integer, not '8 MiB'",
     ),
     Mistake("model of nothing", b"some/model", b"", "1: model: must be a string, not nothing"),
     Mistake(
@@ -145,7 +151,7 @@ MISTAKES = [
         "unknown option of a connector",
         b"arena_mb",
         b"arena",
-        "15: edges.1.connector: connector shm has no option 'arena'; it has arena_mb, credit",
+        "15: edges.1.connector.arena: connector shm has no option 'arena'; it has arena_mb, credit",
     ),
     Mistake(
         "negative GPU",

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.blocked import without
 
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.kinds import KINDS
 from omnistage.stage_configs.packages import not_installed
 from omnistage.stage_configs.pick import GRAPHS
 

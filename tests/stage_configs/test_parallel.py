@@ -8,9 +8,9 @@ import yaml
 from typer.testing import CliRunner
 
 from omnistage.server import cli
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.kinds import KINDS
 
 TEXT = """\
 model: some/model

@@ -8,7 +8,8 @@ import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.pick import GRAPHS, TEXT_ONLY, pick_graph
+from omnistage.stage_configs.pick import GRAPHS, pick_graph
+from omnistage.stages.vllm.family import TEXT_ONLY
 
 FILES: dict[str, dict[str, dict[str, Any]]] = {
     "a/pipeline": {"model_index.json": {}},

@@ -65,17 +65,33 @@ class Environment:
         """What a program of the environment prints."""
         return call(self.folder / "bin" / words[0], *words[1:], cwd=cwd)
 
+    def pip(self, command: str, *words: str | Path, cwd: Path) -> str:
+        """Our own pip, for that environment; it asks no index."""
+        pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", self.python]
+        offline = ["--no-index"] if command == "install" else []
+        return call(*pip, command, "--quiet", *offline, *words, cwd=cwd)
+
 
 def borrowing_environment(folder: Path, wheel: Path) -> Environment:
     """A new one with the wheel; what the wheel requires is read from the running environment."""
+    environment = _new_environment(folder)
+    environment.pip("install", "--no-deps", wheel, cwd=folder)
+    return environment
+
+
+def tree_environment(folder: Path) -> Environment:
+    """A new one that has this tree as it is, and reads the rest from the running environment."""
+    return _new_environment(folder, ROOT / ".pkg")
+
+
+def _new_environment(folder: Path, *more: Path) -> Environment:
     venv.create(folder, with_pip=False, symlinks=True)
     environment = Environment(folder)
     program = "import sysconfig; print(sysconfig.get_path('purelib'))"
     site = Path(environment.run("python", "-c", program, cwd=folder).strip())
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (site / "borrowed.pth").write_text("\n".join(sorted(paths)) + "\n")
-    pip: list[str | Path] = [sys.executable, "-m", "pip", "--python", environment.python]
-    call(*pip, "install", "--quiet", "--no-index", "--no-deps", wheel, cwd=folder)
+    lines = [*map(str, more), *sorted(paths)]
+    (site / "borrowed.pth").write_text("\n".join(lines) + "\n")
     return environment
 
 

@@ -132,26 +132,30 @@ def free_port() -> int:
         return port
 
 
-def launch(target: str, log: Path, *options: str) -> TinyServer:
+def launch(
+    target: str, log: Path, *options: str, python: str = sys.executable, cwd: Path | None = None
+) -> TinyServer:
     """Start a server over a folder or a graph file; it is not ready yet."""
     port = free_port()
-    command = [sys.executable, "-m", "omnistage.server.cli", "serve", target]
+    command = [python, "-m", "omnistage.server.cli", "serve", target]
     command += ["--host", "127.0.0.1", "--port", str(port), *options]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ)
+            command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ), cwd=cwd
         )
     model = options[options.index("--model") + 1] if "--model" in options else target
     return TinyServer(f"http://127.0.0.1:{port}", process, model)
 
 
 @contextlib.contextmanager
-def running_server(target: str, log: Path, *options: str) -> Iterator[TinyServer]:
+def running_server(
+    target: str, log: Path, *options: str, python: str = sys.executable, cwd: Path | None = None
+) -> Iterator[TinyServer]:
     """Serve a folder or a graph file until the context ends; it must end by itself.
 
     Unless it was killed, it must hold nothing for any request by then.
     """
-    server = launch(target, log, *options)
+    server = launch(target, log, *options, python=python, cwd=cwd)
     process = server.process
     try:
         deadline = time.monotonic() + START_S

@@ -1,6 +1,7 @@
 """`omnistage tiny`: pipelines of random weights, a megabyte or two each."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,9 @@ def make_tiny(name: str, seed: int = 0) -> Any:
 def write_tiny(name: str, folder: Path, seed: int = 0) -> None:
     """The pipeline's folder."""
     make_tiny(name, seed).save_pretrained(folder)
+
+
+write_tiny_flux = partial(write_tiny, "flux")
+write_tiny_qwen_image = partial(write_tiny, "qwen-image")
+write_tiny_sd3 = partial(write_tiny, "sd3")
+write_tiny_wan = partial(write_tiny, "wan")

@@ -20,8 +20,9 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from omnistage.server.runtime.request import AudioOutput, Output, Request, TextOutput
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.vllm.hidden_states import ExportHook, export_hidden_states
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES

@@ -15,8 +15,8 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.kinds import KINDS
 from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.messages.addresses import feed_address, opens_address, rows_address
 from omnistage.stages.messages.edge import NothingToSay, Open, Text
 from omnistage.stages.messages.to_gateway import (

@@ -14,8 +14,9 @@ from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph, StageSpec
-from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.messages.families import page
 from omnistage.stages.messages.start_failure import read_start_failure
 from omnistage.stages.messages.to_gateway import (
@@ -38,7 +39,8 @@ TESTS = Path(__file__).parents[2]
 RUN = """
 import sys
 from pathlib import Path
-from omnistage.stage_configs.kinds import KINDS, Kind, Payload, payloads
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.worker.stage_worker import run_stage
 KINDS["vllm.text"] = Kind(sys.argv[1], frozenset({"text"}))
 run_stage("one", Path(sys.argv[2]))

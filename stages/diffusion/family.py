@@ -1,0 +1,41 @@
+"""Diffusers' pipelines as a family."""
+
+from omnistage.stage_configs.checkpoint import Checkpoint
+from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
+
+HERE = "omnistage.stages.diffusion"
+PIPELINE_INDEX = "model_index.json"
+
+
+def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
+    """Whatever is a pipeline."""
+    return Picked(GRAPHS / "diffusers.yaml") if checkpoint.has(PIPELINE_INDEX) else None
+
+
+FAMILY = Family(
+    name="diffusers",
+    kinds={
+        "diffusers": Kind(
+            f"{HERE}.stage:DiffusionStage",
+            frozenset({"image", "video"}),
+            samples=False,
+            takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
+            needs=("diffusers", "accelerate", "greenlet"),
+            uses={
+                "peft": "it takes no LoRA",
+                "ftfy": "some pipelines, such as Wan's, do not mend broken characters of a prompt",
+            },
+        ),
+    },
+    pick=pick,
+    tiny={
+        "flux": TinyModel(f"{HERE}.checkpoint:write_tiny_flux"),
+        "qwen-image": TinyModel(
+            f"{HERE}.checkpoint:write_tiny_qwen_image",
+            f"{HERE}.checkpoint.real_qwen_image:write_real_qwen_image",
+        ),
+        "sd3": TinyModel(f"{HERE}.checkpoint:write_tiny_sd3"),
+        "wan": TinyModel(f"{HERE}.checkpoint:write_tiny_wan"),
+    },
+)

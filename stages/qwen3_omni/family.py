@@ -1,0 +1,77 @@
+"""Qwen3-Omni as a family: its kinds, and what serves, writes and measures its models."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.stage_configs.checkpoint import Checkpoint
+from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
+
+HERE = "omnistage.stages.qwen3_omni"
+MODEL_TYPE = "qwen3_omni_moe"
+TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
+
+
+def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
+    """By the model's type, its size and the machine."""
+    config = checkpoint.config
+    if config.get("model_type") != MODEL_TYPE:
+        return None
+    return Picked(GRAPHS / _graph(config, num_gpus))
+
+
+def _graph(config: Mapping[str, Any], num_gpus: int) -> str:
+    text = config.get("thinker_config", {}).get("text_config", {})
+    is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
+    if is_tiny or not num_gpus:
+        return "qwen3_omni_tiny.yaml"
+    return "qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml"
+
+
+FAMILY = Family(
+    name="qwen3_omni",
+    kinds={
+        "qwen3_omni.thinker": Kind(
+            f"{HERE}.thinker:Thinker",
+            frozenset({"text"}),
+            reads_out=True,
+            hears=True,
+            is_parallel=True,
+            makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
+            needs=("vllm",),
+            uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
+        ),
+        "qwen3_omni.talker": Kind(
+            f"{HERE}.talker:Talker",
+            frozenset(),
+            engine_takes_feed=True,
+            is_parallel=True,
+            makes=payloads(Payload.CODES),
+            takes=(payloads(Payload.TOKENS, Payload.ROWS),),
+            is_entry=False,
+            needs=("vllm",),
+        ),
+        "qwen3_omni.code2wav": Kind(
+            f"{HERE}.code2wav_stage:Code2WavStage",
+            frozenset({"audio"}),
+            samples=False,
+            takes=(payloads(Payload.CODES),),
+            is_entry=False,
+        ),
+    },
+    vllm_models={
+        "OmnistageQwen3OmniTalker": f"{HERE}.talker_model:Qwen3OmniTalker",
+        "OmnistageQwen3OmniThinker": f"{HERE}.thinker_model:Qwen3OmniThinker",
+    },
+    pick=pick,
+    tiny={
+        "qwen3-omni": TinyModel(
+            f"{HERE}.checkpoint.tiny:write_tiny_checkpoint",
+            f"{HERE}.checkpoint.real_size:write_real_size_folder",
+        )
+    },
+    benches={
+        "bridge": f"{HERE}.bench_commands:bridge",
+        "stages": f"{HERE}.bench_commands:stages",
+    },
+)

@@ -1,0 +1,21 @@
+"""Qwen-Image's text encoder as a family; its denoiser is a pipeline of Diffusers."""
+
+from omnistage.stage_configs.family import Family
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
+
+HERE = "omnistage.stages.qwen_image"
+
+FAMILY = Family(
+    name="qwen_image",
+    kinds={
+        "qwen_image.text_encoder": Kind(
+            f"{HERE}.text_encoder:TextEncoder",
+            frozenset(),
+            samples=False,
+            is_parallel=True,
+            makes=payloads(Payload.EMBEDS),
+            needs=("vllm", "diffusers"),
+        ),
+    },
+    vllm_models={"OmnistageQwenTextEncoder": f"{HERE}.text_encoder_model:QwenTextEncoder"},
+)

@@ -1,0 +1,1 @@
+"""A family of two stages and a connector, in a package of its own."""
