@@ -10,6 +10,7 @@ class Kind:
     `samples`: whether a request can set its sampling by `stage_params`. As a graph's entry,
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound. `is_parallel`:
     its engine is vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
+    `arguments`: the names of its engine's, where that is not vLLM.
     """
 
     path: str
@@ -19,6 +20,7 @@ class Kind:
     reads_out: bool = False
     hears: bool = False
     is_parallel: bool = False
+    arguments: frozenset[str] = frozenset()
 
 
 KINDS = {
@@ -39,11 +41,32 @@ KINDS = {
         "omnistage.stages.qwen3_omni.code2wav_stage:Code2WavStage",
         frozenset({"audio"}),
         samples=False,
+        arguments=frozenset({"num_slots", "dtype", "device", "load_format"}),
     ),
     "diffusers": Kind(
         "omnistage.stages.diffusion.stage:DiffusionStage",
         frozenset({"image", "video"}),
         samples=False,
+        arguments=frozenset(
+            {
+                "compile",
+                "device",
+                "dtype",
+                "embedding_cache_mb",
+                "load_format",
+                "max_batch",
+                "max_loras",
+                "max_megapixel_steps",
+                "max_megapixels",
+                "modules",
+                "offload",
+                "pipeline_class",
+                "profile_folder",
+                "step_cache",
+                "step_cache_options",
+                "warm_up",
+            }
+        ),
     ),
     "qwen_image.text_encoder": Kind(
         "omnistage.stages.qwen_image.text_encoder:TextEncoder",

@@ -84,5 +84,5 @@ class Images:
 
     def _check(self, asked: ImageRequest) -> None:
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.model)
+        check_model(asked.model, graph.served_names)
         check_makes("image", graph.outputs, "images")
