@@ -175,7 +175,6 @@ class StageSpec(Model):
             raise problem(message, SHARE)
         return value
 
-
     @model_validator(mode="after")
     def _samples(self) -> "StageSpec":
         if self.default_sampling_params.given and not KINDS[self.kind].samples:

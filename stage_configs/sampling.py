@@ -1,4 +1,4 @@
-"""How a stage samples: the parameters, their bounds, and what holds where a request says nothing."""
+"""How a stage samples: the parameters, their bounds, and the defaults of what was not asked for."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any

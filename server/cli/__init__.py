@@ -1,4 +1,4 @@
-"""The command line: check, serve, trace, tiny, bench, demo."""
+"""The command line: check, plan, serve, trace, tiny, bench, demo."""
 
 import typer
 
@@ -10,7 +10,9 @@ from omnistage.server.cli.bench_stages import stages
 from omnistage.server.cli.check import check
 from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
+from omnistage.server.cli.plan import plan
 from omnistage.server.cli.serve import serve
+from omnistage.server.cli.strict_command import SETTINGS, StrictCommand
 from omnistage.server.cli.tiny import tiny
 from omnistage.server.cli.trace import trace
 
@@ -21,8 +23,9 @@ bench.command("serve")(bench_serve)
 bench.command("images")(bench_images)
 
 
-app.command()(check)
-app.command()(serve)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command()(trace)
 app.command()(tiny)
 app.command()(demo)

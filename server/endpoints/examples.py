@@ -56,7 +56,9 @@ def video_examples(graph: StageGraph) -> Mapping[str, Any]:
     if "video" not in graph.outputs:
         return {}
     size = {"width": 256, "height": 256}
-    return {"a video": {"model": graph.served_name, "prompt": "A red square.", "num_frames": 9, **size}}
+    return {
+        "a video": {"model": graph.served_name, "prompt": "A red square.", "num_frames": 9, **size}
+    }
 
 
 def _drawing_examples(graph: StageGraph) -> Mapping[str, Any]:

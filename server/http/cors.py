@@ -14,7 +14,7 @@ EXPOSED = (request_id.HEADER, "openai-processing-ms", "retry-after", "x-omnistag
 
 @dataclass(frozen=True, slots=True)
 class Cors:
-    """Origins (`*`: all), and what they may send; credentials are cookies and the like, not keys."""
+    """Origins (`*`: all), and what their pages may send; credentials are cookies, not keys."""
 
     origins: tuple[str, ...]
     methods: tuple[str, ...] = EVERY
