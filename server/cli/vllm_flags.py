@@ -40,7 +40,10 @@ VLLM: Rows = (
         "not needed: /health, /ready and /metrics have no line in the log",
     ),
     (("--config",), "a graph file in place of the model, and `OMNISTAGE_…` for the other options"),
-    (("--lora-modules",), "not done at the start: adapters are added by /admin"),
+    (
+        ("--lora-modules",),
+        "not done at the start: adapters are added by /admin, where a stage takes them",
+    ),
     (("--enable-request-id-headers",), "not needed: every answer has `x-request-id`"),
     (("--enable-prompt-tokens-details",), "not needed: every `usage` has them"),
     (("--sse-keep-alive-interval",), "not needed: a stream says something every 15 s"),
@@ -74,7 +77,10 @@ VLLM: Rows = (
         ),
         "not done: one gateway, all stages on one machine; several servers behind a proxy",
     ),
-    (("--enable-log-outputs", "--enable-log-deltas", "--max-log-len"), "no answer is ever logged"),
+    (
+        ("--enable-log-outputs", "--enable-log-deltas", "--max-log-len"),
+        "no prompt or answer is ever logged",
+    ),
     (
         (
             "--anthropic-disabled-thinking-effort",
@@ -121,10 +127,7 @@ OMNI: Rows = (
         "use `--stage NAME.step_cache=first_block` and `--stage NAME.step_cache_options={…}`",
     ),
     (("--max-generated-image-size",), "use `--stage NAME.max_megapixels=NUMBER`"),
-    (
-        ("--diffusers-load-kwargs", "--diffusion-quantization-config"),
-        "use `--stage NAME.modules={…}`",
-    ),
+    (("--diffusers-load-kwargs", "--diffusion-quantization-config"), "not done"),
     (("--diffusers-call-kwargs",), "not done: requests say it"),
     (("--lora-path", "--lora-backend", "--lora-scale"), "adapters are added by /admin"),
     (
@@ -167,6 +170,8 @@ OMNI: Rows = (
 )
 
 INSTEAD: Mapping[str, str] = {flag: answer for flags, answer in (*VLLM, *OMNI) for flag in flags}
+SAME_SWITCHES = ("--allow-credentials",)  # of vLLM, and ours
+LEAVE_OUT = "leave it out"
 # vLLM's other names of arguments of its engine.
 SHORT: Mapping[str, str] = {
     "-ac": "attention_config",
@@ -195,4 +200,4 @@ def instead_of(flag: str, value: str = "") -> str:
         return f"use --stage NAME.{argument}{below and f'.{below}'}={given}"
     if argument.removeprefix("no_") in vllm_arguments():
         return f"use --stage NAME.{argument.removeprefix('no_')}=false"
-    return ""
+    return LEAVE_OUT if dashed.replace("--no-", "--") in (*INSTEAD, *SAME_SWITCHES) else ""

@@ -18,6 +18,7 @@ from omnistage.server.http.keys import Keys
 from omnistage.server.options import Tls
 from omnistage.stages.messages.to_stage import Request
 
+ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
 KEY, SITE = "sk-ann", "https://page.example"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 FROM_SITE = {**HEADERS, "origin": SITE}
@@ -78,7 +79,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Offered]:
     trusting = ssl.create_default_context(cafile=str(tls.certificate))
     with (
         running_gateway(folder, GRAPH, **how) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=20, verify=trusting) as client,
+        httpx.Client(base_url=gateway.url, timeout=20, verify=trusting, limits=ONE_SHOT) as client,
     ):
         yield Offered(gateway, client)
 
