@@ -1,8 +1,7 @@
 """How a server offers itself: the names of its model, its defaults, TLS, other sites, a proxy."""
 
 import json
-import ssl
-import subprocess
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from support.certificates import certificate, trusting
 from support.described import assert_described
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
-from omnistage.server.options import Tls
 from omnistage.stages.messages.to_stage import Request
 
 ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
@@ -40,15 +39,6 @@ GRAPH = {
         "code2wav": {"kind": "qwen3_omni.code2wav"},
     },
 }
-
-
-def certificate(folder: Path) -> Tls:
-    """One of our own for 127.0.0.1, and its key."""
-    tls = Tls(folder / "cert.pem", folder / "key.pem")
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    files = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tls.key, "-out", tls.certificate]
-    subprocess.run([*make.split(), *files], check=True, capture_output=True)
-    return tls
 
 
 @dataclass(frozen=True)
@@ -76,10 +66,11 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Offered]:
     tls = certificate(folder)
     how: dict[str, Any] = {"keys": Keys([KEY]), "admin_keys": Keys(["sk-admin"])}
     how |= {"tls": tls, "root_path": "/models/omni", "cors": Cors((SITE,))}
-    trusting = ssl.create_default_context(cafile=str(tls.certificate))
     with (
         running_gateway(folder, GRAPH, **how) as gateway,
-        httpx.Client(base_url=gateway.url, timeout=20, verify=trusting, limits=ONE_SHOT) as client,
+        httpx.Client(
+            base_url=gateway.url, timeout=20, verify=trusting(tls), limits=ONE_SHOT
+        ) as client,
     ):
         yield Offered(gateway, client)
 
@@ -110,6 +101,14 @@ def test_another_name_is_refused_with_those_that_there_are(offered: Offered, nam
         error = answer.json()["error"]
         assert error["code"] == "model_not_found"
         assert "this server has 'first', 'org/second'" in error["message"]
+
+
+def test_no_answer_is_given_the_model_s_folder_in_place_of_its_name() -> None:
+    """Answers and refusals use `served_name` and `served_names` of the graph."""
+    server = Path(__file__).parents[2] / "server"
+    for folder in ("endpoints", "chat", "images", "audio"):
+        for path in sorted((server / folder).glob("*.py")):
+            assert not re.search(r"graph\.model\b", path.read_text()), path
 
 
 # Defaults of sampling

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer.main
+from support.certificates import certificate
 from typer.testing import CliRunner
 
 from omnistage.server import cli
@@ -72,9 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the options' values name."""
     made = tmp_path_factory.mktemp("options")
     (made / "keys").write_text("sk-file\n")
-    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
-    files = ["-keyout", made / "key.pem", "-out", made / "cert.pem"]
-    subprocess.run([*command.split(), *files], check=True, capture_output=True)
+    certificate(made)
     return made
 
 
