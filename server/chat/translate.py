@@ -97,7 +97,7 @@ class Translator:
             body["tools"], body["tool_choice"] = checked_tools(chat.tools, chat.tool_choice)
         max_tokens = body.pop("max_tokens", None)
         body["max_tokens"] = body.pop("max_completion_tokens", max_tokens)
-        body = {name: value for name, value in (body | own).items() if value is not None}
+        body = {name: value for name, value in {**body, **own}.items() if value is not None}
         body = with_defaults(entry_defaults(self.graph), body)
         if "max_tokens" in body:
             body["max_completion_tokens"] = body.pop("max_tokens")

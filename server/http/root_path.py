@@ -16,7 +16,7 @@ class BelowRoot:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             scope = {**scope, "path": self._below(scope["path"])}
         await self._app(scope, receive, send)
 

@@ -123,7 +123,11 @@ def test_defaults_hold_where_a_request_says_nothing(offered: Offered) -> None:
 
 
 def test_what_a_request_says_wins(offered: Offered) -> None:
-    asked = {"temperature": 0, "max_tokens": 3, "stage_params": {"talker": {"temperature": 0}}}
+    asked: dict[str, Any] = {
+        "temperature": 0,
+        "max_tokens": 3,
+        "stage_params": {"talker": {"temperature": 0}},
+    }
     request = offered.request(**SPOKEN, **asked)
     assert request.body["temperature"] == 0
     assert request.body["max_completion_tokens"] == 3
