@@ -46,7 +46,7 @@ def _read(
     args: Sequence[str], takes_value: Mapping[str, bool]
 ) -> tuple[tuple[str, str] | None, list[str]]:
     """The first flag that is not known, with its value; the words that belong to no flag."""
-    words = []
+    words = list[str]()
     rest = iter(args)
     for arg in rest:
         name, has_value, value = arg.partition("=")

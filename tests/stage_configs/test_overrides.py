@@ -128,7 +128,11 @@ REFUSED: list[tuple[Read, str, str]] = [
 
 @pytest.mark.parametrize(("read", "text", "says"), REFUSED, ids=[case[1] for case in REFUSED])
 def test_a_refusal_begins_with_the_flag_as_it_was_typed(read: Read, text: str, says: str) -> None:
-    flags = {stage_override: "--stage", any_override: "--set", default_override: "--set-default"}
+    flags: dict[Read, str] = {
+        stage_override: "--stage",
+        any_override: "--set",
+        default_override: "--set-default",
+    }
     with pytest.raises((GraphError, OverrideError)) as refused:
         changed(read, text)
     message = str(refused.value)
