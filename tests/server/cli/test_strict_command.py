@@ -1,5 +1,7 @@
 """Flags that are not ours: the error names the nearest, or what does here what vLLM's does."""
 
+from typing import Any
+
 import pytest
 import typer.main
 from typer.testing import CliRunner
@@ -9,6 +11,7 @@ from omnistage.server.cli.vllm_flags import INSTEAD, OMNI, VLLM, instead_of
 from omnistage.stage_configs.pick import GRAPHS
 
 runner = CliRunner()
+GROUP: Any = typer.main.get_command(cli.app)
 TINY = str(GRAPHS / "qwen3_omni_tiny.yaml")
 STAGE = "use --stage NAME"
 WRONG = [
@@ -50,11 +53,7 @@ def test_a_value_that_looks_like_a_flag_is_a_value() -> None:
 
 
 def test_what_is_answered_is_none_of_our_own_flags() -> None:
-    ours = {
-        name
-        for one in typer.main.get_command(cli.app).commands["serve"].params
-        for name in one.opts
-    }  # type: ignore[attr-defined]
+    ours = {name for option in GROUP.commands["serve"].params for name in option.opts}
     assert not ours & INSTEAD.keys()
     assert all(instead_of(flag) for flag in INSTEAD)
     assert len(INSTEAD) == sum(len(flags) for flags, _ in (*VLLM, *OMNI))
