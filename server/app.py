@@ -32,6 +32,7 @@ from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, errors
 from omnistage.server.http.rate_limit import RateLimit
 from omnistage.server.http.request_id import RequestId
+from omnistage.server.http.root_path import BelowRoot
 from omnistage.server.http.state import WithState
 from omnistage.server.images.store import ImageStore
 from omnistage.server.media.decode_room import DecodeRoom
@@ -64,7 +65,9 @@ GUARDED: tuple[Routes, ...] = (
 
 def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     """The app over a running runtime."""
-    app = DescribedApp(title="omnistage", description=DESCRIPTION, redoc_url=None)
+    app = DescribedApp(
+        title="omnistage", description=DESCRIPTION, redoc_url=None, root_path=options.root_path
+    )
     giving_back = GivingBack()
     gateway = make_gateway(runtime, options, giving_back)
     install_error_handlers(app)
@@ -82,6 +85,10 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     exporter = exporter_to(options.traces_url)
     app.add_middleware(Followed, recent=gateway.traces, exporter=exporter, endpoints=endpoints)
     app.add_middleware(WithState)
+    if options.cors is not None:
+        app.add_middleware(options.cors.middleware)
+    if options.root_path:
+        app.add_middleware(BelowRoot, root_path=options.root_path)
     return app
 
 

@@ -3,12 +3,21 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import NO_KEYS, Keys
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.runtime.flights import MAX_REQUESTS
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """The files of a server's certificate; `key` is in `certificate`, too, if it is None."""
+
+    certificate: Path
+    key: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +38,6 @@ class GatewayOptions:
     log_format: LogFormat = LogFormat.TEXT
     log_level: LogLevel = LogLevel.INFO
     traces_url: str | None = None  # where spans are posted
+    cors: Cors | None = None
+    tls: Tls | None = None
+    root_path: str = ""  # of a proxy before the server

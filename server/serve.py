@@ -4,6 +4,7 @@ import asyncio
 import logging
 import signal
 import socket
+import ssl
 
 import uvicorn
 from rich.console import Console
@@ -12,7 +13,7 @@ from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import show_loading
 from omnistage.server.runtime.mps_daemon import end_daemon, mps_daemon
@@ -45,7 +46,7 @@ def serve(
     if graph.note:
         logger.warning("%s is served as %s", graph.model, graph.note)
     set_large_blocks_apart()
-    listening = listen(host, port)
+    listening = listen(host, port, "http" if options.tls is None else "https")
     try:
         for abandoned in sweep(before=end_daemon):
             logger.info("removed %s: its server is gone", abandoned)
@@ -65,7 +66,7 @@ def serve(
     return 0
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, scheme: str = "http") -> socket.socket:
     """Take the port before anything loads; OSError if it is not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.create_server((host, port), family=family, backlog=2048)
@@ -75,16 +76,26 @@ def listen(host: str, port: int) -> socket.socket:
     # A connection whose peer takes nothing for so long is dropped by the kernel.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CLIENT_STALL_S * 1000)
     place = listening.getsockname()
-    logger.info("listening on http://%s:%d", f"[{place[0]}]" if ":" in host else place[0], place[1])
+    address = f"[{place[0]}]" if ":" in host else place[0]
+    logger.info("listening on %s://%s:%d", scheme, address, place[1])
     return listening
+
+
+def check_tls(tls: Tls) -> None:
+    """Raise OSError, or ssl.SSLError, which is one, if a server cannot use these files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tls.certificate, tls.key, password="")  # so that it does not ask
 
 
 class GatewayServer(uvicorn.Server):
     """A server whose last requests end with an error instead of a cut connection."""
 
     def __init__(self, runtime: Runtime, options: GatewayOptions) -> None:
+        tls = options.tls
         config = uvicorn.Config(
             build_app(runtime, options),
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
             http=GATEWAY_PROTOCOL,
             ws="none",
             log_config=None,

@@ -23,10 +23,12 @@ from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
+from omnistage.stage_configs.sampling import StageParameters
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Gpu = Annotated[int, Field(strict=True, ge=0, le=1023)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Names = tuple[Annotated[str, Field(min_length=1)], ...]
 
 # Arguments of engines that count something; the engines themselves only say so after loading.
 ENGINE_SIZES = frozenset(
@@ -42,6 +44,8 @@ ENGINE_SIZES = frozenset(
 
 # vLLM's own argument; one stage's default of it is no promise, so only what is written counts.
 MEMORY_SHARE = "gpu_memory_utilization"
+
+SAMPLING = "default_sampling_params"  # a stage's key
 
 # Names are parts of channel addresses, where the other end of some is called gateway.
 STAGE_NAME = re.compile(r"(?!gateway$)[a-z][a-z0-9_]*")
@@ -133,6 +137,7 @@ class StageSpec(Model):
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
     environment: dict[str, Option] = {}
+    default_sampling_params: StageParameters = StageParameters()
 
     @field_validator("name")
     @classmethod
@@ -180,6 +185,12 @@ class StageSpec(Model):
             raise problem(message, SHARE)
         return value
 
+    @model_validator(mode="after")
+    def _samples(self) -> "StageSpec":
+        if self.default_sampling_params.given and not KINDS[self.kind].samples:
+            raise problem("is refused: this stage samples nothing", SAMPLING)
+        return self
+
 
 class Edge(Model):
     """One way from a stage to the next.
@@ -222,15 +233,30 @@ class StageGraph(Model):
 
     A stage may send to several others and, if its kind joins, receive from several. Each output has
     one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
-    the model the graph leaves out, for the log and /v1/models.
+    the model the graph leaves out, for the log and /v1/models. `served_model_name`: what the model
+    is called by clients, one name or several; without it, as `model` says.
     """
 
     model: str = ""
     note: str = ""
+    served_model_name: Names = ()
     stages: dict[str, StageSpec]
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]
     deadlines: Deadlines = Deadlines()
+
+    @field_validator("served_model_name", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("served_model_name")
+    @classmethod
+    def _names_differ(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for number, name in enumerate(value):
+            if name in value[:number]:
+                raise problem(f"{name!r} is there twice", number)
+        return value
 
     @field_validator("stages", mode="before")
     @classmethod
@@ -360,6 +386,16 @@ class StageGraph(Model):
         ]:
             done += ready
         return done
+
+    @property
+    def served_names(self) -> tuple[str, ...]:
+        """What requests may call the model."""
+        return self.served_model_name or (self.model,)
+
+    @property
+    def served_name(self) -> str:
+        """What answers call the model."""
+        return self.served_names[0]
 
     def entries(self, outputs: Collection[str]) -> list[str]:
         """The stages that requests for these outputs come to."""

@@ -1,12 +1,14 @@
 """Reading a graph from YAML: every error names file, line and key."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from omnistage.stage_configs.graph import (
+    SAMPLING,
     Chunking,
     ConnectorSpec,
     Deadlines,
@@ -15,6 +17,8 @@ from omnistage.stage_configs.graph import (
     StageSpec,
     nearest,
 )
+from omnistage.stage_configs.overrides import Override, OverrideError, overridden
+from omnistage.stage_configs.sampling import StageParameters
 from omnistage.stage_configs.yaml_document import Document, Place, YamlProblem, dotted, parse
 
 KINDS_OF_VALUES = {
@@ -37,23 +41,71 @@ class GraphError(ValueError):
     """A graph file cannot be used."""
 
 
-def load_graph(path: Path, model: str | None = None) -> StageGraph:
-    """The graph in a file; `model` replaces the file's own. Raises GraphError."""
+def load_graph(
+    path: Path, model: str | None = None, overrides: Sequence[Override] = ()
+) -> StageGraph:
+    """The graph in a file; `model` replaces the file's own. Raises GraphError.
+
+    `overrides` change single keys; an error about one of them names it in place of the file.
+    """
+    document = _read(path)
+    value = document.value if model is None else {**document.value, "model": model}
+    try:
+        changed = overridden(value, overrides)
+    except OverrideError as error:
+        raise GraphError(str(error)) from error
+    try:
+        return StageGraph.model_validate(changed)
+    except ValidationError as error:
+        blamed = _blamed(error, changed, overrides)
+        if not blamed:
+            _validate(path, document, value)
+            blamed = f"with {', '.join(override.typed for override in overrides)}"
+        message = _describe(error, _document_of(changed)).partition(": ")[2]
+        raise GraphError(f"{blamed}: {message}") from error
+
+
+def _read(path: Path) -> Document:
+    """A document whose value is a mapping; raises GraphError."""
     try:
         document = parse(_text(path))
     except YamlProblem as error:
         key = f"{error.key}: " if error.key else ""
         raise GraphError(f"{path}:{error.line}: {key}{error}") from error
-    value = document.value
-    if not isinstance(value, dict):
+    if not isinstance(document.value, dict):
         line, _ = document.locate(())
         raise GraphError(f"{path}:{line}: a graph is a mapping with stages, edges and outputs")
-    if model is not None:
-        value["model"] = model
+    return document
+
+
+def _validate(path: Path, document: Document, value: Any) -> None:
+    """Raise GraphError if the file is wrong without any override."""
     try:
-        return StageGraph.model_validate(value)
+        StageGraph.model_validate(value)
     except ValidationError as error:
         raise GraphError(f"{path}:{_describe(error, document)}") from error
+
+
+def _blamed(error: ValidationError, changed: Any, overrides: Sequence[Override]) -> str:
+    """The last override of the place that is wrong, or all below it; empty if there are none."""
+    document = _document_of(changed)
+    _, wrong = document.locate(_place(_first(error)))
+    places = {
+        override.typed: document.locate(tuple(_index(part) for part in override.place))[1]
+        for override in overrides
+    }
+    above = [typed for typed, place in places.items() if wrong[: len(place)] == place]
+    below = [typed for typed, place in places.items() if wrong and place[: len(wrong)] == wrong]
+    return ", ".join(above[-1:] or below)
+
+
+def _index(part: str | int) -> str | int:
+    return int(part) if isinstance(part, str) and part.isdecimal() else part
+
+
+def _document_of(value: Any) -> Document:
+    """A value as if it had been read: its places can be found, its lines mean nothing."""
+    return parse(yaml.safe_dump(value, sort_keys=False))
 
 
 def _text(path: Path) -> str:
@@ -70,9 +122,7 @@ def _text(path: Path) -> str:
 
 def _describe(error: ValidationError, document: Document) -> str:
     """Line, key and message of the first problem."""
-    problems = error.errors()
-    # A misspelt key is also a missing one: its own error says more.
-    problem = next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
+    problems, problem = error.errors(), _first(error)
     place = _place(problem)
     line, written = document.locate(place)
     if problem["type"] == "extra_forbidden":
@@ -85,6 +135,12 @@ def _describe(error: ValidationError, document: Document) -> str:
         same = [one for one in problems if document.locate(_place(one)) == (line, written)]
         message = _message(problem, [_expected(one) for one in same])
     return f"{line}: {dotted(written) or 'the graph'}: {message}"
+
+
+def _first(error: ValidationError) -> Mapping[str, Any]:
+    """The problem to tell of: a misspelt key is also a missing one, and its own error says more."""
+    problems = error.errors()
+    return next((one for one in problems if one["type"] == "extra_forbidden"), problems[0])
 
 
 def _place(problem: Mapping[str, Any]) -> Place:
@@ -119,6 +175,7 @@ def _keys_at(place: Place) -> list[str]:
         "connector": ConnectorSpec,
         "chunk": Chunking,
         "deadlines": Deadlines,
+        SAMPLING: StageParameters,
     }
     model: type[BaseModel] = StageGraph
     for part in place[:-1]:

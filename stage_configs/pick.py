@@ -1,6 +1,7 @@
 """Which graph serves a model: the families are asked, each knows its own checkpoints."""
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from omnistage.connectors.registry import Unusable
@@ -11,19 +12,27 @@ from omnistage.stage_configs.family import Family, Picked
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.overrides import Override
 
 logger = logging.getLogger("omnistage.families")
 
 YAML_ENDINGS = (".yaml", ".yml")
 
 
-def resolve(target: str, model: str | None) -> StageGraph:
-    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
+def find_graph(
+    target: str, model: str | None = None, changes: Sequence[Override] = ()
+) -> StageGraph:
+    """The graph of a YAML file, which may name no model, of a folder or a Hugging Face name."""
     if target.endswith(YAML_ENDINGS):
-        graph = load_graph(Path(target), model)
-    else:
-        picked = pick_graph(target, len(visible_gpus()))
-        graph = load_graph(picked.file, model or target).model_copy(update={"note": picked.note})
+        return load_graph(Path(target), model, changes)
+    picked = pick_graph(target, len(visible_gpus()))
+    graph = load_graph(picked.file, model or target, changes)
+    return graph.model_copy(update={"note": graph.note or picked.note})
+
+
+def resolve(target: str, model: str | None, changes: Sequence[Override] = ()) -> StageGraph:
+    """The graph of a YAML file, a folder or a Hugging Face name, with its model."""
+    graph = find_graph(target, model, changes)
     if not graph.model:
         raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
     return graph

@@ -304,9 +304,13 @@ def test_a_command_is_one_of_ours_with_options_that_it_has(name: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["model", "--prot", "8000"], [], ["model", "--mps", "yes"]])
-def test_a_wrong_call_would_be_found(arguments: list[str]) -> None:
-    with pytest.raises(Exception, match=r"No such option|Missing parameter|is not one of"):
+def test_a_wrong_call_would_be_found(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Exception, match=r"2|Missing parameter|is not one of") as wrong:
         parse("serve", arguments)
+    said = f"{wrong.value} {capsys.readouterr().err}"
+    assert re.search(r"there is no --prot|Missing parameter|is not one of", said)
 
 
 def test_the_calls_of_the_script_are_found() -> None:

@@ -20,8 +20,19 @@ from omnistage.server.chat.message_schema import MESSAGES
 from omnistage.server.chat.messages import unknown_keys
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.http.fields import RequestFields
+from omnistage.stage_configs.sampling import (
+    Count,
+    Flag,
+    MinTokens,
+    Number,
+    NumTokens,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+)
 
-MIN_SEED, MAX_SEED = -(1 << 63), (1 << 63) - 1
 MAX_STOPS = 4
 MAX_TOP_LOGPROBS = 20
 MAX_CHOICES = 128
@@ -35,20 +46,8 @@ MAX_TOOLS = 128
 MAX_NAMES = 64
 DEFAULT_TOKENS = 16  # OpenAI's, of a text completion
 
-# As JSON has them: a string or a boolean is no number, and no number is infinite.
-Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True)]
-Flag = Annotated[bool, Field(strict=True)]
-
-Temperature = Annotated[Number, Field(ge=0, le=2)]
-TopP = Annotated[Number, Field(gt=0, le=1)]
-TopK = Annotated[Count, Field(ge=-1, le=1 << 31)]
-RepetitionPenalty = Annotated[Number, Field(gt=0, le=10)]
 Penalty = Annotated[Number, Field(ge=-2, le=2)]
 Bias = Annotated[Number, Field(ge=-100, le=100)]
-Seed = Annotated[Count, Field(ge=MIN_SEED, le=MAX_SEED)]
-NumTokens = Annotated[Count, Field(ge=1, le=1 << 31)]
-MinTokens = Annotated[Count, Field(ge=0, le=1 << 31)]
 TokenId = Annotated[Count, Field(ge=0, lt=1 << 31)]
 Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
@@ -160,27 +159,6 @@ class ProcessorOptions(BaseModel):
     def _fits(self) -> "ProcessorOptions":
         if None not in (self.min_pixels, self.max_pixels) and self.min_pixels > self.max_pixels:  # type: ignore[operator]
             raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
-        return self
-
-
-class StageParameters(BaseModel):
-    """Sampling of one stage; wins over the request's own."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: TopK | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    seed: Seed | None = None
-    max_tokens: NumTokens | None = None
-    min_tokens: MinTokens | None = None
-    ignore_eos: Flag | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> "StageParameters":
-        if None not in (self.min_tokens, self.max_tokens) and self.min_tokens > self.max_tokens:  # type: ignore[operator]
-            raise ValueError(f"min_tokens {self.min_tokens} exceeds max_tokens {self.max_tokens}")
         return self
 
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 from omnistage.server.audio.encoder import FORMATS
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.messages import checked_messages
-from omnistage.server.chat.schema import DONE, ChatRequest, StageParameters
+from omnistage.server.chat.schema import DONE, ChatRequest
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
@@ -17,6 +17,7 @@ from omnistage.server.http.served import check_model
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.sampling import StageParameters, with_defaults
 from omnistage.stages.messages.to_stage import Parameter
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
@@ -50,22 +51,22 @@ class Translator:
 
     def request(self, chat: ChatRequest) -> Request:
         """The request as the stages get it; raises ApiError."""
-        check_model(chat.model, self.graph.model)
+        check_model(chat.model, self.graph.served_names)
         chat.check()
         outputs = self._outputs(chat)
         voice = chat.audio.voice if chat.audio is not None else None
         speaker = known_speaker(voice, self.speakers, "audio.voice")
         path = self.graph.path(set(outputs))
-        stage_params = checked_stage_params(chat.stage_params or {}, self.graph, path)
+        given = checked_stage_params(chat.stage_params or {}, self.graph, path)
         has_audio = "audio" in outputs
         if chat.return_codes and not has_audio:
             raise invalid("return_codes", "needs audio among the modalities")
         return Request(
             id=f"chatcmpl-{uuid4().hex}",
             outputs=outputs,
-            body=self._body(chat, stage_params.get(self.graph.entry_of("text"), {})),
+            body=self._body(chat, given.get(self.graph.entry_of("text"), {})),
             speaker=speaker if has_audio else None,
-            stage_params=stage_params,
+            stage_params=stage_params_of(self.graph, path, given),
             seed=chat.seed,
             return_codes=bool(chat.return_codes) and has_audio,
         )
@@ -91,17 +92,37 @@ class Translator:
         return outputs
 
     def _body(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, Any]:
-        """The entry stage's chat body: vLLM's fields, its own stage parameters merged over."""
+        """The entry stage's chat body: vLLM's fields, its own stage parameters merged over.
+
+        Its defaults hold where neither says anything.
+        """
         body = chat.model_dump(exclude_none=True, include=set(SENT_ON))
         body["messages"] = checked_messages(chat.messages, self.history)
         if chat.tools is not None or chat.tool_choice is not None:
             body["tools"], body["tool_choice"] = checked_tools(chat.tools, chat.tool_choice)
-        body |= {name: value for name, value in own.items() if name != "max_tokens"}
-        max_tokens = own.get("max_tokens", body.pop("max_tokens", None))
-        if "max_tokens" in own or "max_completion_tokens" not in body:
-            body["max_completion_tokens"] = max_tokens
-        body = {name: value for name, value in body.items() if value is not None}
+        max_tokens = body.pop("max_tokens", None)
+        body["max_tokens"] = body.pop("max_completion_tokens", max_tokens)
+        body = {name: value for name, value in {**body, **own}.items() if value is not None}
+        body = with_defaults(entry_defaults(self.graph), body)
+        if "max_tokens" in body:
+            body["max_completion_tokens"] = body.pop("max_tokens")
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
+
+
+def entry_defaults(graph: StageGraph) -> dict[str, Parameter]:
+    """What a graph's entry stage samples with where a request does not say it."""
+    return graph.stages[graph.entry_of("text")].default_sampling_params.given
+
+
+def stage_params_of(
+    graph: StageGraph, path: Collection[str], given: Mapping[str, Mapping[str, Parameter]]
+) -> dict[str, dict[str, Parameter]]:
+    """The sampling of the stages of a request's path: what it says, and a stage's defaults."""
+    merged = {
+        name: with_defaults(graph.stages[name].default_sampling_params.given, given.get(name, {}))
+        for name in path
+    }
+    return {name: parameters for name, parameters in merged.items() if parameters}
 
 
 def known_speaker(voice: str | None, speakers: Sequence[str], param: str) -> str | None:

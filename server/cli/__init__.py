@@ -1,4 +1,4 @@
-"""The command line: check, serve, trace, tiny, bench, demo."""
+"""The command line: check, plan, serve, trace, tiny, bench, demo."""
 
 import typer
 
@@ -9,7 +9,9 @@ from omnistage.server.cli.benches import Benches
 from omnistage.server.cli.check import check
 from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
+from omnistage.server.cli.plan import plan
 from omnistage.server.cli.serve import serve
+from omnistage.server.cli.strict_command import SETTINGS, StrictCommand
 from omnistage.server.cli.tiny import TinyCommand, tiny
 from omnistage.server.cli.trace import trace
 
@@ -20,8 +22,9 @@ bench.command("serve")(bench_serve)
 bench.command("images")(bench_images)
 
 
-app.command()(check)
-app.command()(serve)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command()(trace)
 app.command(cls=TinyCommand)(tiny)
 app.command()(demo)

@@ -5,6 +5,7 @@ from rich.console import Console
 
 from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.pick import find_graph as find_graph
 from omnistage.stage_configs.pick import resolve as resolve
 
 GPU_CURE = (
@@ -23,10 +24,10 @@ def missing_gpus(graph: StageGraph) -> list[str]:
     ]
 
 
-def fail(message: str) -> typer.Exit:
+def fail(message: str, code: int = 1) -> typer.Exit:
     """Print an error as one line."""
     _print(f"error: {message}")
-    return typer.Exit(1)
+    return typer.Exit(code)
 
 
 def warn(message: str) -> None:

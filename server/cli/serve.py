@@ -8,17 +8,26 @@ from typing import Annotated
 
 import typer
 
+from omnistage.server.cli.changes import (
+    AnyChanges,
+    DefaultChanges,
+    ModelNames,
+    StageChanges,
+    changes_of,
+)
 from omnistage.server.cli.graphs import fail, missing_gpus, resolve, warn
 from omnistage.server.runtime.mps_daemon import Mps, MpsError
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.gpus import used_gpus
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.packages import is_installed, missing_features, missing_packages
 from omnistage.stage_configs.traces import traces_url, with_traces
 from omnistage.stages.messages.log_bound import LOG_LEVEL
 
+PATH_STARTS = ("/", "./", "../", "~")  # of what is a folder and no name of the hub's
 OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
 PORT_CURE = "end what has the port, or take another with --port (0: any that is free)"
 MISSING_OTLP = "it needs OpenTelemetry: pip install 'omnistage[otel]'"
@@ -135,7 +144,11 @@ def serve(
         LogFormat, typer.Option(help="How log lines look: text, or json (an object a line).")
     ] = LogFormat.TEXT,
     log_level: Annotated[
-        LogLevel, typer.Option(help="What is worth a log line, of the server and of its stages.")
+        LogLevel,
+        typer.Option(
+            case_sensitive=False,
+            help="What is worth a log line, of the server and of its stages.",
+        ),
     ] = LogLevel.INFO,
     otlp_endpoint: Annotated[
         str | None,
@@ -146,20 +159,53 @@ def serve(
             "HTTP: http://HOST:4318, or a whole address. Without it, no span is made.",
         ),
     ] = None,
+    stage: StageChanges = None,
+    set_any: AnyChanges = None,
+    set_default: DefaultChanges = None,
+    served_model_name: ModelNames = None,
+    allowed_origins: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A site whose pages may ask from a browser (CORS), such as https://example.org; "
+            "* means all. May be given several times, or as a list in JSON. Without one, none may."
+        ),
+    ] = None,
+    allowed_methods: Annotated[
+        list[str] | None, typer.Option(help="A method that such pages may use. Default: all.")
+    ] = None,
+    allowed_headers: Annotated[
+        list[str] | None, typer.Option(help="A header that such pages may send. Default: all.")
+    ] = None,
+    allow_credentials: Annotated[
+        bool, typer.Option("--allow-credentials", help="Such pages may send cookies.")
+    ] = False,
+    ssl_certfile: Annotated[
+        Path | None,
+        typer.Option(help="The certificate with which the server speaks TLS, and its chain."),
+    ] = None,
+    ssl_keyfile: Annotated[
+        Path | None,
+        typer.Option(help="The certificate's key, if it is not in the same file."),
+    ] = None,
+    root_path: Annotated[
+        str | None,
+        typer.Option(help="The path of a proxy below which clients find the server: /models."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check all that can be checked without loading, print what would be served, end.",
+        ),
+    ] = False,
 ) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""
+    changes = changes_of(stage, set_any, set_default, served_model_name)
     try:
-        graph = resolve(target, model)
+        graph = resolve(target, model, changes)
     except GraphError as error:
         raise fail(str(error)) from None
-    for sentence in (*missing_gpus(graph), *missing_packages(graph)):
-        raise fail(sentence)
-    for sentence in missing_features(graph):
-        warn(sentence)
-    if any(used_gpus(stage.gpus) for stage in graph.stages.values()) and (
-        sentence := inherited_share_problem()
-    ):
-        raise fail(sentence)
+    check_machine(graph)
     if load_format is not None:
         graph = graph.with_engine(load_format=load_format.value)
     if offload is not None:
@@ -170,6 +216,8 @@ def serve(
     spans_url = None if otlp_endpoint is None else checked_traces_url(otlp_endpoint)
     if spans_url is not None:
         graph = with_traces(graph, spans_url)
+    from omnistage.server.cli.dry_run import rehearse
+    from omnistage.server.cli.gateway_options import cors_of, root_path_of, tls_of
     from omnistage.server.http.keys import Keys
     from omnistage.server.options import GatewayOptions
     from omnistage.server.serve import serve as serve_graph
@@ -193,15 +241,35 @@ def serve(
         log_format=log_format,
         log_level=log_level,
         traces_url=spans_url,
+        cors=cors_of(allowed_origins, allowed_methods, allowed_headers, allow_credentials),
+        tls=tls_of(ssl_certfile, ssl_keyfile),
+        root_path=root_path_of(root_path),
     )
     launch = partial(StageProcess, environment=log_environment(log_level))
     try:
+        if dry_run:
+            rehearse(graph, host, port, options)
+            return
         code = serve_graph(graph, host, port, launch=launch, options=options)
     except MpsError as error:
         raise fail(f"--mps {mps}: {error}") from None
     except OSError as error:
         raise fail(f"cannot listen on {host}:{port}: {error.strerror}; {PORT_CURE}") from None
     raise typer.Exit(code)
+
+
+def check_machine(graph: StageGraph) -> None:
+    """typer.Exit if a folder, a GPU or a package is not there, or a GPU is shared out by MPS."""
+    if graph.model.startswith(PATH_STARTS) and not Path(graph.model).is_dir():
+        raise fail(f"{graph.model}: there is no such folder")
+    for sentence in (*missing_gpus(graph), *missing_packages(graph)):
+        raise fail(sentence)
+    for sentence in missing_features(graph):
+        warn(sentence)
+    if any(used_gpus(stage.gpus) for stage in graph.stages.values()) and (
+        sentence := inherited_share_problem()
+    ):
+        raise fail(sentence)
 
 
 def checked_traces_url(endpoint: str) -> str:
@@ -215,8 +283,11 @@ def checked_traces_url(endpoint: str) -> str:
 
 
 def log_environment(level: LogLevel) -> dict[str, str]:
-    """What stages are told of their own lines, and vLLM of its, unless it was told already."""
-    if level is LogLevel.INFO:
+    """What stages are told of their own lines, and vLLM of its, unless it was told already.
+
+    A variable of the server's own option is theirs by name: they read it in capitals.
+    """
+    if level is LogLevel.INFO and LOG_LEVEL not in os.environ:
         return {}
     name = level.upper()
     return {LOG_LEVEL: name, "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", name)}

@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from omnistage.server.chat.schema import MAX_NAMES, Count, Flag, at_most
+from omnistage.server.chat.schema import MAX_NAMES, at_most
+from omnistage.stage_configs.sampling import Count, Flag
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Path = Annotated[str, Field(min_length=1, max_length=4096)]

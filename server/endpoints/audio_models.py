@@ -12,10 +12,10 @@ from omnistage.server.http.openapi import described
 def routes(gateway: Gateway) -> APIRouter:
     """GET /v1/audio/models."""
     router = APIRouter()
-    served = gateway.runtime.graph.model
+    names = gateway.runtime.graph.served_names
 
     @router.get("/v1/audio/models", **described("List the models that speak", Lists))
     async def models() -> Mapping[str, Sequence[Mapping[str, str]]]:
-        return {"models": [{"id": served, "name": served}]}
+        return {"models": [{"id": name, "name": name} for name in names]}
 
     return router

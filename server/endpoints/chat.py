@@ -80,7 +80,7 @@ class ChatCompletions:
     def _answer(self, chat: ChatRequest) -> "Answer":
         graph = self.gateway.runtime.graph
         request = Translator(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
-        head = AnswerHead(request.id, graph.model, bool(chat.return_token_ids))
+        head = AnswerHead(request.id, graph.served_name, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format
         wish = Wish.of(chat) if "image" in request.outputs else None

@@ -15,7 +15,7 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
     """What can be asked of a graph that answers in text, and perhaps in speech, or in images."""
     if "text" not in graph.outputs:
         return _drawing_examples(graph)
-    asked = {"model": graph.model, "max_completion_tokens": 64}
+    asked = {"model": graph.served_name, "max_completion_tokens": 64}
     hello = [{"role": "user", "content": "Say hello."}]
     parts = [
         {"type": "image_url", "image_url": {"url": RED_SQUARE}},
@@ -41,7 +41,7 @@ def image_examples(graph: StageGraph) -> Mapping[str, Any]:
     """What can be asked of a graph that makes images."""
     if "image" not in graph.outputs:
         return {}
-    return {"a picture": {"model": graph.model, "prompt": "A red square.", "size": "256x256"}}
+    return {"a picture": {"model": graph.served_name, "prompt": "A red square.", "size": "256x256"}}
 
 
 def edit_examples(graph: StageGraph) -> Mapping[str, Any]:
@@ -56,25 +56,27 @@ def video_examples(graph: StageGraph) -> Mapping[str, Any]:
     if "video" not in graph.outputs:
         return {}
     size = {"width": 256, "height": 256}
-    return {"a video": {"model": graph.model, "prompt": "A red square.", "num_frames": 9, **size}}
+    return {
+        "a video": {"model": graph.served_name, "prompt": "A red square.", "num_frames": 9, **size}
+    }
 
 
 def _drawing_examples(graph: StageGraph) -> Mapping[str, Any]:
     if "image" not in graph.outputs:
         return {}
     wish = {"messages": [{"role": "user", "content": "A red square."}], "modalities": ["image"]}
-    return {"a drawing": {"model": graph.model, **wish, "size": "256x256"}}
+    return {"a drawing": {"model": graph.served_name, **wish, "size": "256x256"}}
 
 
 def speech_examples(graph: StageGraph) -> Mapping[str, Any]:
     """What can be asked of a graph that speaks."""
     if "audio" not in graph.outputs:
         return {}
-    return {"a sentence": {"model": graph.model, "input": "Hello.", "response_format": "wav"}}
+    return {"a sentence": {"model": graph.served_name, "input": "Hello.", "response_format": "wav"}}
 
 
 def text_examples(graph: StageGraph) -> Mapping[str, Any]:
     """What can be asked of a graph that goes on with a text."""
     if "text" not in graph.outputs:
         return {}
-    return {"a beginning": {"model": graph.model, "prompt": "Once upon", "max_tokens": 16}}
+    return {"a beginning": {"model": graph.served_name, "prompt": "Once upon", "max_tokens": 16}}

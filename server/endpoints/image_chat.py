@@ -69,7 +69,7 @@ class ImageChat:
         given = await load_images(media, None, self.gateway.media, http)
         request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
         answer = ImageAnswer("chat", asked, given, request, ticket)
-        head = AnswerHead(request.id, self.gateway.runtime.graph.model)
+        head = AnswerHead(request.id, self.gateway.runtime.graph.served_name)
         headers = warning_headers(sorted([*asked.unknown, *(chat.model_fields_set & NOT_HERE)]))
         if not chat.stream:
             return await whole_answer(http, request.id, completion(answer, head), headers)
@@ -79,7 +79,7 @@ class ImageChat:
 
     def _check(self, chat: ChatRequest) -> None:
         graph = self.gateway.runtime.graph
-        check_model(chat.model, graph.model)
+        check_model(chat.model, graph.served_names)
         if set(chat.modalities or ("image",)) not in MODALITIES:
             raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
         if "image" not in graph.outputs:

@@ -84,7 +84,7 @@ class Images:
 
     def _check(self, asked: ImageRequest) -> None:
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.model)
+        check_model(asked.model, graph.served_names)
         check_makes("image", graph.outputs, "images")
         if graph.waits_for("image"):
             message = "This model draws what it writes: ask it in a chat, for text and image."

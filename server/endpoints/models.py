@@ -1,4 +1,4 @@
-"""The models that the server offers: its graph's one."""
+"""The models that the server offers: its graph's one, by each of its names."""
 
 import time
 from collections.abc import Mapping
@@ -16,26 +16,27 @@ from omnistage.stage_configs.graph import StageGraph
 def routes(gateway: Gateway) -> APIRouter:
     """GET /v1/models and /v1/models/{id}; ids may contain slashes."""
     router = APIRouter()
-    served = gateway.runtime.graph.model
-    card = card_of(gateway.runtime.graph)
+    names = gateway.runtime.graph.served_names
+    cards = {name: card_of(gateway.runtime.graph, name) for name in names}
 
     @router.get("/v1/models", **described("List the models", ModelList))
     async def models() -> Mapping[str, Any]:
-        return {"object": "list", "data": [card]}
+        return {"object": "list", "data": list(cards.values())}
 
     @router.get("/v1/models/{name:path}", **described("Tell of a model", Model))
     async def model(name: str) -> Mapping[str, Any]:
-        if name.strip("/") != served.strip("/"):
-            raise model_not_found(name, served)
-        return card
+        for served, card in cards.items():
+            if name.strip("/") == served.strip("/"):
+                return card
+        raise model_not_found(name, names)
 
     return router
 
 
-def card_of(graph: StageGraph) -> Mapping[str, Any]:
-    """The entry of a graph's model in /v1/models."""
+def card_of(graph: StageGraph, name: str) -> Mapping[str, Any]:
+    """The entry of one name of a graph's model in /v1/models."""
     card = {
-        "id": graph.model,
+        "id": name,
         "object": "model",
         "created": int(time.time()),
         "owned_by": "omnistage",

@@ -13,7 +13,11 @@ from omnistage.server.audio.contract import AudioEncoder
 from omnistage.server.audio.encoder import MakeEncoder, make_encoder
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
-from omnistage.server.chat.translate import checked_stage_params, known_speaker
+from omnistage.server.chat.translate import (
+    checked_stage_params,
+    known_speaker,
+    stage_params_of,
+)
 from omnistage.server.endpoints.examples import speech_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.speech_fields import SpeechRequest
@@ -70,7 +74,7 @@ class Speech:
 
     def _request(self, asked: SpeechRequest) -> Request:
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.model)
+        check_model(asked.model, graph.served_names)
         if (
             "audio" not in graph.outputs
             or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
@@ -78,12 +82,13 @@ class Speech:
             message = "This model does not speak a given text."
             raise ApiError(400, message, code="unsupported_model")
         path: Collection[str] = set(graph.path(OUTPUTS)) - {graph.entry_of("audio")}
+        given = checked_stage_params(asked.stage_params or {}, graph, path)
         return Request(
             id=f"speech-{uuid4().hex}",
             outputs=OUTPUTS,
             body={"input": asked.input, "instructions": asked.instructions or ""},
             speaker=known_speaker(asked.voice, self.gateway.runtime.fleet.voices, "voice"),
-            stage_params=checked_stage_params(asked.stage_params or {}, graph, path),
+            stage_params=stage_params_of(graph, path, given),
             seed=asked.seed,
         )
 

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED
-from omnistage.server.chat.schema import Number, Seed, StageParams, Voice
+from omnistage.server.chat.schema import StageParams, Voice
 from omnistage.server.http.fields import RequestFields
+from omnistage.stage_configs.sampling import Number, Seed
 
 MAX_TEXT = 4096
 

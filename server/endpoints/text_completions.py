@@ -15,7 +15,8 @@ from omnistage.server.chat.chunks import (
     finish_reason_of,
     with_usage,
 )
-from omnistage.server.chat.schema import COMPLETION_DONE, CompletionRequest
+from omnistage.server.chat.schema import COMPLETION_DONE, DEFAULT_TOKENS, CompletionRequest
+from omnistage.server.chat.translate import entry_defaults
 from omnistage.server.chat.usage import usage_of
 from omnistage.server.endpoints.answers import TextCompletion
 from omnistage.server.endpoints.examples import text_examples
@@ -31,6 +32,7 @@ from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
+from omnistage.stage_configs.sampling import with_defaults
 
 # Read here; the entry stage's body has the other fields that are done.
 OWN_FIELDS = frozenset({"model", "best_of", "stream", "stream_options"})
@@ -57,7 +59,7 @@ class TextCompletions:
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         head = AnswerHead(
             request.id,
-            self.gateway.runtime.graph.model,
+            self.gateway.runtime.graph.served_name,
             bool(asked.return_token_ids),
             "text_completion",
         )
@@ -70,14 +72,15 @@ class TextCompletions:
 
     def _request(self, asked: CompletionRequest) -> Request:
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.model)
+        check_model(asked.model, graph.served_names)
         check_makes("text", graph.outputs, "text")
         asked.check()
         body = asked.model_dump(exclude_none=True, include=set(COMPLETION_DONE - OWN_FIELDS))
+        defaults = {"max_tokens": DEFAULT_TOKENS, **entry_defaults(graph)}
         return Request(
             id=f"cmpl-{uuid4().hex}",
             outputs=("text",),
-            body={**body, "max_tokens": asked.num_tokens},
+            body=with_defaults(defaults, body),
             seed=asked.seed,
         )
 

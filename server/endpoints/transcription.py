@@ -72,7 +72,7 @@ class Transcriptions:
         self._check_hears()
         fields = await read_fields(http)
         asked = await in_thread(http, lambda: request_of(kind, fields))
-        check_model(asked.model, self.gateway.runtime.graph.model)
+        check_model(asked.model, self.gateway.runtime.graph.served_names)
         transcript = Transcript(asked)
         try:
             request = await in_thread(http, lambda: self._request(transcript))

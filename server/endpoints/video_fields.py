@@ -4,9 +4,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from omnistage.server.chat.schema import Count, Seed
 from omnistage.server.http.fields import RequestFields
 from omnistage.server.images.schema import MAX_PROMPT, Scale
+from omnistage.stage_configs.sampling import Count, Seed
 
 DEFAULT_FPS = 16
 Side = Annotated[Count, Field(ge=16, le=4096, multiple_of=2)]

@@ -47,7 +47,7 @@ class Videos:
     async def create(self, asked: VideoRequest, http: HttpRequest) -> Response:
         """Answer with an mp4 once all of its frames are made."""
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.model)
+        check_model(asked.model, graph.served_names)
         check_makes("video", graph.outputs, "videos")
         body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)

@@ -67,6 +67,11 @@ class Wire:
         return True
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether it is one of TLS."""
+        return self._transport.get_extra_info("ssl_object") is not None
+
+    @property
     def state(self) -> int:
         """What the kernel says of the connection."""
         connection: socket.socket = self._transport.get_extra_info("socket")
@@ -123,8 +128,10 @@ class HalfOpen(asyncio.Protocol):
             super().data_received(data)
 
     def eof_received(self) -> bool:
-        """Whether there are answers to wait for."""
+        """Whether there are answers to wait for; a connection with TLS ends with either side."""
         self._has_ended = True
+        if self._wire.is_encrypted:
+            return False
         if self._is_answering:
             self.begin_looking()
             return True

@@ -5,15 +5,16 @@ from collections.abc import Collection
 from omnistage.server.errors import ApiError
 
 
-def model_not_found(name: str, served: str) -> ApiError:
+def model_not_found(name: str, served: tuple[str, ...]) -> ApiError:
     """The refusal of a model that is not served."""
-    message = f"The model {name!r} does not exist; this server has {served!r}."
+    names = ", ".join(map(repr, served))
+    message = f"The model {name!r} does not exist; this server has {names}."
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def check_model(name: str | None, served: str) -> None:
-    """Raise ApiError for a request that names another model."""
-    if name is not None and name != served:
+def check_model(name: str | None, served: tuple[str, ...]) -> None:
+    """Raise ApiError for a request that calls the model by none of its names."""
+    if name is not None and name not in served:
         raise model_not_found(name, served)
 
 

@@ -7,11 +7,12 @@ from uuid import uuid4
 from pydantic import BeforeValidator, Field
 
 from omnistage.connectors.chunk import Tensor
-from omnistage.server.chat.schema import Count, Flag, Loras, Number, Seed
+from omnistage.server.chat.schema import Loras
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import RequestFields
 from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import Request
+from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
 
 IMAGE_ONLY = ("image",)  # the outputs of such a request
 MIN_SIDE, MAX_SIDE = 16, 4096

@@ -21,6 +21,26 @@ FAMILY = Family(
             frozenset({"image", "video"}),
             samples=False,
             takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
+            arguments=frozenset(
+                {
+                    "compile",
+                    "device",
+                    "dtype",
+                    "embedding_cache_mb",
+                    "load_format",
+                    "max_batch",
+                    "max_loras",
+                    "max_megapixel_steps",
+                    "max_megapixels",
+                    "modules",
+                    "offload",
+                    "pipeline_class",
+                    "profile_folder",
+                    "step_cache",
+                    "step_cache_options",
+                    "warm_up",
+                }
+            ),
             needs=("diffusers", "accelerate", "greenlet"),
             uses={
                 "peft": "it takes no LoRA",

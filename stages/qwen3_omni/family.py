@@ -57,6 +57,7 @@ FAMILY = Family(
             samples=False,
             takes=(payloads(Payload.CODES),),
             is_entry=False,
+            arguments=frozenset({"num_slots", "dtype", "device", "load_format"}),
         ),
     },
     vllm_models={

@@ -6,7 +6,7 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
-STAGE_MARK = "OMNISTAGE_STAGE"
+STAGE_MARK = "OMNISTAGE_PROCESS_OF_STAGE"
 
 
 def end_with_parent() -> None:

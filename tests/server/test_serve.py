@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.certificates import certificate, trusting
 from support.fake_mps import FakeMps
 from support.gateway import MODEL
 from support.waiting import wait_until
@@ -36,7 +37,7 @@ class Served:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.url = self._wait_for(r"listening on (http:[\w.:/]+)")
+        self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
         self._wait_for(r"stage code2wav (ready)")
         self._wait_for(r"stage talker (ready)")
         self._wait_for(r"stage thinker (ready)")
@@ -172,6 +173,25 @@ def test_mps_ends_with_the_server_and_with_the_next_one_if_it_was_killed(tmp_pat
 def test_a_port_that_is_taken_is_told_before_anything_loads() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
         listen("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_server_with_a_certificate_speaks_tls_and_ends_like_any_other(tmp_path: Path) -> None:
+    tls = certificate(tmp_path)
+    served = Served(tmp_path / "log", FAKE_SERVER_TLS=str(tmp_path))
+    assert served.url.startswith("https://127.0.0.1:")
+    endless = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
+    url = f"{served.url}/v1/chat/completions"
+    with httpx.Client(timeout=10, verify=trusting(tls)) as client:
+        assert client.post(url, json=TEXT).status_code == 200
+        with client.stream("POST", url, json=endless) as response:
+            lines = (line for line in response.iter_lines() if line)
+            next(lines)
+            served.process.send_signal(signal.SIGTERM)
+            *_, error, done = lines
+    assert "shutting down" in error
+    assert done == "data: [DONE]"
+    assert served.process.wait(10) == 0, served.log.read_text()
+    assert "Traceback" not in served.log.read_text()
 
 
 def test_an_event_does_not_wait_for_the_acknowledgement_of_the_one_before() -> None:

@@ -2,7 +2,8 @@
 
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
 usual room for decoding; with a stage's name and a folder it is that stage. FAKE_SERVER_MPS is the
-server's `--mps`, FAKE_SERVER_LOG its `--log-format`.
+server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_TLS a folder with its cert.pem and
+key.pem.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from support.fake_stages import FakeGraph
 from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
-from omnistage.server.options import GatewayOptions
+from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
@@ -54,5 +55,7 @@ if __name__ == "__main__":
         graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
         mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
         log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
-        options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps, log_format=log_format)
+        files = os.environ.get("FAKE_SERVER_TLS")
+        tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
+        options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps, log_format=log_format, tls=tls)
         sys.exit(serve(graph, "127.0.0.1", 0, launch, options))

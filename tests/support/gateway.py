@@ -124,6 +124,8 @@ def running_gateway(
         async with Runtime(parsed, directory, stages.launch, shared, limit) as runtime:
             app = build_app(runtime, chosen)
             config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, lifespan="off")
+            if chosen.tls is not None:
+                config.ssl_certfile, config.ssl_keyfile = chosen.tls.certificate, chosen.tls.key
             config.timeout_graceful_shutdown = 1
             server = uvicorn.Server(config)
             started.append((asyncio.get_running_loop(), server, stages))
@@ -137,7 +139,8 @@ def running_gateway(
     loop, server, stages = started[0]
     try:
         port = listening.getsockname()[1]
-        yield RunningGateway(f"http://127.0.0.1:{port}", loop, stages)
+        scheme = "https" if options.get("tls") else "http"
+        yield RunningGateway(f"{scheme}://127.0.0.1:{port}", loop, stages)
     finally:
         server.should_exit = True
         thread.join(10)

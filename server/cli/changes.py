@@ -1,0 +1,72 @@
+"""The options that change a graph: the same for `check`, `plan` and `serve`."""
+
+from typing import Annotated
+
+import typer
+
+from omnistage.server.cli.graphs import fail
+from omnistage.stage_configs.overrides import (
+    Override,
+    OverrideError,
+    any_override,
+    default_override,
+    name_override,
+    stage_override,
+)
+
+StageChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--stage",
+        metavar="NAME.KEY=VALUE",
+        help="Set a key of a stage (gpus, options.x, environment.X, engine.x) or, for short, an "
+        "argument of its engine: thinker.max_model_len=8192. VALUE is YAML. May be given several "
+        "times.",
+    ),
+]
+AnyChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        envvar="OMNISTAGE_SET",
+        metavar="KEY=VALUE",
+        help="Set any other key of the graph file: deadlines.start_s=600, edges.0.chunk.steady=50. "
+        "May be given several times.",
+    ),
+]
+DefaultChanges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set-default",
+        metavar="NAME.PARAMETER=VALUE",
+        help="What a stage samples with where a request does not say it: talker.temperature=0.7. "
+        "May be given several times.",
+    ),
+]
+ModelNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--served-model-name",
+        metavar="NAME",
+        help="What requests may call the model, in place of its name or folder; may be given "
+        "several times. Answers carry the first.",
+    ),
+]
+
+
+def changes_of(
+    stage: list[str] | None,
+    set_any: list[str] | None,
+    set_default: list[str] | None,
+    names: list[str] | None = None,
+) -> list[Override]:
+    """The changes in the order in which they are made; typer.Exit for one that cannot be read."""
+    try:
+        return [
+            *map(any_override, set_any or ()),
+            *map(stage_override, stage or ()),
+            *map(default_override, set_default or ()),
+            *([name_override(names)] if names else []),
+        ]
+    except OverrideError as error:
+        raise fail(str(error)) from None

@@ -1,0 +1,50 @@
+"""The names of the arguments that the engine of a stage takes, known before anything loads."""
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from omnistage.stage_configs.families import KINDS
+
+SOURCE = Path("engine", "arg_utils.py")  # of vLLM
+CLASSES = ("EngineArgs", "AsyncEngineArgs")
+OURS = frozenset({"model"})  # the graph says it
+
+
+def engine_arguments(kind: str) -> frozenset[str]:
+    """Those of a kind's engine; none if they are not known."""
+    known = KINDS[kind]
+    return vllm_arguments() if known.is_parallel else known.arguments
+
+
+def vllm_arguments() -> frozenset[str]:
+    """Those of the vLLM that is installed; none if there is none, or if it keeps them elsewhere."""
+    return frozenset(_vllm_types()) - OURS
+
+
+def is_switch(argument: str) -> bool:
+    """Whether an argument of vLLM's engine is true or false."""
+    return _vllm_types().get(argument, "").startswith("bool")
+
+
+@cache
+def _vllm_types() -> Mapping[str, str]:
+    """Each argument's type, as it is written.
+
+    They are read from vLLM's source: to import it would take seconds and load all of torch.
+    """
+    package = find_spec("vllm")
+    if package is None or not package.submodule_search_locations:
+        return {}
+    file = Path(package.submodule_search_locations[0]) / SOURCE
+    if not file.is_file():
+        return {}
+    return {
+        field.target.id: ast.unparse(field.annotation)
+        for found in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(found, ast.ClassDef) and found.name in CLASSES
+        for field in found.body
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+    }
