@@ -54,4 +54,10 @@ KINDS = {
     "vllm.text": Kind(
         "omnistage.stages.vllm.text:TextStage", frozenset({"text"}), is_parallel=True
     ),
+    "vllm.embedding": Kind(
+        "omnistage.stages.vllm.embedding:EmbeddingStage",
+        frozenset({"embedding"}),
+        samples=False,
+        is_parallel=True,
+    ),
 }

@@ -10,6 +10,7 @@ from omnistage.stage_configs.graph_file import GraphError
 
 GRAPHS = Path(__file__).resolve().parent
 PIPELINE_INDEX = "model_index.json"
+SENTENCE_MODULES = "modules.json"  # of a sentence-transformers folder: how it pools
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
 # Parts of a configuration that make a model speak, in the families that have a text model too.
 SPEAKING = ("talker_config", "token2wav_config", "code2wav_config", "tts_config", "vocoder_config")
@@ -30,8 +31,10 @@ class Picked:
 
 def pick_graph(model: str, num_gpus: int) -> Picked:
     """The graph of a folder or a Hugging Face name; raises GraphError."""
-    if _is_pipeline(model):
+    if _has_file(model, PIPELINE_INDEX):
         return Picked(GRAPHS / "diffusers.yaml")
+    if _has_file(model, SENTENCE_MODULES):
+        return Picked(GRAPHS / "vllm_embedding.yaml")
     config = _config(model)
     if config.get("model_type") != "qwen3_omni_moe":
         speaks = any(config.get(part) for part in (*SPEAKING, "enable_audio_output"))
@@ -47,14 +50,14 @@ def _omni_graph(config: Mapping[str, Any], num_gpus: int) -> str:
     return "qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml"
 
 
-def _is_pipeline(model: str) -> bool:
-    """Whether it is a pipeline of Diffusers."""
+def _has_file(model: str, name: str) -> bool:
+    """Whether a folder or a repository of the hub has a file."""
     if Path(model).is_dir():
-        return (Path(model) / PIPELINE_INDEX).is_file()
+        return (Path(model) / name).is_file()
     from huggingface_hub import hf_hub_download
 
     try:
-        hf_hub_download(model, PIPELINE_INDEX)
+        hf_hub_download(model, name)
     except (OSError, ValueError):  # it has none, or there is no such model: `_config` will say
         return False
     return True

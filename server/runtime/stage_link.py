@@ -59,6 +59,7 @@ class StageRecord:
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
     sample_rate_hz: int | None = None  # of the audio that it makes
+    max_model_len: int | None = None  # how many tokens its model takes, if it has one of tokens
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
@@ -147,6 +148,7 @@ class OwnedStage(StageLink):
                 ready_at=now,
                 speakers=tuple(message.speakers),
                 sample_rate_hz=message.sample_rate_hz,
+                max_model_len=message.max_model_len,
                 commands=message.commands,
                 work=message.work,
             )

@@ -8,6 +8,7 @@ from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars, JudgedLLM
+from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -25,6 +26,7 @@ class TextStage(EngineStage):
         self._engine = make_engine(JudgedLLM, ports.model, ports.engine, None, stage=ports.name)
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
+        self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         self._control = EngineControl(self._engine)
         max_model_len = self._engine.model_config.max_model_len
@@ -33,6 +35,9 @@ class TextStage(EngineStage):
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
         request_id, request = opened.id, opened.request
+        if is_about_tokens(request.body):
+            await self._tokenization.serve(request_id, request.body)
+            return
         headers = trace_headers(request, self._ports.name)
         async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
             async for chunk in chunks:

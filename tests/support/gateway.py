@@ -44,6 +44,12 @@ IMAGES = {
     "edges": [],
     "outputs": {"image": "dit"},
 }
+EMBEDDING = {
+    "model": MODEL,
+    "stages": {"embedding": {"kind": "vllm.embedding"}},
+    "edges": [],
+    "outputs": {"embedding": "embedding"},
+}
 TEXT_ONLY = {
     "model": MODEL,
     "stages": {"thinker": {"kind": "qwen3_omni.thinker"}},
