@@ -9,7 +9,7 @@ from omnistage.server.cli.graphs import fail
 
 TINY_PIPELINES = ("flux", "qwen-image", "sd3", "wan")
 REAL_SIZES = ("qwen3-omni", "qwen-image")
-TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES)
+TINY_MODELS = ("qwen3-omni", *TINY_PIPELINES, "embedding")
 
 
 def tiny(
@@ -38,6 +38,11 @@ def tiny(
         from omnistage.stages.diffusion.checkpoint import write_tiny
 
         write_tiny(model, folder, seed)
+        return
+    if model == "embedding":
+        from omnistage.stages.checkpoint.tiny_embedding import write_tiny_embedding
+
+        write_tiny_embedding(folder, seed)
         return
     if real_size:
         from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
