@@ -15,7 +15,7 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
-    output_modalities: list[Literal["text", "audio", "image", "video"]]
+    output_modalities: list[Literal["text", "audio", "image", "video", "embedding"]]
     note: NotRequired[str]
 
 

@@ -105,8 +105,12 @@ class Responses:
         try:
             return self.store.get(previous, owner).conversation
         except ApiError as error:
-            param, code = "previous_response_id", "previous_response_not_found"
-            raise ApiError(400, error.message, param=param, code=code) from error
+            raise ApiError(
+                400,
+                error.message,
+                param="previous_response_id",
+                code="previous_response_not_found",
+            ) from error
 
     async def _events(
         self, answer: "Answer", ticket: Ticket, http: HttpRequest

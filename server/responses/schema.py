@@ -54,9 +54,12 @@ WITHOUT_EFFECT = frozenset(
 )
 NOT_DONE = frozenset(
     {
+        "access_programs",
         "background",
+        "background_options",
         "context_management",
         "conversation",
+        "image",
         "max_tool_calls",
         "prediction",
         "prompt",

@@ -23,8 +23,8 @@ from omnistage.stages.messages.to_gateway import (
     Marks,
     Ready,
     TextDelta,
-    Tokenized,
     ToGateway,
+    Tokenized,
 )
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
