@@ -1,7 +1,6 @@
 """A stage that is one embedding model in vLLM: what texts mean, as vectors."""
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,10 +67,9 @@ class EmbeddingStage(EngineStage):
     async def _send_all(
         self, request_id: str, embedding: Sequence[asyncio.Task[tuple[Embedding, Tensor]]]
     ) -> None:
-        left = itertools.count(len(embedding) - 1, -1)
-        for done in asyncio.as_completed(embedding):
+        for number, done in enumerate(asyncio.as_completed(embedding), start=1):
             message, vector = await done
-            last = next(left) == 0
+            last = number == len(embedding)
             self._ports.send_output(request_id, message, {"vector": vector}, last=last)
             if not last:
                 await self._ports.room.wait(request_id)

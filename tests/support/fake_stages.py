@@ -421,11 +421,11 @@ class FakeEmbedding(FakeStage):
 def tokens_of(body: Mapping[str, Any], output: Any = "text") -> Iterator[Said]:
     """A byte is a token, of a conversation the last message's; in two pieces."""
     if "detokenize" in body:
-        text = bytes(body["detokenize"]["tokens"]).decode("latin1")
+        text = "".join(chr(one % 128) for one in body["detokenize"]["tokens"])
         yield Tokenized(output, text=text[:1]), {}, False
         yield Tokenized(output, text=text[1:]), {}, True
         return
-    ids = list(text_of(body["tokenize"]).encode("latin1"))
+    ids = list(text_of(body["tokenize"]).encode())
     has_strs = body["tokenize"].get("return_token_strs")
     for piece, last in ((ids[:1], False), (ids[1:], True)):
         yield Tokenized(output, piece, list(map(chr, piece)) if has_strs else None), {}, last
