@@ -89,6 +89,7 @@ class EmbeddingOutput:
     index: int
     num_tokens: int
     vector: Tensor  # float32 [size]
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,7 @@ class TokensOutput:
     token_ids: list[int]
     token_strs: list[str] | None
     text: str
+    last: bool = False
 
 
 Output = TextOutput | AudioOutput | ImageOutput | EmbeddingOutput | TokensOutput
@@ -110,9 +112,9 @@ def output_of(
     if isinstance(message, to_gateway.TextDelta):
         return TextOutput(message.chunk, last)
     if isinstance(message, to_gateway.Embedding):
-        return EmbeddingOutput(message.index, message.num_tokens, tensors["vector"])
+        return EmbeddingOutput(message.index, message.num_tokens, tensors["vector"], last)
     if isinstance(message, to_gateway.Tokenized):
-        return TokensOutput(message.token_ids, message.token_strs, message.text)
+        return TokensOutput(message.token_ids, message.token_strs, message.text, last)
     if isinstance(message, to_gateway.Step):
         return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
     if isinstance(message, to_gateway.Picture):

@@ -24,7 +24,7 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
             "token2wav_config": {"model_type": "qwen2_5_omni_token2wav"},
         }
     },
-    "an/embedding": {"modules.json": [], "config.json": {"model_type": "qwen3"}},
+    "an/embedding": {"modules.json": {}, "config.json": {"model_type": "qwen3"}},
     "a/listener": {"config.json": {"model_type": "qwen2_audio", "audio_config": {"d_model": 8}}},
 }
 

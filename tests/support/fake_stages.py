@@ -356,7 +356,7 @@ def tool_call() -> list[Any]:
 
 def two_calls() -> list[Any]:
     """A word, then two functions one after the other."""
-    calls = []
+    calls: list[Any] = []
     for number, name in enumerate(("look", "go")):
         head = {"index": number, "id": f"call_{number}", "type": "function"}
         calls += [

@@ -298,11 +298,11 @@ def test_a_response_goes_on_with_an_earlier_one(
     first = openai.responses.create(model=MODEL, input="think and call", instructions="Once.")
     call = first.output[-1]
     assert call.type == "function_call"
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "words"}
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": "words"}
     second = openai.responses.create(
         model=MODEL,
         input=[output],
-        previous_response_id=first.id,  # type: ignore[list-item]
+        previous_response_id=first.id,
     )
     assert second.previous_response_id == first.id
     asked, answered, told = stage_body(gateway)["messages"]
@@ -332,7 +332,7 @@ def test_a_response_is_told_again_until_it_is_deleted(openai: OpenAI) -> None:
     openai.responses.delete(response.id)
     for ask in (openai.responses.retrieve, openai.responses.delete, openai.responses.cancel):
         with pytest.raises(NotFoundError) as missing:
-            ask(response.id)  # type: ignore[operator]
+            ask(response.id)
         assert missing.value.code == "response_not_found"
 
 
