@@ -37,7 +37,7 @@ CLIENT_ERRORS: tuple[type[Exception], ...] = (
 # A ValueError, too, in the versions before; vLLM's serving classes answer both with a 400.
 GrammarRefused: type[Exception] = getattr(vllm.exceptions, "VLLMValidationError", ValueError)
 
-# Its name until 0.28 began with OpenAI, as the others' do.
+# In older versions its name begins with OpenAI, as the others' do.
 ServingTokenization: Any = getattr(tokenize_serving, "ServingTokenization", None) or getattr(
     tokenize_serving, "OpenAIServingTokenization", None
 )
