@@ -9,15 +9,19 @@ from omnistage.server.endpoints import (
     admin,
     audio_models,
     chat,
+    embeddings,
     health,
     image_files,
     images,
     metrics,
     models,
+    responses,
     speech,
     text_completions,
+    tokens,
     traces,
     transcription,
+    version,
     videos,
     voices,
 )
@@ -49,13 +53,22 @@ DEFAULTS = GatewayOptions()
 
 Routes = Callable[[Gateway], APIRouter]
 # Every endpoint. `is_guarded` judges by the path who needs a key; these say it in the description.
-BESIDE_THE_API: tuple[Routes, ...] = (health.routes, metrics.routes, traces.routes, admin.routes)
+BESIDE_THE_API: tuple[Routes, ...] = (
+    health.routes,
+    metrics.routes,
+    version.routes,
+    traces.routes,
+    admin.routes,
+)
 WITHOUT_KEY: tuple[Routes, ...] = (voices.routes, image_files.routes)
 GUARDED: tuple[Routes, ...] = (
     models.routes,
     audio_models.routes,
     chat.routes,
+    responses.routes,
     text_completions.routes,
+    tokens.routes,
+    embeddings.routes,
     speech.routes,
     videos.routes,
     images.routes,

@@ -10,12 +10,13 @@ ROOT = Path(__file__).parent.parent
 # Without docs/history, whose pages name files as they were then.
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
-# A reader's own files, what a command writes, and what a pipeline of Diffusers has.
+# A reader's own files, what a command writes, and what folders of other libraries have.
 NOT_OURS = {
     "body.json",
     "config.json",
     "graph.yaml",
     "model_index.json",
+    "modules.json",
     "omnistage-shout/src/omnistage_shout/shout.yaml",
     "speech.json",
     "unwritten.py",

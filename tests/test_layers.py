@@ -46,7 +46,17 @@ ROOMS: Table = {
     "audio": ("runtime",),
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
-    "endpoints": ("audio", "chat", "http", "images", "media", "runtime", "telemetry"),
+    "responses": ("chat", "http"),
+    "endpoints": (
+        "audio",
+        "chat",
+        "http",
+        "images",
+        "media",
+        "responses",
+        "runtime",
+        "telemetry",
+    ),
 }
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {

@@ -15,7 +15,7 @@ class Model(TypedDict):
     object: Literal["model"]
     created: int
     owned_by: str
-    output_modalities: list[Literal["text", "audio", "image", "video"]]
+    output_modalities: list[Literal["text", "audio", "image", "video", "embedding"]]
     note: NotRequired[str]
 
 
@@ -99,6 +99,85 @@ class ChatChoice(TypedDict):
     message: AssistantMessage
     logprobs: dict[str, Any] | None
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
+class ResponseAnswer(TypedDict):
+    """A response; streamed, it is events whose last ones have it whole."""
+
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["completed", "incomplete", "in_progress", "failed"]
+    model: str
+    output: list[dict[str, Any]]
+    error: dict[str, Any] | None
+    incomplete_details: dict[str, Any] | None
+    metadata: dict[str, str]
+    usage: NotRequired[dict[str, Any]]
+
+
+class DeletedResponse(TypedDict):
+    """A response that is not there any more."""
+
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ResponseItems(TypedDict):
+    """A page of the items that a model read."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    has_more: bool
+    first_id: str
+    last_id: str
+
+
+class EmbeddingItem(TypedDict):
+    """What one input means: numbers, or their bytes as base64."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(TypedDict):
+    """How many tokens went in."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(TypedDict):
+    """The vectors of all inputs, in their order."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: EmbeddingUsage
+
+
+class TokensAnswer(TypedDict):
+    """The tokens of a prompt, and how many the model takes."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class TextOfTokens(TypedDict):
+    """The text of tokens."""
+
+    prompt: str
+
+
+class Version(TypedDict):
+    """vLLM's version, as its own server tells it, and ours."""
+
+    version: str
+    omnistage: str
 
 
 class Usage(TypedDict):

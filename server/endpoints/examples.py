@@ -75,6 +75,35 @@ def speech_examples(graph: StageGraph) -> Mapping[str, Any]:
     return {"a sentence": {"model": graph.served_name, "input": "Hello.", "response_format": "wav"}}
 
 
+def response_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that answers in text, in OpenAI's newer shape."""
+    if "text" not in graph.outputs:
+        return {}
+    asked = {"model": graph.served_name, "input": "Say hello.", "max_output_tokens": 64}
+    return {"a response": asked, "a streamed response": {**asked, "stream": True}}
+
+
+def token_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph whose entry stage has a tokenizer."""
+    if not {"text", "embedding"} & graph.outputs.keys():
+        return {}
+    return {"a text": {"model": graph.served_name, "prompt": "Hello."}}
+
+
+def ids_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What such a graph can be asked for the other way round."""
+    if not {"text", "embedding"} & graph.outputs.keys():
+        return {}
+    return {"tokens": {"model": graph.served_name, "tokens": [72, 105]}}
+
+
+def embedding_examples(graph: StageGraph) -> Mapping[str, Any]:
+    """What can be asked of a graph that makes vectors."""
+    if "embedding" not in graph.outputs:
+        return {}
+    return {"two texts": {"model": graph.served_name, "input": ["A fox.", "A dog."]}}
+
+
 def text_examples(graph: StageGraph) -> Mapping[str, Any]:
     """What can be asked of a graph that goes on with a text."""
     if "text" not in graph.outputs:

@@ -15,6 +15,7 @@ from omnistage.server.http.state import state_of
 
 COMMENT = "#"
 GUARDED = "/v1"
+BESIDE_V1 = ("/tokenize", "/detokenize")  # vLLM's, which are guarded as if they were below it
 FILES = f"{GUARDED}/images/files/"  # below it are ids that nobody can guess
 OPEN = f"{GUARDED}/audio/voices"  # asked for without a key by those that speak with one
 
@@ -84,6 +85,8 @@ def is_guarded(path: str, prefix: str = GUARDED) -> bool:
     """Whether a path wants a key."""
     if path == OPEN or path.startswith(FILES):
         return False
+    if prefix == GUARDED and path in BESIDE_V1:
+        return True
     return path == prefix or path.startswith(f"{prefix}/")
 
 

@@ -188,11 +188,12 @@ class NamedEventStream(EventStream):
     """The same where each event has its type as its name, and the end is no event."""
 
     def _encode(self, event: Event) -> bytes:
-        return _named(event["type"], event)
+        return encode_named(event["type"], event)
 
     def _ending(self, failure: ApiError | None) -> bytes | None:
-        return b"" if failure is None else _named("error", failure.envelope)
+        return b"" if failure is None else encode_named("error", failure.envelope)
 
 
-def _named(name: str, event: Event) -> bytes:
+def encode_named(name: str, event: Event) -> bytes:
+    """One event with a name."""
     return f"event: {name}\n".encode() + encode_event(event)

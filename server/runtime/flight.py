@@ -13,7 +13,7 @@ from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.trace import Trace, current_trace
-from omnistage.stages.messages.to_gateway import OfRequest, Picture, Sound, TextDelta
+from omnistage.stages.messages.to_gateway import Embedding, OfRequest, Picture, Sound, TextDelta
 
 Item = tuple[StageLink, Chunk[OfRequest]]
 
@@ -90,6 +90,8 @@ class Flight:
             usage = message.chunk.get("usage") or {}
             self.num_tokens_in += usage.get("prompt_tokens") or 0
             self.num_tokens_out += usage.get("completion_tokens") or 0
+        elif isinstance(message, Embedding):
+            self.num_tokens_in += message.num_tokens
         elif isinstance(message, Sound) and "pcm" in chunk.tensors:
             self.audio_s += sample_format_of(link).seconds(len(chunk.tensors["pcm"].data))
         elif isinstance(message, Picture) and not message.is_preview:

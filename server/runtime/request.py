@@ -90,7 +90,27 @@ class ImageOutput:
         return self.width, self.height
 
 
-Output = TextOutput | AudioOutput | ImageOutput
+@dataclass(frozen=True, slots=True)
+class EmbeddingOutput:
+    """The vector of one input, and how many tokens that has."""
+
+    index: int
+    num_tokens: int
+    vector: Tensor  # float32 [size]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TokensOutput:
+    """A piece of a text's tokens, or of the text of tokens."""
+
+    token_ids: list[int]
+    token_strs: list[str] | None
+    text: str
+    last: bool = False
+
+
+Output = TextOutput | AudioOutput | ImageOutput | EmbeddingOutput | TokensOutput
 
 
 def output_of(
@@ -99,6 +119,10 @@ def output_of(
     """Read an output's message from a stage, with its tensors."""
     if isinstance(message, to_gateway.TextDelta):
         return TextOutput(message.chunk, last)
+    if isinstance(message, to_gateway.Embedding):
+        return EmbeddingOutput(message.index, message.num_tokens, tensors["vector"], last)
+    if isinstance(message, to_gateway.Tokenized):
+        return TokensOutput(message.token_ids, message.token_strs, message.text, last)
     if isinstance(message, to_gateway.Step):
         return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
     if isinstance(message, to_gateway.Picture):

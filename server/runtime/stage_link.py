@@ -67,6 +67,7 @@ class StageRecord:
     speakers: tuple[str, ...] = ()
     sample_rate_hz: int | None = None  # of the audio that it makes
     num_channels: NumChannels = 1  # of the same
+    max_model_len: int | None = None  # how many tokens its model takes, if it has one of tokens
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
@@ -156,6 +157,7 @@ class OwnedStage(StageLink):
                 speakers=tuple(message.speakers),
                 sample_rate_hz=message.sample_rate_hz,
                 num_channels=message.num_channels,
+                max_model_len=message.max_model_len,
                 commands=message.commands,
                 work=message.work,
             )

@@ -127,12 +127,43 @@ class Marks(Message, frozen=True):
     events: dict[str, int]
 
 
-Output = TextDelta | Sound | Picture | Step
+class Embedding(Message, frozen=True):
+    """What one input means: tensor `vector`, float32 [size]; `num_tokens` of the input."""
+
+    index: int
+    num_tokens: int
+
+
+class Tokenized(Message, frozen=True):
+    """A piece of a text's tokens, or of the text of tokens: no output of the graph.
+
+    It comes from the entry stage, under the name of an output that this stage makes.
+    """
+
+    output: Literal["text", "embedding"]
+    token_ids: list[int] = msgspec.field(default_factory=list)
+    token_strs: list[str] | None = None
+    text: str = ""
+
+
+Output = TextDelta | Sound | Picture | Step | Embedding | Tokenized
 OfItself = Ready | Status | Alive | Metrics
 OfRequest = Output | Failed | Marks
 ToGateway = OfItself | Answer | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
-    Ready, Status, Alive, Metrics, Answer, TextDelta, Sound, Picture, Step, Failed, Marks
+    Ready,
+    Status,
+    Alive,
+    Metrics,
+    Answer,
+    TextDelta,
+    Sound,
+    Picture,
+    Step,
+    Embedding,
+    Tokenized,
+    Failed,
+    Marks,
 )
 
 
@@ -140,4 +171,6 @@ def output_name(message: Output) -> str:
     """The graph's output that a message belongs to."""
     if isinstance(message, TextDelta):
         return "text"
+    if isinstance(message, Embedding):
+        return "embedding"
     return "audio" if isinstance(message, Sound) else message.output

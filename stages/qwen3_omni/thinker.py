@@ -32,6 +32,7 @@ from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -128,6 +129,7 @@ class Thinker(EngineStage):
         self._engine.rendered = {}
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
+        self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
@@ -140,6 +142,9 @@ class Thinker(EngineStage):
         request_id, request = opened.id, opened.request
         if "input" in request.body:
             self._read_out(request_id, request)
+            return
+        if is_about_tokens(request.body):
+            await self._tell_tokens(request_id, request.body)
             return
         has_turns = "messages" in request.body  # else a prompt: text or ids, no media
         if has_turns:
@@ -168,6 +173,12 @@ class Thinker(EngineStage):
             SpokenTokens(request_id, request, edge, self._tokenizer_length)
             for edge in self._ports.live(request, Payload.TOKENS)
         ]
+
+    async def _tell_tokens(self, request_id: str, body: Mapping[str, Any]) -> None:
+        asked = body.get("tokenize", {})
+        if "messages" in asked:
+            check_markers(asked, self._markers)
+        await self._tokenization.serve(request_id, body)
 
     def _send(
         self,

@@ -13,12 +13,12 @@ from omnistage.stages.vllm.compat import (
     BaseModelPath,
     ChatCompletionRequest,
     CompletionRequest,
-    OnlineRenderer,
     OpenAIServingChat,
     OpenAIServingCompletion,
     OpenAIServingModels,
     accepted,
 )
+from omnistage.stages.vllm.rendering import Rendering
 from omnistage.stages.vllm.traces import as_http
 from omnistage.stages.worker.failure import RequestError
 
@@ -32,27 +32,13 @@ class Chat:
     """Chat and text completions of one engine, as dicts of OpenAI's chunks."""
 
     def __init__(self, engine: AsyncLLM, name: str, options: Mapping[str, Any]) -> None:
-        template: dict[str, Any] = {
-            "chat_template": None,
-            "chat_template_content_format": "auto",
-            "trust_request_chat_template": False,
-            "enable_auto_tools": False,
-            "tool_parser": None,
-            "default_chat_template_kwargs": None,
-            **options,
-        }
-        renderer_options = {
-            **template,
-            "model_config": engine.model_config,
-            "renderer": engine.renderer,
-            "request_logger": None,
-            "trust_request_mm_kwargs": True,  # the gateway lets few pass
-        }
+        self._rendering = rendering = Rendering(engine, options)
+        template = rendering.template
         shared: dict[str, Any] = {
             "engine_client": engine,
             "models": OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)]),
             "request_logger": None,
-            "online_renderer": OnlineRenderer(**accepted(OnlineRenderer, renderer_options)),
+            "online_renderer": rendering.renderer,
             "enable_prompt_tokens_details": True,
         }
         chat_options = {**template, **shared, "response_role": "assistant"}
@@ -63,8 +49,6 @@ class Chat:
         self._completion = OpenAIServingCompletion(**accepted(OpenAIServingCompletion, shared))
         self._name = name
         self._vocab_size = engine.model_config.get_vocab_size()
-        known = getattr(engine.renderer.tokenizer, "chat_template", None)
-        self._knows_developer = "developer" in str(template["chat_template"] or known)
 
     async def stream(
         self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None = None
@@ -117,16 +101,11 @@ class Chat:
         if "prompt" in body:
             asked = CompletionRequest(**fields)
             return await self._completion.create_completion(asked, as_http(headers))
-        fields["messages"] = [self._message(message) for message in body["messages"]]
+        fields["messages"] = [self._rendering.message(one) for one in body["messages"]]
         fields["return_token_ids"] = True
         chat = self._with_tools if "tools" in body else self._chat
         asked_chat = ChatCompletionRequest(**fields)
         return await chat.create_chat_completion(asked_chat, as_http(headers))
-
-    def _message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A developer is a system to a template that does not know him: it would leave him out."""
-        is_unknown = message["role"] == "developer" and not self._knows_developer
-        return {**message, "role": "system"} if is_unknown else message
 
     def _check_stops(self, body: Mapping[str, Any]) -> None:
         """vLLM checks the ids itself since 0.32 only; its samplers write to the logits at them."""

@@ -12,6 +12,13 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.entrypoints.serve.tokenize import serving as tokenize_serving
+from vllm.entrypoints.serve.tokenize.protocol import (
+    DetokenizeRequest,
+    TokenizeChatRequest,
+    TokenizeCompletionRequest,
+)
+from vllm.pooling_params import PoolingParams
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -30,6 +37,11 @@ CLIENT_ERRORS: tuple[type[Exception], ...] = (
 # A ValueError, too, in the versions before; vLLM's serving classes answer both with a 400.
 GrammarRefused: type[Exception] = getattr(vllm.exceptions, "VLLMValidationError", ValueError)
 
+# In older versions its name begins with OpenAI, as the others' do.
+ServingTokenization: Any = getattr(tokenize_serving, "ServingTokenization", None) or getattr(
+    tokenize_serving, "OpenAIServingTokenization", None
+)
+
 __all__ = [
     "CLIENT_ERRORS",
     "AsyncEngineArgs",
@@ -37,14 +49,19 @@ __all__ = [
     "BaseModelPath",
     "ChatCompletionRequest",
     "CompletionRequest",
+    "DetokenizeRequest",
     "GrammarRefused",
     "OnlineRenderer",
     "OpenAIServingChat",
     "OpenAIServingCompletion",
     "OpenAIServingModels",
+    "PoolingParams",
     "PrometheusStatLogger",
     "RequestOutputKind",
     "SamplingParams",
+    "ServingTokenization",
+    "TokenizeChatRequest",
+    "TokenizeCompletionRequest",
     "accepted",
 ]
 

@@ -22,6 +22,7 @@ from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
 from omnistage.stages.worker.failure import RequestError
@@ -49,6 +50,7 @@ class TextStage(EngineStage):
         self._engine.rendered = {}
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
+        self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         self._control = EngineControl(self._engine)
         max_model_len = self._engine.model_config.max_model_len
@@ -57,6 +59,9 @@ class TextStage(EngineStage):
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
         request_id, request = opened.id, opened.request
+        if is_about_tokens(request.body):
+            await self._tokenization.serve(request_id, request.body)
+            return
         edges = self._ports.live(request, Payload.ROWS)
         if edges:
             refuse_several(request.body)

@@ -25,6 +25,7 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
             "token2wav_config": {"model_type": "qwen2_5_omni_token2wav"},
         }
     },
+    "an/embedding": {"modules.json": {}, "config.json": {"model_type": "qwen3"}},
     "a/listener": {"config.json": {"model_type": "qwen2_audio", "audio_config": {"d_model": 8}}},
 }
 
@@ -47,6 +48,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a/pipeline", "diffusers.yaml"),
         ("a/text", "vllm_text.yaml"),
         ("a/omni", "qwen3_omni_1gpu.yaml"),
+        ("an/embedding", "vllm_embedding.yaml"),
         ("a/speaker", "vllm_text.yaml"),
     ],
 )

@@ -17,6 +17,7 @@ from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     Alive,
     Answer,
+    Embedding,
     Failed,
     Marks,
     NumChannels,
@@ -27,6 +28,7 @@ from omnistage.stages.messages.to_gateway import (
     Status,
     Step,
     TextDelta,
+    Tokenized,
 )
 from omnistage.stages.messages.to_stage import (
     TO_STAGE,
@@ -91,6 +93,7 @@ class FakeGraph:
             raise BlockingIOError("no more processes")
         kinds = {
             "thinker": FakeThinker,
+            "embedding": FakeEmbedding,
             "code2wav": FakeCode2Wav,
             "dit": FakeDit,
             "camera": FakeCamera,
@@ -276,6 +279,10 @@ class FakeThinker(FakeStage):
     """Answers in chunks shaped like vLLM's."""
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        if "tokenize" in request.body or "detokenize" in request.body:
+            for said in tokens_of(request.body):
+                yield said
+            return
         script = text_of(request.body)
         has_audio = "audio" in request.outputs
         if script == "refuse":
@@ -354,6 +361,22 @@ def tool_call() -> list[Any]:
     ]
 
 
+def two_calls() -> list[Any]:
+    """A word, then two functions one after the other."""
+    calls: list[Any] = []
+    for number, name in enumerate(("look", "go")):
+        head = {"index": number, "id": f"call_{number}", "type": "function"}
+        calls += [
+            ({"tool_calls": [{**head, "function": {"name": name, "arguments": ""}}]}, {}),
+            ({"tool_calls": [{"index": number, "function": {"arguments": "{}"}}]}, {}),
+        ]
+    return [({"content": "Well"}, {}), *calls, ({"content": ""}, {"finish": "tool_calls"})]
+
+
+def thought() -> list[Any]:
+    return [({"reasoning": "H"}, {}), ({"reasoning": "m"}, {}), *spoken_words()]
+
+
 def with_logprobs(finish: str = "length") -> list[Any]:
     def entry(token: str) -> dict[str, Any]:
         return {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": []}
@@ -367,6 +390,9 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
     "endless": lambda: [],
     "flood": lambda: [],
     "tool": tool_call,
+    "two tools": two_calls,
+    "think": thought,
+    "think and call": lambda: [*thought()[:-1], *tool_call()],
     "cut": with_logprobs,
     "logprobs": with_logprobs,
     "held": lambda: [
@@ -376,6 +402,40 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
         ({"content": ""}, {"finish": "stop"}),
     ],
 }
+
+
+class FakeEmbedding(FakeStage):
+    """Says of each input how long it is, which it is and how large its vector; the last first."""
+
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        if "input" not in request.body:
+            for said in tokens_of(request.body, "embedding"):
+                yield said
+            return
+        inputs, size = request.body["input"], request.body.get("dimensions", 4)
+        if inputs == ["refuse"]:
+            yield self.failure(400, "too long", "input[0]")
+            return
+        if inputs == ["hang"]:
+            await asyncio.Event().wait()
+        for index in reversed(range(len(inputs))):
+            vector = np.zeros(size, np.float32)
+            vector[:3] = (len(inputs[index]), index, size)
+            tensors = {"vector": Tensor.from_numpy(vector)}
+            yield Embedding(index, len(inputs[index])), tensors, index == 0
+
+
+def tokens_of(body: Mapping[str, Any], output: Any = "text") -> Iterator[Said]:
+    """A byte is a token, of a conversation the last message's; in two pieces."""
+    if "detokenize" in body:
+        text = "".join(chr(one % 128) for one in body["detokenize"]["tokens"])
+        yield Tokenized(output, text=text[:1]), {}, False
+        yield Tokenized(output, text=text[1:]), {}, True
+        return
+    ids = list(text_of(body["tokenize"]).encode())
+    has_strs = body["tokenize"].get("return_token_strs")
+    for piece, last in ((ids[:1], False), (ids[1:], True)):
+        yield Tokenized(output, piece, list(map(chr, piece)) if has_strs else None), {}, last
 
 
 class FakeDit(FakeStage):

@@ -59,6 +59,12 @@ MIXED = {
     ],
     "outputs": {"text": "thinker", "audio": "code2wav", "image": "dit"},
 }
+EMBEDDING = {
+    "model": MODEL,
+    "stages": {"embedding": {"kind": "vllm.embedding"}},
+    "edges": [],
+    "outputs": {"embedding": "embedding"},
+}
 TEXT_ONLY = {
     "model": MODEL,
     "stages": {"thinker": {"kind": "qwen3_omni.thinker"}},

@@ -8,15 +8,24 @@ from typing import Any
 import httpx
 import pytest
 from openai.types.chat.completion_create_params import CompletionCreateParamsBase
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
 from support.gateway import MODEL, RunningGateway
 from support.prompts import PICTURE, image_part
 
 from omnistage.server.chat.fields import IGNORED, REFUSED
 from omnistage.server.chat.schema import COMPLETION_DONE, DONE
+from omnistage.server.endpoints.embedding_fields import EmbeddingRequest
 from omnistage.server.endpoints.speech_fields import SpeechRequest
+from omnistage.server.endpoints.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
 from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.images.schema import EditRequest
+from omnistage.server.responses.schema import (
+    NOT_DONE,
+    NOT_HERE,
+    WITHOUT_EFFECT,
+    ResponseRequest,
+)
 
 ROOT = Path(__file__).parents[3]
 URL = "/v1/chat/completions"
@@ -174,6 +183,33 @@ def test_the_documentation_lists_every_field_of_sound(heading: str, fields: set[
     cells = [cell for cell, *_ in rows(heading)]
     listed = {re.split(r"[^a-z_]", name)[0] for cell in cells for name in names(cell)}
     assert listed - {"vtt", "diarized_json"} == {*fields}
+
+
+def test_the_documentation_lists_every_field_of_responses() -> None:
+    listed: dict[str, list[str]] = {"done": [], "accepted without effect": [], "refused": []}
+    for fields, state, _ in rows("POST /v1/responses"):
+        listed[state] += names(fields)
+    assert sorted(listed["done"]) == sorted(ResponseRequest.model_fields.keys() - {*NOT_HERE})
+    assert sorted(listed["accepted without effect"]) == sorted(WITHOUT_EFFECT)
+    assert sorted(listed["refused"]) == sorted({*NOT_DONE, *NOT_HERE})
+
+
+def test_every_field_of_openai_s_responses_is_known() -> None:
+    fields = ResponseCreateParamsBase.__annotations__.keys() | {"stream"}
+    known = ResponseRequest.model_fields.keys() | WITHOUT_EFFECT | ResponseRequest.refused
+    assert fields <= known
+
+
+def test_the_documentation_lists_every_field_of_embeddings() -> None:
+    listed = {name for fields, *_ in rows("POST /v1/embeddings") for name in names(fields)}
+    known = EmbeddingRequest.model_fields.keys() | EmbeddingRequest.ignored
+    assert listed == known | EmbeddingRequest.refused
+
+
+def test_the_documentation_lists_every_field_of_tokens() -> None:
+    (tokens, text) = (set(names(fields)) for _, fields, _ in rows("Tokens"))
+    assert tokens == TokenizeRequest.model_fields.keys()
+    assert text == DetokenizeRequest.model_fields.keys()
 
 
 def test_the_documentation_lists_every_field_of_text_completions() -> None:

@@ -20,7 +20,7 @@ from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.mps import SHARE
-from omnistage.stage_configs.pick import GRAPHS
+from omnistage.stage_configs.pick import GRAPHS, pick_graph
 from omnistage.stages.vllm.family import TEXT_ONLY
 
 runner = CliRunner()
@@ -158,6 +158,14 @@ def test_tiny_writes_the_checkpoint_of_a_seed(tmp_path: Path) -> None:
     result = runner.invoke(cli.app, ["tiny", "qwen3-omni", str(folder), "--seed", "3"])
     assert result.exit_code == 0, result.output
     assert (folder / "model.safetensors").is_file()
+
+
+def test_tiny_writes_an_embedding_model_that_is_served_as_one(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny"
+    assert runner.invoke(cli.app, ["tiny", "embedding", str(folder)]).exit_code == 0
+    graph = load_graph(pick_graph(str(folder), 0).file, str(folder))
+    assert graph.outputs == {"embedding": "embedding"}
+    assert [stage.kind for stage in graph.stages.values()] == ["vllm.embedding"]
 
 
 def test_tiny_writes_the_real_sizes_without_weights(tmp_path: Path) -> None:

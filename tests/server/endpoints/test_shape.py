@@ -18,11 +18,13 @@ NOT_ENDPOINTS = {
     "admin_fields",
     "answers",
     "counters",
+    "embedding_fields",
     "examples",
     "gateway",
     "image_chat",
     "present",
     "speech_fields",
+    "token_fields",
     "transcript",
     "transcription_fields",
     "video_fields",
@@ -69,7 +71,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Json:
         described: Json = stranger.get("/openapi.json").json()
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
-                concrete = path.format(name=MODEL, image_id="x")
+                concrete = path.format(name=MODEL, image_id="x", response_id="x")
                 is_refused = stranger.request(method, concrete, json={}).status_code == 401
                 assert is_refused == ("security" in operation), path
     return described

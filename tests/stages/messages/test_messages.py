@@ -41,6 +41,8 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Sound(3)),
     (to_gateway.TO_GATEWAY, to_gateway.Picture("image", 2, True, 5)),
     (to_gateway.TO_GATEWAY, to_gateway.Step("video", 3, 20)),
+    (to_gateway.TO_GATEWAY, to_gateway.Embedding(3, 12)),
+    (to_gateway.TO_GATEWAY, to_gateway.Tokenized("text", [1, 2], ["a", "b"], "ab")),
     (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
     (edge.EDGE, edge.NothingToSay()),
     (edge.EDGE, edge.Waits()),

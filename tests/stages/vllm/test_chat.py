@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.vllm.rendering import Rendering
 from omnistage.stages.worker.failure import RequestError
 
 BODY = {"messages": [{"role": "user", "content": "Hi"}]}
@@ -32,6 +33,7 @@ class ScriptedServing:
 async def chunks(lines: list[Any]) -> list[Any]:
     chat = Chat.__new__(Chat)
     chat._chat = ScriptedServing(lines)
+    chat._rendering = Rendering.__new__(Rendering)
     chat._name = "some/model"
     return [chunk async for chunk in chat.stream("r", BODY)]
 

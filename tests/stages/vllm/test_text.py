@@ -18,7 +18,14 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import pick_graph
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, Ready, TextDelta, ToGateway
+from omnistage.stages.messages.to_gateway import (
+    TO_GATEWAY,
+    Marks,
+    Ready,
+    TextDelta,
+    ToGateway,
+    Tokenized,
+)
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -73,6 +80,14 @@ class Harness:
             serving.cancel()
         told = [chunk.message for chunk in self._came.pop(name)]
         return [message.chunk for message in told if isinstance(message, TextDelta)]
+
+    async def told(self, name: str, body: Mapping[str, Any]) -> list[Tokenized]:
+        """What is told of tokens."""
+        await self.stage.serve(Opened(name, Request(dict(body), ["text"])))
+        self._look()
+        chunks = self._came.pop(name)
+        assert [chunk.last for chunk in chunks if not isinstance(chunk.message, Marks)][-1]
+        return [chunk.message for chunk in chunks if isinstance(chunk.message, Tokenized)]
 
     async def answer(self, name: str, body: Mapping[str, Any]) -> list[int]:
         """The token ids of one answer."""
@@ -146,6 +161,36 @@ async def test_a_prompt_that_does_not_fit_is_refused(text: Harness) -> None:
     with pytest.raises(RequestError) as caught:
         await text.chunks("long", hello("long " * 500))
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
+
+
+async def test_the_tokens_of_a_conversation_are_those_that_its_chat_begins_with(
+    text: Harness,
+) -> None:
+    body = hello("été and <|im_end|>")
+    (first, *_) = await text.chunks("begun", body)
+    asked = {"messages": body["messages"], "return_token_strs": True}
+    (told,) = await text.told("tokens", {"tokenize": asked})
+    assert told.token_ids == first["prompt_token_ids"]
+    assert told.token_strs is not None
+    assert len(told.token_strs) == len(told.token_ids)
+    (back,) = await text.told("text", {"detokenize": {"tokens": told.token_ids}})
+    assert "été and <|im_end|>" in back.text
+    assert back.text.startswith("<|im_start|>")
+    (prompt,) = await text.told("prompt", {"tokenize": {"prompt": "été"}})
+    assert bytes(prompt.token_ids).decode() == "été"  # a byte is a token
+
+
+async def test_tokens_that_are_more_than_a_piece_come_in_several(text: Harness) -> None:
+    words = "word " * 5000
+    pieces = await text.told("long text", {"tokenize": {"prompt": words}})
+    assert len(pieces) > 1  # more than the context, too
+    assert bytes(one for piece in pieces for one in piece.token_ids).decode() == words
+
+
+async def test_ids_that_are_no_tokens_have_no_text(text: Harness) -> None:
+    with pytest.raises(RequestError) as caught:
+        await text.told("no token", {"detokenize": {"tokens": [1, 1 << 20]}})
+    assert (caught.value.param, caught.value.code) == ("tokens", "invalid_value")
 
 
 async def test_an_answer_keeps_to_a_grammar(text: Harness) -> None:

@@ -1,0 +1,77 @@
+"""The fields of POST /v1/embeddings."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema, field_validator
+
+from omnistage.server.http.fields import RequestFields
+from omnistage.stage_configs.sampling import Count
+
+MAX_INPUTS = 2048  # OpenAI's
+MAX_TOKENS = 300_000  # OpenAI's, of all inputs that come as tokens
+MAX_CHARACTERS = 4 << 20  # of all inputs that come as text
+INTEGER = {"type": "integer", "minimum": 0, "exclusiveMaximum": 1 << 31}
+TEXT = {"type": "string", "minLength": 1}
+IDS = {"type": "array", "minItems": 1, "items": INTEGER}
+MANY = {"type": "array", "minItems": 1, "maxItems": MAX_INPUTS}
+INPUT = {"anyOf": [TEXT, IDS, {**MANY, "items": TEXT}, {**MANY, "items": IDS}]}
+PROBLEM = (
+    f"must be a text, a list of token ids, or a list of 1 to {MAX_INPUTS} of one of these, "
+    "none of them empty"
+)
+
+
+class EmbeddingRequest(RequestFields):
+    """The body of POST /v1/embeddings."""
+
+    ignored = frozenset({"user"})
+    # vLLM's: what would change the vectors, or their shape in the answer.
+    refused = frozenset(
+        {
+            "add_special_tokens",
+            "embed_dtype",
+            "endianness",
+            "messages",
+            "normalize",
+            "padding_side",
+            "priority",
+            "truncate_prompt_tokens",
+            "truncation_side",
+            "use_activation",
+        }
+    )
+
+    input: Annotated[str | list[Any], WithJsonSchema(INPUT)]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[Count, Field(ge=1, le=1 << 20)] | None = None
+
+    @field_validator("input", mode="plain")
+    @classmethod
+    def _inputs(cls, value: Any) -> Any:
+        inputs = inputs_of(value)
+        if not 1 <= len(inputs) <= MAX_INPUTS or not (
+            all(isinstance(one, str) and one for one in inputs) or all(map(_is_ids, inputs))
+        ):
+            raise ValueError(PROBLEM)
+        most, what = (MAX_CHARACTERS, "characters")
+        if not isinstance(inputs[0], str):
+            most, what = (MAX_TOKENS, "tokens")
+        count = sum(map(len, inputs))
+        if count > most:
+            raise ValueError(f"has {count} {what} in all; at most {most}")
+        return value
+
+
+def inputs_of(given: Any) -> list[Any]:
+    """One input or several, as a list."""
+    is_several = isinstance(given, list) and not (given and type(given[0]) is int)
+    return given if is_several else [given]
+
+
+def _is_ids(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
+    )

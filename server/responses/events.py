@@ -1,0 +1,127 @@
+"""From the chunks of a chat to the events of a response, in OpenAI's order."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnistage.server.chat.chunks import ChatChunk
+from omnistage.server.errors import ApiError
+from omnistage.server.responses.answer import INCOMPLETE, Json, ResponseHead
+from omnistage.server.responses.output import Call, Message, OutputItem, Step, Thought
+
+Event = dict[str, Any]
+
+ABOUT_ITEMS = ("output_item.added", "output_item.done")  # these have the item itself
+
+
+class ResponseEvents:
+    """Makes the events of one response; one item of its output is open at a time."""
+
+    def __init__(self, head: ResponseHead) -> None:
+        self._head = head
+        self._number = 0
+        self._done: list[Json] = []
+        self._open: OutputItem | None = None
+        self._call_index: int | None = None  # of the open item, if it is a call: the chat's number
+        self._held: list[Json] = []  # log probabilities of tokens whose text has not come
+        self._finish_reason = "stop"
+        self._usage: Mapping[str, Any] = {}
+        self.response: Json = head.response("in_progress", ())
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the first event was made."""
+        return self._number > 0
+
+    def begin(self) -> list[Event]:
+        """The response is there, with nothing in it."""
+        return [
+            self._event(name, {"response": self.response}) for name in ("created", "in_progress")
+        ]
+
+    def add(self, chunk: ChatChunk) -> list[Event]:
+        """What one chunk of the chat adds."""
+        self._usage = chunk.get("usage") or self._usage
+        events: list[Event] = []
+        for choice in chunk["choices"]:
+            self._finish_reason = choice["finish_reason"] or self._finish_reason
+            delta = choice["delta"]
+            self._held += (choice["logprobs"] or {}).get("content") or ()
+            thought = delta.get("reasoning") or delta.get("reasoning_content")
+            if thought:
+                self._held = []
+                events += self._think(thought)
+            if delta.get("content"):
+                events += self._say(delta["content"])
+            for call in delta.get("tool_calls", ()):
+                self._held = []
+                events += self._call(call)
+        return events
+
+    def finish(self) -> list[Event]:
+        """What is left when the chat has ended."""
+        events = []
+        if not self._done and self._open is None:
+            events += self._begin(Message())
+        is_cut = self._finish_reason in INCOMPLETE
+        events += self._end("incomplete" if is_cut else "completed")
+        self.response = self._head.ended(self._done, self._finish_reason, self._usage)
+        return [*events, self._event(self.response["status"], {"response": self.response})]
+
+    def fail(self, error: ApiError) -> list[Event]:
+        """The end of a response that failed."""
+        events = [] if self.has_begun else self.begin()
+        output = list(self._done)
+        if self._open is not None:
+            output.append(self._open.item("incomplete"))
+        self.response = self._head.failed(output, error)
+        return [*events, self._event("failed", {"response": self.response})]
+
+    def _think(self, text: str) -> list[Event]:
+        events = [] if isinstance(self._open, Thought) else self._begin(Thought())
+        assert isinstance(self._open, Thought)
+        return events + self._told(self._open.add(text))
+
+    def _say(self, text: str) -> list[Event]:
+        events = [] if isinstance(self._open, Message) else self._begin(Message())
+        assert isinstance(self._open, Message)
+        logprobs, self._held = self._held, []
+        return events + self._told(self._open.add(text, logprobs))
+
+    def _call(self, call: Mapping[str, Any]) -> list[Event]:
+        function = call.get("function") or {}
+        events = []
+        if not isinstance(self._open, Call) or self._call_index != call["index"]:
+            events = self._begin(Call(call.get("id") or "", function.get("name") or ""))
+            self._call_index = call["index"]
+        assert isinstance(self._open, Call)
+        arguments = function.get("arguments")
+        return events + (self._told(self._open.add(arguments)) if arguments else [])
+
+    def _begin(self, item: OutputItem) -> list[Event]:
+        """End the item that is open, and open another."""
+        events = self._end("completed")
+        self._open = item
+        return events + self._told(item.begin())
+
+    def _end(self, status: str) -> list[Event]:
+        if self._open is None:
+            return []
+        events = self._told(self._open.end(status))
+        self._done.append(self._open.item(status))
+        self._open = None
+        return events
+
+    def _told(self, steps: Sequence[Step]) -> list[Event]:
+        """Steps of the open item as events."""
+        assert self._open is not None
+        place = {"output_index": len(self._done)}
+        named = {**place, "item_id": self._open.id}
+        return [
+            self._event(name, {**(place if name in ABOUT_ITEMS else named), **said})
+            for name, said in steps
+        ]
+
+    def _event(self, name: str, said: Json) -> Event:
+        event = {"type": f"response.{name}", "sequence_number": self._number, **said}
+        self._number += 1
+        return event

@@ -1,0 +1,154 @@
+"""The fields of POST /v1/responses that have an effect; those of sampling are a chat's."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, WithJsonSchema, field_validator
+
+from omnistage.server.chat.fields import REFUSED
+from omnistage.server.chat.grammar import check_structured_outputs
+from omnistage.server.chat.schema import (
+    DONE,
+    MAX_MESSAGES,
+    MAX_TOP_LOGPROBS,
+    Options,
+    ProcessorOptions,
+    Sampling,
+    StageParams,
+    Tools,
+    at_most,
+)
+from omnistage.server.errors import invalid, unsupported
+from omnistage.server.http.fields import RequestFields
+from omnistage.server.responses.item_schema import INPUT
+from omnistage.stage_configs.sampling import Count, Flag, NumTokens
+
+MAX_PAIRS = 16
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Summary = Literal["auto", "concise", "detailed"]
+LOGPROBS = "message.output_text.logprobs"
+Include = Literal[
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+]
+# Of OpenAI's fields those whose meaning is its own service's.
+WITHOUT_EFFECT = frozenset(
+    {
+        "moderation",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "request_id",
+        "safety_identifier",
+        "service_tier",
+        "user",
+    }
+)
+NOT_DONE = frozenset(
+    {
+        "access_programs",
+        "background",
+        "background_options",
+        "context_management",
+        "conversation",
+        "image",
+        "max_tool_calls",
+        "prediction",
+        "prompt",
+        "verbosity",
+        "web_search_options",
+    }
+)
+# Sampling's that a response has no place for, or that `text` and `max_output_tokens` replace.
+NOT_HERE = ("n", "response_format", "return_token_ids")
+
+Key = Annotated[str, Field(min_length=1, max_length=64)]
+Value = Annotated[str, Field(max_length=512)]
+
+
+class ReasoningOptions(RequestFields):
+    """How long the model thinks; a summary of it has no effect: all that it thinks is shown."""
+
+    ignored = frozenset({"context", "generate_summary", "mode"})
+
+    effort: Effort | None = None
+    summary: Summary | None = None
+
+
+class TextOptions(RequestFields):
+    """What the text looks like."""
+
+    ignored = frozenset({"verbosity"})
+
+    format: dict[str, Any] | None = None
+
+
+class ResponseRequest(Sampling):
+    """The body of POST /v1/responses."""
+
+    ignored = WITHOUT_EFFECT
+    refused = REFUSED | DONE | NOT_DONE  # what is a chat's alone would have no effect here
+
+    input: Annotated[str | list[dict[str, Any]], WithJsonSchema(INPUT)]
+    instructions: str | None = None
+    previous_response_id: Annotated[str, Field(min_length=1, max_length=128)] | None = None
+    store: Flag | None = None
+    metadata: Annotated[dict[Key, Value], at_most(MAX_PAIRS)] | None = None
+    max_output_tokens: NumTokens | None = None
+    tools: Tools | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: Flag | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    include: Annotated[list[Include], at_most(16)] | None = None
+    top_logprobs: Annotated[Count, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    # As a chat's.
+    stage_params: StageParams | None = None
+    chat_template_kwargs: Options | None = None
+    mm_processor_kwargs: ProcessorOptions | None = None
+
+    @field_validator("input", mode="plain")
+    @classmethod
+    def _items(cls, value: Any) -> Any:
+        is_list = isinstance(value, list) and all(isinstance(item, dict) for item in value)
+        if not isinstance(value, str) and not (is_list and 1 <= len(value) <= MAX_MESSAGES):
+            raise ValueError(f"must be a text or a list of 1 to {MAX_MESSAGES} items, objects")
+        return value
+
+    @property
+    def has_logprobs(self) -> bool:
+        """Whether the text is to come with its log probabilities."""
+        return LOGPROBS in (self.include or ())
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it can be asked for afterwards."""
+        return self.store is not False
+
+    def check(self) -> None:
+        """Raise ApiError for fields that ask for what is not done, or that do not go together."""
+        super().check()
+        for name in NOT_HERE:
+            if getattr(self, name):
+                raise unsupported(name)
+        if self.truncation == "auto":
+            raise unsupported("truncation", "truncation 'auto'")
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "is only allowed when stream is true")
+        if self.top_logprobs and not self.has_logprobs:
+            raise invalid("top_logprobs", f"needs {LOGPROBS} in include")
+        if self.structured_outputs is not None:
+            check_structured_outputs(self.structured_outputs)
+
+
+def format_of(asked: ResponseRequest) -> Mapping[str, Any]:
+    """`text.format`, or OpenAI's default."""
+    given = asked.text.format if asked.text is not None else None
+    return {"type": "text"} if given is None else given

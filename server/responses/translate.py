@@ -1,0 +1,102 @@
+"""Turns a response's fields into a chat's, and refuses what has no meaning in one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnistage.server.chat.schema import ChatRequest, Sampling
+from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.http.fields import parse
+from omnistage.server.responses.items import Conversation, Item, items_of
+from omnistage.server.responses.places import Places
+from omnistage.server.responses.schema import NOT_HERE, ResponseRequest, format_of
+
+# Read here, or by the endpoint; the other fields of sampling are the chat's as they are.
+OWN_FIELDS = frozenset({"stream", "stream_options", *NOT_HERE})
+SENT_ON = frozenset(Sampling.model_fields) - OWN_FIELDS
+ALSO_SENT_ON = frozenset({"stage_params", "chat_template_kwargs", "mm_processor_kwargs"})
+FORMATS = ("text", "json_object", "json_schema")
+# Tools that OpenAI runs itself.
+BUILT_IN = ("file_search", "web_search", "computer", "code_interpreter", "image_generation", "mcp")
+
+
+def chat_of(asked: ResponseRequest, before: Sequence[Item], places: Places) -> ChatRequest:
+    """The chat that a response is, behind items of earlier ones; raises ApiError."""
+    asked.check()
+    conversation = Conversation(asked.instructions, places)
+    conversation.add_all(before, "previous_response_id", is_listed=False)
+    is_listed = not isinstance(asked.input, str)
+    conversation.add_all(items_of(asked.input), "input", is_listed)
+    try:
+        return parse(ChatRequest, {**_fields(asked), "messages": conversation.messages})
+    except ApiError as error:
+        raise places.told(error) from error
+
+
+def _fields(asked: ResponseRequest) -> dict[str, Any]:
+    """All but the messages; what was left out stays out."""
+    fields = asked.model_dump(exclude_none=True, include=set(SENT_ON | ALSO_SENT_ON))
+    found: Mapping[str, Any] = {
+        "max_completion_tokens": asked.max_output_tokens,
+        "parallel_tool_calls": asked.parallel_tool_calls,
+        "reasoning_effort": None if asked.reasoning is None else asked.reasoning.effort,
+        "logprobs": asked.has_logprobs or None,
+        "top_logprobs": asked.top_logprobs or None,
+        "response_format": _format(asked),
+        **_tools(asked),
+    }
+    return fields | {name: value for name, value in found.items() if value is not None}
+
+
+def _format(asked: ResponseRequest) -> Mapping[str, Any] | None:
+    given = format_of(asked)
+    kind = given.get("type")
+    if kind not in FORMATS:
+        message = f"{kind!r} is unknown; allowed: {', '.join(FORMATS)}"
+        raise invalid("text.format.type", message)
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return {"type": "json_object"}
+    described = {key: value for key, value in given.items() if key != "type"}
+    return {"type": "json_schema", "json_schema": described}
+
+
+def _tools(asked: ResponseRequest) -> Mapping[str, Any]:
+    if not asked.tools:
+        has_choice = asked.tool_choice not in (None, "auto", "none")
+        return {"tool_choice": asked.tool_choice} if has_choice else {}
+    tools = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(asked.tools)]
+    return {"tools": tools, "tool_choice": _choice(asked.tool_choice)}
+
+
+def _tool(tool: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """A function as a chat describes it."""
+    _check_function(tool, place)
+    function = {key: value for key, value in tool.items() if key != "type" and value is not None}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: Any) -> Any:
+    """A choice of tools as a chat says it."""
+    if not isinstance(choice, dict):
+        return choice
+    if choice.get("type") != "allowed_tools":
+        return _named(choice, "tool_choice")
+    given = choice.get("tools")
+    tools = given if isinstance(given, list) else []
+    named = [_named(one, f"tool_choice.tools[{number}]") for number, one in enumerate(tools)]
+    allowed = {"mode": choice.get("mode"), "tools": named}
+    return {"type": "allowed_tools", "allowed_tools": allowed}
+
+
+def _named(tool: Any, place: str) -> Mapping[str, Any]:
+    _check_function(tool, place)
+    return {"type": "function", "function": {"name": tool.get("name")}}
+
+
+def _check_function(tool: Any, place: str) -> None:
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    if kind == "custom" or (isinstance(kind, str) and kind.startswith(BUILT_IN)):
+        raise unsupported(f"{place}.type", f"{place}.type {kind!r}")
+    if kind != "function":
+        raise invalid(f"{place}.type", "must be function")

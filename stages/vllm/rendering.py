@@ -1,0 +1,36 @@
+"""How the messages of one engine become a prompt: its template, and vLLM's own renderer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.stages.vllm.compat import AsyncLLM, OnlineRenderer, accepted
+
+
+class Rendering:
+    """Shared by all that reads messages, so that the same ones are the same prompt everywhere."""
+
+    def __init__(self, engine: AsyncLLM, options: Mapping[str, Any]) -> None:
+        self.template: dict[str, Any] = {
+            "chat_template": None,
+            "chat_template_content_format": "auto",
+            "trust_request_chat_template": False,
+            "enable_auto_tools": False,
+            "tool_parser": None,
+            "default_chat_template_kwargs": None,
+            **options,
+        }
+        renderer_options = {
+            **self.template,
+            "model_config": engine.model_config,
+            "renderer": engine.renderer,
+            "request_logger": None,
+            "trust_request_mm_kwargs": True,  # the gateway lets few pass
+        }
+        self.renderer = OnlineRenderer(**accepted(OnlineRenderer, renderer_options))
+        known = getattr(engine.renderer.tokenizer, "chat_template", None)
+        self._knows_developer = "developer" in str(self.template["chat_template"] or known)
+
+    def message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A developer is a system to a template that does not know him: it would leave him out."""
+        is_unknown = message["role"] == "developer" and not self._knows_developer
+        return {**message, "role": "system"} if is_unknown else message
