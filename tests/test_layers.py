@@ -43,6 +43,7 @@ ROOMS: Table = {
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
     "endpoints": ("audio", "chat", "http", "images", "media", "runtime", "telemetry"),
+    "offline": ("audio", "chat", "endpoints", "http", "images", "media", "runtime", "telemetry"),
 }
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {
