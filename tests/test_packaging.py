@@ -49,7 +49,7 @@ def test_the_package_offers_each_of_its_names_when_it_is_asked_for() -> None:
     assert sorted(omnistage.__all__) == omnistage.__all__
     assert omnistage.__all__ == offline.__all__
     with pytest.raises(AttributeError, match="no attribute 'Onmi'"):
-        omnistage.Onmi  # type: ignore[attr-defined]  # noqa: B018
+        omnistage.Onmi  # noqa: B018
 
 
 def test_the_process_of_a_stage_loads_nothing_of_the_gateway() -> None:

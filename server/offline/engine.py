@@ -182,7 +182,7 @@ def mark_first(piece: Piece) -> None:
         current_trace().timeline.mark(GATEWAY, event)
 
 
-def removal(engine: Engine, run: RunDirectory) -> "weakref.finalize[[], Engine]":
+def removal(engine: Engine, run: RunDirectory) -> "weakref.finalize[[RunDirectory, int], Engine]":
     """What removes a run's folders: once, at the latest when this process ends."""
     return weakref.finalize(engine, remove_ours, run, os.getpid())
 

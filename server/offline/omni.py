@@ -140,7 +140,8 @@ class Omni:
         self, prompts: Sequence[Prompt], **options: Any
     ) -> list[Answer] | list[Answer | OmniError]:
         """As AsyncOmni.generate."""
-        return self._thread.run(self._omni.generate(prompts, **options))
+        answers: list[Answer] = self._thread.run(self._omni.generate(prompts, **options))
+        return answers
 
     # Pictures
 

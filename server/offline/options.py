@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from omnistage.server.errors import ApiError
+from omnistage.server.http.fields import parse
 from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.offline.errors import StartFailed
 from omnistage.server.runtime.mps_daemon import Mps
@@ -87,11 +87,9 @@ def with_overrides(
         _override(said["stages"][name], given)
     said["deadlines"] |= deadlines
     try:
-        return StageGraph.model_validate(said)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, (*first["loc"], *first.get("ctx", {}).get("place", ()))))
-        raise ValueError(f"{place}: {first['msg']}") from error
+        return parse(StageGraph, said)
+    except ApiError as error:
+        raise ValueError(error.message) from error
 
 
 def _override(stage: dict[str, Any], given: Mapping[str, Any]) -> None:

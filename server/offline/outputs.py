@@ -63,7 +63,7 @@ class Audio:
 
     def to_float(self) -> npt.NDArray[np.float32]:
         """The samples from -1 to 1."""
-        return self.samples.astype(np.float32) / FULL_SCALE
+        return self.samples.astype(np.float32) / np.float32(FULL_SCALE)
 
     def to_wav(self) -> bytes:
         """A WAV file."""

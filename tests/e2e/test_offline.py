@@ -23,8 +23,8 @@ from omnistage import Answer, Audio, Omni, Text
 pytestmark = pytest.mark.engine
 
 NUM_PROMPTS = 64
-FEW = {"max_completion_tokens": 12}
-SPOKEN = {
+FEW: dict[str, Any] = {"max_completion_tokens": 12}
+SPOKEN: dict[str, Any] = {
     "modalities": ["text", "audio"],
     "audio": {"voice": "ethan", "format": "pcm16"},
     "stage_params": {"talker": {"temperature": 0, "max_tokens": 24}},
