@@ -223,7 +223,7 @@ Piece = Text | Reasoning | ToolCall | Audio | Progress | Preview | Picture | Ans
 
 def audio_of(pcm: bytes, sample_rate_hz: int) -> Audio:
     """Sound of s16le."""
-    return Audio(np.frombuffer(pcm, "<i2"), sample_rate_hz)
+    return Audio(np.frombuffer(pcm, "<i2").copy(), sample_rate_hz)  # a copy can be written to
 
 
 def picture_of(output: ImageOutput) -> Image.Image:
