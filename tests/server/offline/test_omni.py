@@ -3,14 +3,17 @@
 import asyncio
 import base64
 import io
+import os
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 from support.gateway import MODEL, OMNI
 from support.offline import FakeStages, engine_of, fake_async_omni, fake_omni, served
 from support.waiting import until, wait_until
@@ -33,6 +36,7 @@ from omnistage import (
     ToolCall,
     Unavailable,
 )
+from omnistage.server.offline import many
 from omnistage.server.offline.many import Prompt
 
 SPOKEN = ["text", "audio"]
@@ -429,3 +433,29 @@ def test_a_sound_is_written_down(omni: Omni, stages: FakeStages) -> None:
     with pytest.raises(BadRequest) as raised:
         omni.transcribe(b"no sound")
     assert raised.value.param == "file"
+
+
+def test_a_bar_shows_how_many_are_done(omni: Omni, monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    shown = partial(Console, file=screen, force_terminal=True, width=100)
+    monkeypatch.setattr(many, "Console", lambda stderr: shown())
+    omni.generate(["words", "refuse"], return_errors=True, progress=False)
+    assert screen.getvalue() == ""
+    omni.generate(["words", "refuse"], return_errors=True)
+    assert "2/2" in screen.getvalue()
+    assert "answers (1 failed)" in screen.getvalue()
+
+
+def test_it_is_closed_when_nothing_refers_to_it(tmp_path: Path) -> None:
+    """Wherever the last reference goes: here, or in the thread of its own loop."""
+    for number in range(2):
+        (folder := tmp_path / str(number)).mkdir()
+        kept = [fake_omni(FakeStages(folder), OMNI)]
+        thread, runs = kept[0]._thread, set(Path("/dev/shm").glob(f"omnistage-{os.getpid()}-*"))
+        if number == 0:
+            kept.clear()
+        else:
+            thread._loop.call_soon_threadsafe(kept.clear)
+        thread._thread.join(10)
+        assert not thread._thread.is_alive()
+        assert any(not run.exists() for run in runs)
