@@ -45,7 +45,8 @@ def samples_of(file: bytes) -> npt.NDArray[Any]:
         frames = [frame.to_ndarray() for frame in container.decode(audio=0)]
         num_channels = container.streams.audio[0].codec_context.layout.nb_channels
     joined = np.concatenate([frame.reshape(-1) for frame in frames])
-    return joined.reshape(-1, num_channels).T
+    channels: npt.NDArray[Any] = joined.reshape(-1, num_channels).T
+    return channels
 
 
 @pytest.mark.parametrize(
@@ -96,12 +97,15 @@ def test_a_sound_of_an_answer_is_one_to_ask_about(tmp_path: Path) -> None:
 
 
 def test_what_the_gateway_knows_stays_as_it_is() -> None:
-    content = [
+    content: list[dict[str, Any]] = [
         {"type": "text", "text": "a"},
         {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}},
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
     ]
-    messages = [{"role": "system", "content": "b"}, {"role": "user", "content": content}]
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "b"},
+        {"role": "user", "content": content},
+    ]
     assert messages_of(messages) == messages
     (message,) = messages_of([{"role": "user", "content": [{"type": "image", "image": "data:x"}]}])
     assert message["content"] == [{"type": "image_url", "image_url": {"url": "data:x"}}]

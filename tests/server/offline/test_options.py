@@ -1,6 +1,7 @@
 """A graph that is chosen and changed from Python is the one that a file would say."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_a_folder_has_the_graph_that_serves_it(tiny_checkpoint: Path) -> None:
 
 
 def test_a_key_is_the_stage_s_or_its_engine_s() -> None:
-    stages = {
+    stages: dict[str, dict[str, Any]] = {
         "thinker": {"max_model_len": 512, "options": {"tool_parser": "none"}},
         "code2wav": {"engine": {"num_slots": 2}, "environment": {"OMP_NUM_THREADS": 2}},
     }
