@@ -12,7 +12,7 @@ from omnistage.server.endpoints.transcription_fields import (
     TranslationRequest,
 )
 from omnistage.server.offline.chats import chat
-from omnistage.server.offline.content import Image_, Messages, Sound
+from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
 from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
@@ -245,8 +245,8 @@ class AsyncOmni:
         self,
         prompt: str | Sequence[str],
         *,
-        images: Sequence[Image_] = (),
-        mask: Image_ | None = None,
+        images: Sequence[ImageLike] = (),
+        mask: ImageLike | None = None,
         **fields: Any,
     ) -> Answer:
         """Make pictures of words, or edit `images`; `fields` are those of /v1/images."""
@@ -257,8 +257,8 @@ class AsyncOmni:
         self,
         prompt: str | Sequence[str],
         *,
-        images: Sequence[Image_] = (),
-        mask: Image_ | None = None,
+        images: Sequence[ImageLike] = (),
+        mask: ImageLike | None = None,
         **fields: Any,
     ) -> Pieces:
         """The same, as they are made: Progress, Preview (with `partial_images`), Picture."""
@@ -277,13 +277,13 @@ class AsyncOmni:
         """The same, as it is spoken: Audio, then the Answer."""
         return self._engine.stream(speech(self._engine, {**fields, "input": text, "voice": voice}))
 
-    async def transcribe(self, sound: Sound, **fields: Any) -> Answer:
+    async def transcribe(self, sound: SoundLike, **fields: Any) -> Answer:
         """Write down what was said; `fields` are those of /v1/audio/transcriptions."""
         return await self._engine.whole(
             transcript(self._engine, TranscriptionRequest, sound, fields)
         )
 
-    async def translate(self, sound: Sound, **fields: Any) -> Answer:
+    async def translate(self, sound: SoundLike, **fields: Any) -> Answer:
         """Write down in English what was said; `fields` are those of /v1/audio/translations."""
         return await self._engine.whole(transcript(self._engine, TranslationRequest, sound, fields))
 

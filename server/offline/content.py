@@ -25,8 +25,8 @@ from omnistage.server.offline.outputs import Audio, png_of
 
 Message = Mapping[str, Any]
 Messages = str | Sequence[Message]
-Sound = Audio | tuple[npt.NDArray[Any], int] | bytes | Path | str
-Image_ = Image.Image | npt.NDArray[np.uint8] | bytes | Path | str
+SoundLike = Audio | tuple[npt.NDArray[Any], int] | bytes | Path | str
+ImageLike = Image.Image | npt.NDArray[np.uint8] | bytes | Path | str
 
 KINDS = ("image", "audio", "video")
 # Where a part may have Python's object, and the part that the gateway knows.

@@ -79,7 +79,9 @@ class Engine:
     # Life
 
     async def start(self) -> None:
-        """Return when every stage is ready; raises StartFailed."""
+        """Return when every stage is ready; raises StartFailed. An engine starts once."""
+        if self.is_open or self._closing is not None:
+            raise Closed("It was started before: make another.", code="closed")
         console = Console(stderr=True)
         if not logging.getLogger().handlers:
             configure_logging(console, level=self.options.log_level)

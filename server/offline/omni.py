@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.async_omni import AsyncOmni, OmniOptions
-from omnistage.server.offline.content import Image_, Messages, Sound
+from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.errors import OmniError
 from omnistage.server.offline.loop_thread import LoopThread
 from omnistage.server.offline.many import Prompt
@@ -149,8 +149,8 @@ class Omni:
         self,
         prompt: str | Sequence[str],
         *,
-        images: Sequence[Image_] = (),
-        mask: Image_ | None = None,
+        images: Sequence[ImageLike] = (),
+        mask: ImageLike | None = None,
         **fields: Any,
     ) -> Answer:
         """As AsyncOmni.images."""
@@ -160,8 +160,8 @@ class Omni:
         self,
         prompt: str | Sequence[str],
         *,
-        images: Sequence[Image_] = (),
-        mask: Image_ | None = None,
+        images: Sequence[ImageLike] = (),
+        mask: ImageLike | None = None,
         **fields: Any,
     ) -> Iterator[Piece]:
         """As AsyncOmni.stream_images; to leave the loop cancels the request."""
@@ -181,11 +181,11 @@ class Omni:
         """As AsyncOmni.stream_speech; to leave the loop cancels the request."""
         return self._thread.iterate(lambda: self._omni.stream_speech(text, voice=voice, **fields))
 
-    def transcribe(self, sound: Sound, **fields: Any) -> Answer:
+    def transcribe(self, sound: SoundLike, **fields: Any) -> Answer:
         """As AsyncOmni.transcribe."""
         return self._thread.run(self._omni.transcribe(sound, **fields))
 
-    def translate(self, sound: Sound, **fields: Any) -> Answer:
+    def translate(self, sound: SoundLike, **fields: Any) -> Answer:
         """As AsyncOmni.translate."""
         return self._thread.run(self._omni.translate(sound, **fields))
 

@@ -53,7 +53,7 @@ class GraphChoice:
     def resolve(self) -> StageGraph:
         """The checked graph; raises StartFailed."""
         try:
-            graph = with_overrides(self._file_s_graph(), self.stages, self.deadlines)
+            graph = with_overrides(self._graph_of_the_file(), self.stages, self.deadlines)
             if self.load_format is not None:
                 graph = graph.with_engine(load_format=self.load_format)
             if self.offload is not None:
@@ -62,7 +62,7 @@ class GraphChoice:
             raise StartFailed(str(error), code="invalid_graph") from error
         return graph
 
-    def _file_s_graph(self) -> StageGraph:
+    def _graph_of_the_file(self) -> StageGraph:
         if self.graph_file is not None:
             return load_graph(Path(self.graph_file), self.model)
         if self.model.endswith((".yaml", ".yml")):

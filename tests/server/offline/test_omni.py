@@ -330,6 +330,8 @@ async def test_a_program_with_a_loop_awaits(tmp_path: Path) -> None:
         await until(lambda: not stages.graph.running)
     with pytest.raises(Closed):
         await omni.chat("words")
+    with pytest.raises(Closed, match="started before"):
+        await omni.start()
 
 
 def test_several_threads_use_one(omni: Omni) -> None:
