@@ -57,6 +57,7 @@ ROOMS: Table = {
         "runtime",
         "telemetry",
     ),
+    "offline": ("audio", "chat", "endpoints", "http", "images", "media", "runtime", "telemetry"),
 }
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {

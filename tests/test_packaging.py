@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import omnistage
+from omnistage.server import offline
+
 ROOT = Path(__file__).parent.parent
 PARTS = ("server", "stages", "connectors", "stage_configs", "bench", "demo")
 
@@ -32,7 +35,34 @@ def test_a_part_can_be_imported_below_the_package_only(part: str, tmp_path: Path
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
 
 
+def test_the_package_offers_each_of_its_names_when_it_is_asked_for() -> None:
+    """Stages import the package too: by itself it loads nothing of the gateway."""
+    program = (
+        "import omnistage, sys;"
+        "loaded = [name for name in sys.modules if name.startswith('omnistage.')];"
+        "from omnistage import *;"
+        "missing = set(omnistage.__all__) - set(dir());"
+        "sys.exit(str([loaded, missing]) if loaded or missing else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(omnistage.__all__) == omnistage.__all__
+    assert omnistage.__all__ == offline.__all__
+    with pytest.raises(AttributeError, match="no attribute 'Onmi'"):
+        omnistage.Onmi  # noqa: B018
+
+
+def test_the_process_of_a_stage_loads_nothing_of_the_gateway() -> None:
+    program = (
+        "import sys, omnistage.stages.worker.worker;"
+        "sys.exit(' '.join(n for n in sys.modules if n.startswith('omnistage.server')) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_every_package_folder_is_typed() -> None:
+    assert (ROOT / ".pkg" / "omnistage" / "py.typed").is_file()
     for part in PARTS:
         for init in (ROOT / part).rglob("__init__.py"):
             assert (init.parent / "py.typed").is_file(), init.parent

@@ -5,14 +5,16 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from support.gateway import OMNI, running_gateway
+from support.offline import FakeStages, fake_omni
 from support.snippets import SERVER, send
 from typer.testing import CliRunner
 
-from omnistage.server import cli
+from omnistage.server import cli, offline
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.vllm.family import TEXT_ONLY
 
@@ -134,3 +136,13 @@ def test_the_compose_file_uses_the_dockerfile_that_is_there() -> None:
     assert builds
     for build in builds:
         assert (ROOT / build["context"] / build["dockerfile"]).is_file()
+
+
+def test_the_program_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = fenced("python")
+    stages = FakeStages(tmp_path)
+    monkeypatch.setattr(offline, "Omni", lambda model: fake_omni(stages, {**OMNI, "model": model}))
+    names: dict[str, Any] = {}
+    exec(program, names)
+    assert names["answer"].audio is not None
+    assert [answer.text for answer in names["answers"]] == ["Hello there"] * 2

@@ -27,7 +27,9 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environ
 def files_of_the_package() -> Iterator[str]:
     """Every file that an installation needs, as it is called in the wheel."""
     for part in (ROOT / ".pkg" / "omnistage").iterdir():
-        for path in (ROOT / part.name).rglob("*"):
+        if part.is_file():
+            yield f"omnistage/{part.name}"
+        for path in (ROOT / part.name).rglob("*") if part.is_symlink() else ():
             if path.is_file() and "__pycache__" not in path.parts:
                 yield f"omnistage/{path.relative_to(ROOT).as_posix()}"
 
@@ -78,6 +80,12 @@ def test_what_is_installed_is_the_wheel_s(installed: Environment, tmp_path: Path
     version, *places = installed.run("python", "-c", program, cwd=tmp_path).split()
     assert version == PROJECT["version"]
     assert all(Path(place).is_relative_to(installed.folder) for place in places)
+
+
+def test_the_wheel_has_what_programs_import(installed: Environment, tmp_path: Path) -> None:
+    program = "from omnistage import AsyncOmni, Omni; print(AsyncOmni.__module__, Omni.__module__)"
+    modules = installed.run("python", "-c", program, cwd=tmp_path).split()
+    assert modules == ["omnistage.server.offline.async_omni", "omnistage.server.offline.omni"]
 
 
 def test_the_command_shows_its_help(installed: Environment, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ class ImageChat:
 
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
-        self._check(chat)
+        check_image_chat(chat, self.gateway.runtime.graph)
         prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
         asked = parse(ImageChatRequest, {**said_of_images(chat), "prompt": prompt})
         ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
@@ -77,16 +77,17 @@ class ImageChat:
         events = chunks(answer, head, has_usage)
         return EventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)
 
-    def _check(self, chat: ChatRequest) -> None:
-        graph = self.gateway.runtime.graph
-        check_model(chat.model, graph.served_names)
-        if set(chat.modalities or ("image",)) not in MODALITIES:
-            raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
-        if "image" not in graph.outputs:
-            makes = ", ".join(sorted(graph.outputs))
-            raise invalid("modalities", f"asks for image; this model makes {makes}")
-        if chat.stream_options is not None and not chat.stream:
-            raise invalid("stream_options", "is only allowed when stream is true")
+
+def check_image_chat(chat: ChatRequest, graph: StageGraph) -> None:
+    """Raise ApiError for a chat that this graph cannot answer by images."""
+    check_model(chat.model, graph.served_names)
+    if set(chat.modalities or ("image",)) not in MODALITIES:
+        raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
+    if "image" not in graph.outputs:
+        makes = ", ".join(sorted(graph.outputs))
+        raise invalid("modalities", f"asks for image; this model makes {makes}")
+    if chat.stream_options is not None and not chat.stream:
+        raise invalid("stream_options", "is only allowed when stream is true")
 
 
 def said_of_images(chat: ChatRequest) -> Fields:

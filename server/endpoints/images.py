@@ -24,6 +24,7 @@ from omnistage.server.images.form_schema import edit_body
 from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.media.image_load import load_images
 from omnistage.server.media.images import InputImages
+from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +86,12 @@ class Images:
     def _check(self, asked: ImageRequest) -> None:
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.served_names)
-        check_makes("image", graph.outputs, "images")
-        if graph.waits_for("image"):
-            message = "This model draws what it writes: ask it in a chat, for text and image."
-            raise ApiError(400, message, code="unsupported_model")
+        check_draws(graph)
+
+
+def check_draws(graph: StageGraph) -> None:
+    """Raise ApiError for a graph that makes no images, or only of what it writes itself."""
+    check_makes("image", graph.outputs, "images")
+    if graph.waits_for("image"):
+        message = "This model draws what it writes: ask it in a chat, for text and image."
+        raise ApiError(400, message, code="unsupported_model")

@@ -29,6 +29,7 @@ from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held
 from omnistage.server.runtime.request import AudioOutput, Request, TextOutput
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_AUDIO, GATEWAY, current_trace
@@ -62,7 +63,7 @@ class Speech:
 
     async def create(self, asked: SpeechRequest, http: HttpRequest) -> Response:
         """Speak while the audio is made: as one file, or as events; a failure cuts the file off."""
-        request = self._request(asked)
+        request = speech_request(asked, self.gateway.runtime)
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         form = asked.response_format or "mp3"
         events = self._events(request, partial(speech_encoder, form, asked.speed or 1.0), ticket)
@@ -71,26 +72,6 @@ class Speech:
         if asked.stream_format == "sse":
             return BareEventStream(events, self.gateway.keep_alive_s, limit, headers)
         return AudioStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
-
-    def _request(self, asked: SpeechRequest) -> Request:
-        graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.served_names)
-        if (
-            "audio" not in graph.outputs
-            or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
-        ):
-            message = "This model does not speak a given text."
-            raise ApiError(400, message, code="unsupported_model")
-        path: Collection[str] = set(graph.path(OUTPUTS)) - {graph.entry_of("audio")}
-        given = checked_stage_params(asked.stage_params or {}, graph, path)
-        return Request(
-            id=f"speech-{uuid4().hex}",
-            outputs=OUTPUTS,
-            body={"input": asked.input, "instructions": asked.instructions or ""},
-            speaker=known_speaker(asked.voice, self.gateway.runtime.fleet.voices, "voice"),
-            stage_params=stage_params_of(graph, path, given),
-            seed=asked.seed,
-        )
 
     async def _events(
         self, request: Request, make_encoder: MakeEncoder, ticket: Ticket
@@ -109,15 +90,42 @@ class Speech:
                             yield {"type": "speech.audio.delta", "audio": output.data}
                             timeline.mark(GATEWAY, FIRST_AUDIO)
         except ApiError as error:
-            if error.param == "messages":  # to the stages it is one turn of a chat
-                error.param = "input"
-            raise
+            raise about_input(error) from None
         usage = {
             "input_tokens": num_tokens,
             "output_tokens": num_frames,
             "total_tokens": num_tokens + num_frames,
         }
         yield {"type": "speech.audio.done", "usage": usage}
+
+
+def speech_request(asked: SpeechRequest, runtime: Runtime) -> Request:
+    """The request as the stages get it; raises ApiError."""
+    graph = runtime.graph
+    check_model(asked.model, graph.served_names)
+    if (
+        "audio" not in graph.outputs
+        or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
+    ):
+        message = "This model does not speak a given text."
+        raise ApiError(400, message, code="unsupported_model")
+    path: Collection[str] = set(graph.path(OUTPUTS)) - {graph.entry_of("audio")}
+    given = checked_stage_params(asked.stage_params or {}, graph, path)
+    return Request(
+        id=f"speech-{uuid4().hex}",
+        outputs=OUTPUTS,
+        body={"input": asked.input, "instructions": asked.instructions or ""},
+        speaker=known_speaker(asked.voice, runtime.fleet.voices, "voice"),
+        stage_params=stage_params_of(graph, path, given),
+        seed=asked.seed,
+    )
+
+
+def about_input(error: ApiError) -> ApiError:
+    """The error with the field to blame: to the stages the text is one turn of a chat."""
+    if error.param == "messages":
+        error.param = "input"
+    return error
 
 
 def speech_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:

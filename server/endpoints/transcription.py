@@ -34,6 +34,7 @@ from omnistage.server.runtime.request import Request, TextOutput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.graph import StageGraph
 
 # Places in the chat, and the fields that what is there comes from.
 FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
@@ -69,17 +70,18 @@ class Transcriptions:
         return await self._create(TranslationRequest, http)
 
     async def _create(self, kind: type[AudioRequest], http: HttpRequest) -> Response:
-        self._check_hears()
+        check_hears(self.gateway.runtime.graph)
         fields = await read_fields(http)
         asked = await in_thread(http, lambda: request_of(kind, fields))
         check_model(asked.model, self.gateway.runtime.graph.served_names)
         transcript = Transcript(asked)
         try:
-            request = await in_thread(http, lambda: self._request(transcript))
+            graph = self.gateway.runtime.graph
+            request = await in_thread(http, lambda: transcription_chat(transcript, graph))
             ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
             (transcript.duration_s,) = await self.gateway.media.load(request.body["messages"], http)
         except ApiError as error:
-            raise _about_fields(error) from None
+            raise about_fields(error) from None
         headers = warning_headers(asked.unknown)
         if not asked.stream:
             body = self._body(request, transcript, ticket)
@@ -87,26 +89,6 @@ class Transcriptions:
         events = self._events(request, transcript, ticket)
         limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
         return BareEventStream(events, *limits, headers)
-
-    def _check_hears(self) -> None:
-        graph = self.gateway.runtime.graph
-        if (
-            "text" not in graph.outputs
-            or not KINDS[graph.stages[graph.entry_of("text")].kind].hears
-        ):
-            raise ApiError(400, "This model does not hear.", code="unsupported_model")
-
-    def _request(self, transcript: Transcript) -> Request:
-        """The chat; takes a while: the audio becomes base64."""
-        asked = transcript.asked
-        chat = ChatRequest(
-            messages=chat_messages(asked),
-            temperature=asked.temperature,
-            max_completion_tokens=asked.max_completion_tokens,
-            logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
-        )
-        translator = Translator(self.gateway.runtime.graph, (), AudioHistory())
-        return translator.request(chat)
 
     async def _events(
         self, request: Request, transcript: Transcript, ticket: Ticket
@@ -121,7 +103,7 @@ class Transcriptions:
                         yield event
                         timeline.mark(GATEWAY, FIRST_TEXT)
         except ApiError as error:
-            raise _about_fields(error) from None
+            raise about_fields(error) from None
         yield transcript.done
 
     async def _body(self, request: Request, transcript: Transcript, ticket: Ticket) -> Any:
@@ -131,7 +113,25 @@ class Transcriptions:
         return transcript.body
 
 
-def _about_fields(error: ApiError) -> ApiError:
+def check_hears(graph: StageGraph) -> None:
+    """Raise ApiError for a graph whose entry stage takes no audio."""
+    if "text" not in graph.outputs or not KINDS[graph.stages[graph.entry_of("text")].kind].hears:
+        raise ApiError(400, "This model does not hear.", code="unsupported_model")
+
+
+def transcription_chat(transcript: Transcript, graph: StageGraph) -> Request:
+    """The chat; takes a while: the audio becomes base64. Raises ApiError."""
+    asked = transcript.asked
+    chat = ChatRequest(
+        messages=chat_messages(asked),
+        temperature=asked.temperature,
+        max_completion_tokens=asked.max_completion_tokens,
+        logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
+    )
+    return Translator(graph, (), AudioHistory()).request(chat)
+
+
+def about_fields(error: ApiError) -> ApiError:
     """The error with the field to blame instead of a place in the chat."""
     for place, name in FIELDS.items():
         if error.param is not None and error.param.startswith(place):

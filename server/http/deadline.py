@@ -54,7 +54,14 @@ class Deadline:
 @asynccontextmanager
 async def within_deadline(scope: Scope) -> AsyncGenerator[None, None]:
     """Cancel what runs inside when the request is overdue; ApiError then."""
-    waiting = asyncio.timeout_at(state_of(scope).due_at)
+    async with due_at(state_of(scope).due_at):
+        yield
+
+
+@asynccontextmanager
+async def due_at(loop_time: float | None) -> AsyncGenerator[None, None]:
+    """Cancel what runs inside at a time of the loop's clock, if one is given; ApiError then."""
+    waiting = asyncio.timeout_at(loop_time)
     try:
         async with waiting:
             yield

@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from fastapi import Request
 
@@ -27,19 +28,21 @@ async def load_images(
         return InputImages()
     await media.load_media([one for one in sources if isinstance(one, Medium)], http)
     async with within_deadline(http.scope):
-        return await unless_gone(http.receive, _read(images, mask, media, http))
+        until = state_of(http.scope).at_end
+        return await unless_gone(http.receive, read_sources(images, mask, media, until))
 
 
-async def _read(
-    images: Sequence[Source], mask: Source | None, media: MediaLoader, http: Request
+async def read_sources(
+    images: Sequence[Source], mask: Source | None, media: MediaLoader, until: ExitStack
 ) -> InputImages:
+    """The images, none of which is elsewhere; their room is taken until `until` ends."""
     room, sources = media.room, [*images] if mask is None else [*images, mask]
     size = sum(len(one.data if isinstance(one, File) else one.encoded) for one in sources)
     files = await room.run(BASE_BYTES + size, lambda: [_file(one) for one in sources])
     num_bytes, num_kept = await room.run(BASE_BYTES, lambda: image_bytes(files))
     masks = files[len(images) :]
     work = lambda: read_images(files[: len(images)], masks[0] if masks else None)  # noqa: E731
-    return await room.run(num_bytes, work, state_of(http.scope).at_end, num_kept)
+    return await room.run(num_bytes, work, until, num_kept)
 
 
 def _file(source: Source) -> File:

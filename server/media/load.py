@@ -50,9 +50,10 @@ class MediaLoader:
         if not media:
             return []
         async with within_deadline(http.scope):
-            return await unless_gone(http.receive, self._load_all(media))
+            return await unless_gone(http.receive, self.load_all(media))
 
-    async def _load_all(self, media: Sequence[Medium]) -> list[float]:
+    async def load_all(self, media: Sequence[Medium]) -> list[float]:
+        """The same for media of no HTTP request, with no deadline but the caller's."""
         if len(media) > MAX_MEDIA:
             raise invalid("messages", f"have {len(media)} media; at most {MAX_MEDIA}")
         if sum(1 for medium in media if medium.url) > MAX_FETCHED:

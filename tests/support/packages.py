@@ -41,7 +41,8 @@ def build(folder: Path) -> Built:
 def copy_of_the_tree(folder: Path) -> Path:
     """What setuptools reads, and nothing that an earlier build has left."""
     folder.mkdir()
-    parts = [path.name for path in (ROOT / ".pkg" / "omnistage").iterdir()]
+    links = (ROOT / ".pkg" / "omnistage").iterdir()
+    parts = [path.name for path in links if path.is_symlink()]
     leave = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in (*SOURCES, *parts):
         if (ROOT / name).is_dir():

@@ -1,0 +1,53 @@
+"""A graph used from Python, without HTTP: the same stages, checks and defaults as the server's."""
+
+from omnistage.server.offline.async_omni import AsyncOmni
+from omnistage.server.offline.errors import (
+    BadRequest,
+    Closed,
+    OmniError,
+    SomeFailed,
+    StageFailed,
+    StartFailed,
+    TimedOut,
+    Unavailable,
+)
+from omnistage.server.offline.omni import Omni
+from omnistage.server.offline.outputs import (
+    Answer,
+    Audio,
+    Choice,
+    Picture,
+    Piece,
+    Preview,
+    Progress,
+    Reasoning,
+    Stamp,
+    Text,
+    ToolCall,
+    Usage,
+)
+
+__all__ = [
+    "Answer",
+    "AsyncOmni",
+    "Audio",
+    "BadRequest",
+    "Choice",
+    "Closed",
+    "Omni",
+    "OmniError",
+    "Picture",
+    "Piece",
+    "Preview",
+    "Progress",
+    "Reasoning",
+    "SomeFailed",
+    "StageFailed",
+    "Stamp",
+    "StartFailed",
+    "Text",
+    "TimedOut",
+    "ToolCall",
+    "Unavailable",
+    "Usage",
+]

@@ -1,0 +1,311 @@
+"""A graph for programs that have an event loop."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack, overload
+
+from omnistage.connectors import make_connector
+from omnistage.server.endpoints.transcription_fields import (
+    TranscriptionRequest,
+    TranslationRequest,
+)
+from omnistage.server.offline.chats import chat
+from omnistage.server.offline.content import ImageLike, Messages, SoundLike
+from omnistage.server.offline.engine import Engine, Pieces
+from omnistage.server.offline.errors import OmniError, SomeFailed
+from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
+from omnistage.server.offline.options import MAX_REQUESTS, GraphChoice, Options, Overrides
+from omnistage.server.offline.outputs import Answer
+from omnistage.server.offline.pictures import pictures
+from omnistage.server.offline.sounds import speech, transcript
+from omnistage.server.runtime.channels import MakeConnector
+from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.server.telemetry.logs import LogLevel
+from omnistage.stage_configs.graph import StageGraph
+
+LogName = Literal["debug", "info", "warning", "error"]
+
+
+class OmniOptions(TypedDict, total=False):
+    """The options of `omnistage serve` that mean something without HTTP.
+
+    `graph`: a graph file for the model. `stages`: for a stage by its name, keys of the graph file,
+    or arguments of its engine. `deadlines`: those of the graph file. `progress`: whether bars show
+    on a terminal.
+    """
+
+    graph: str | Path
+    stages: Overrides
+    load_format: Literal["auto", "dummy"]
+    offload: Literal["sequential", "layerwise"]
+    deadlines: Mapping[str, float]
+    max_requests: int
+    request_timeout: float
+    decode_memory_mb: int
+    allowed_media_path: str | Path
+    allowed_media_domains: Sequence[str]
+    mps: Literal["auto", "on", "off"]
+    log_level: LogName
+    progress: bool
+
+
+def engine_of(
+    model: str | Path | StageGraph,
+    options: OmniOptions,
+    launch: StageLauncher | None = None,
+    make_connector: MakeConnector = make_connector,
+) -> Engine:
+    """The graph of a model; raises StartFailed."""
+    unknown = options.keys() - OmniOptions.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unknown options: {', '.join(sorted(unknown))}")
+    graph_file = options.get("graph")
+    choice: GraphChoice | StageGraph = (
+        model
+        if isinstance(model, StageGraph)
+        else GraphChoice(
+            str(model),
+            None if graph_file is None else str(graph_file),
+            options.get("stages", {}),
+            options.get("load_format"),
+            options.get("offload"),
+            options.get("deadlines", {}),
+        )
+    )
+    return Engine(choice, _options_of(options), launch, make_connector)
+
+
+def _options_of(options: OmniOptions) -> Options:
+    media_path = options.get("allowed_media_path")
+    return Options(
+        max_requests=options.get("max_requests", MAX_REQUESTS),
+        timeout_s=options.get("request_timeout"),
+        decode_bytes=options.get("decode_memory_mb", 1024) << 20,
+        media_path=None if media_path is None else Path(media_path),
+        media_domains=tuple(options.get("allowed_media_domains", ())),
+        mps=Mps(options.get("mps", Mps.AUTO)),
+        log_level=LogLevel(options.get("log_level", LogLevel.INFO)),
+        progress=options.get("progress", True),
+    )
+
+
+class AsyncOmni:
+    """A model as `async with AsyncOmni("MODEL") as omni`: its stages run until the end of it.
+
+    `fields` of each method are those of the server's endpoint with the same checks and defaults.
+    Methods raise OmniError; those called stream_… give pieces as they come, the Answer last.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | StageGraph,
+        *,
+        _launch: StageLauncher | None = None,
+        _make_connector: MakeConnector = make_connector,
+        **options: Unpack[OmniOptions],
+    ) -> None:
+        self._engine = engine_of(model, options, _launch, _make_connector)
+
+    # Life
+
+    async def start(self) -> Self:
+        """Return when every stage is ready; raises StartFailed."""
+        await self._engine.start()
+        return self
+
+    async def close(self) -> None:
+        """Fail what still runs and end the stages; may be called twice."""
+        await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # What it is
+
+    @property
+    def model(self) -> str:
+        """The model's name."""
+        return self._engine.graph.model
+
+    @property
+    def modalities(self) -> tuple[str, ...]:
+        """What its answers can have: text, audio, image."""
+        return tuple(self._engine.graph.outputs)
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """The voices that it can speak with."""
+        return tuple(self._engine.runtime.fleet.voices) if self._engine.is_open else ()
+
+    def __repr__(self) -> str:
+        state = "" if self._engine.is_open else ", closed"
+        return f"{type(self).__name__}({self.model!r}, {'+'.join(self.modalities)}{state})"
+
+    # Chats
+
+    async def chat(
+        self,
+        messages: Messages,
+        *,
+        modalities: Sequence[str] | None = None,
+        voice: str | None = None,
+        **fields: Any,
+    ) -> Answer:
+        """Answer a conversation; a string is one turn of the user.
+
+        `fields` are those of /v1/chat/completions. Parts of messages may be Python's objects.
+        """
+        said = chat_fields(messages, modalities, voice, fields)
+        return await self._engine.whole(chat(self._engine, said))
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        *,
+        modalities: Sequence[str] | None = None,
+        voice: str | None = None,
+        **fields: Any,
+    ) -> Pieces:
+        """The same, as it is made: Text, Reasoning, ToolCall, Audio, Picture, then the Answer."""
+        said = chat_fields(messages, modalities, voice, fields)
+        return self._engine.stream(chat(self._engine, said))
+
+    @overload
+    async def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        return_errors: Literal[False] = ...,
+        progress: bool | None = ...,
+        modalities: Sequence[str] | None = ...,
+        voice: str | None = ...,
+        **fields: Any,
+    ) -> list[Answer]: ...
+
+    @overload
+    async def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        return_errors: Literal[True],
+        progress: bool | None = ...,
+        modalities: Sequence[str] | None = ...,
+        voice: str | None = ...,
+        **fields: Any,
+    ) -> list[Answer | OmniError]: ...
+
+    async def generate(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        return_errors: bool = False,
+        progress: bool | None = None,
+        modalities: Sequence[str] | None = None,
+        voice: str | None = None,
+        **fields: Any,
+    ) -> list[Answer] | list[Answer | OmniError]:
+        """The answers to many chats, in their order, at most `max_requests` of them at once.
+
+        A prompt is a turn of the user, a conversation, or the fields of a chat with its `messages`,
+        which win over `fields`. All are answered before SomeFailed is raised for those that failed;
+        with `return_errors` each error is in the list in place of its answer.
+        """
+        if isinstance(prompts, str | Mapping):
+            raise TypeError("prompts must be a list; chat answers one")
+        common = chat_fields(None, modalities, voice, fields)
+        is_shown = self._engine.options.progress if progress is None else progress
+        engine = self._engine
+
+        async def ask(prompt: Prompt) -> Answer:
+            return await engine.whole(chat(engine, fields_of(prompt, common)))
+
+        with progress_bar(len(prompts), is_shown) as on_done:
+            answers = await answer_all([partial(ask, one) for one in prompts], on_done)
+        if return_errors:
+            return answers
+        whole = [one for one in answers if isinstance(one, Answer)]
+        if len(whole) < len(answers):
+            raise SomeFailed(answers)
+        return whole
+
+    # Pictures
+
+    async def images(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        images: Sequence[ImageLike] = (),
+        mask: ImageLike | None = None,
+        **fields: Any,
+    ) -> Answer:
+        """Make pictures of words, or edit `images`; `fields` are those of /v1/images."""
+        said = image_fields(prompt, fields, is_streamed=False)
+        return await self._engine.whole(pictures(self._engine, said, images, mask))
+
+    def stream_images(
+        self,
+        prompt: str | Sequence[str],
+        *,
+        images: Sequence[ImageLike] = (),
+        mask: ImageLike | None = None,
+        **fields: Any,
+    ) -> Pieces:
+        """The same, as they are made: Progress, Preview (with `partial_images`), Picture."""
+        said = image_fields(prompt, fields, is_streamed=True)
+        return self._engine.stream(pictures(self._engine, said, images, mask))
+
+    # Speech
+
+    async def speech(self, text: str, *, voice: str | None = None, **fields: Any) -> Answer:
+        """Speak a text as it is; `fields` are those of /v1/audio/speech."""
+        return await self._engine.whole(
+            speech(self._engine, {**fields, "input": text, "voice": voice})
+        )
+
+    def stream_speech(self, text: str, *, voice: str | None = None, **fields: Any) -> Pieces:
+        """The same, as it is spoken: Audio, then the Answer."""
+        return self._engine.stream(speech(self._engine, {**fields, "input": text, "voice": voice}))
+
+    async def transcribe(self, sound: SoundLike, **fields: Any) -> Answer:
+        """Write down what was said; `fields` are those of /v1/audio/transcriptions."""
+        return await self._engine.whole(
+            transcript(self._engine, TranscriptionRequest, sound, fields)
+        )
+
+    async def translate(self, sound: SoundLike, **fields: Any) -> Answer:
+        """Write down in English what was said; `fields` are those of /v1/audio/translations."""
+        return await self._engine.whole(transcript(self._engine, TranslationRequest, sound, fields))
+
+
+def chat_fields(
+    messages: Messages | None,
+    modalities: Sequence[str] | None,
+    voice: str | None,
+    fields: Mapping[str, Any],
+) -> dict[str, Any]:
+    """The fields of a chat's body; those that are None are left out later."""
+    said = {**fields, "messages": messages}
+    if modalities is not None:
+        said["modalities"] = list(modalities)
+    if voice is not None:
+        said["audio"] = {**(fields.get("audio") or {}), "voice": voice}
+    return said
+
+
+def image_fields(
+    prompt: str | Sequence[str], fields: Mapping[str, Any], is_streamed: bool
+) -> dict[str, Any]:
+    """The fields of a body of /v1/images."""
+    words = prompt if isinstance(prompt, str) else list(prompt)
+    return {**fields, "prompt": words, "stream": is_streamed}

@@ -1,0 +1,170 @@
+"""From Python's objects in a conversation to the parts that the gateway checks.
+
+Pictures are Pillow's images or arrays, sounds are arrays with their rate, and either may be a path,
+bytes or a URL. What is here is sent as a data URL; it is checked and decoded as a client's would.
+"""
+
+import base64
+import io
+import mimetypes
+import wave
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from omnistage.server.errors import invalid
+from omnistage.server.media.check import Medium
+from omnistage.server.media.image_load import Source
+from omnistage.server.media.images import File
+from omnistage.server.media.parts import checked_part
+from omnistage.server.offline.outputs import Audio, png_of
+
+Message = Mapping[str, Any]
+Messages = str | Sequence[Message]
+SoundLike = Audio | tuple[npt.NDArray[Any], int] | bytes | Path | str
+ImageLike = Image.Image | npt.NDArray[np.uint8] | bytes | Path | str
+
+KINDS = ("image", "audio", "video")
+# Where a part may have Python's object, and the part that the gateway knows.
+KEYS = {
+    **{kind: f"{kind}_url" for kind in KINDS},
+    **{f"{kind}_url": f"{kind}_url" for kind in KINDS},
+    "image_pil": "image_url",
+}
+FLOAT_WAV = 3  # WAV's number for samples of floating point
+
+
+def messages_of(given: Messages) -> list[dict[str, Any]]:
+    """A conversation whose media are URLs; a string is one turn of the user. Raises ApiError."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    messages = []
+    for number, message in enumerate(given):
+        if not isinstance(message, Mapping):
+            raise invalid(f"messages[{number}]", "must be a dict with a role and content")
+        content = message.get("content")
+        if isinstance(content, list | tuple):
+            place = f"messages[{number}].content"
+            parts = [_part(part, f"{place}[{i}]") for i, part in enumerate(content)]
+            message = {**message, "content": parts}
+        messages.append(dict(message))
+    return messages
+
+
+def has_objects(given: Messages) -> bool:
+    """Whether making messages of it may take a while."""
+    return not isinstance(given, str) and any(
+        not isinstance(message.get("content"), str)
+        for message in given
+        if isinstance(message, Mapping)
+    )
+
+
+def _part(part: Any, place: str) -> Any:
+    """A part of a message: a string, an object, or a dict that has one."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    kind = _kind_of(part)
+    if kind is not None:
+        return {"type": f"{kind}_url", f"{kind}_url": {"url": _url(part, kind, place)}}
+    key = part.get("type") if isinstance(part, Mapping) else None
+    if not isinstance(part, Mapping) or key not in KEYS or isinstance(part.get(key), Mapping):
+        return part
+    known = KEYS[key]
+    url = _url(part.get(key), known.partition("_")[0], f"{place}.{key}")
+    return {"type": known, known: {"url": url}}
+
+
+def _kind_of(part: Any) -> str | None:
+    """What an object that is no part by itself is; a path is what its ending says."""
+    if isinstance(part, Image.Image):
+        return "image"
+    if isinstance(part, Audio):
+        return "audio"
+    if isinstance(part, Path):
+        guessed = (mimetypes.guess_type(part.name)[0] or "").partition("/")[0]
+        return guessed if guessed in KINDS else None
+    return None
+
+
+def _url(value: Any, kind: str, place: str) -> str:
+    if isinstance(value, str) and _is_url(value):
+        return value
+    data = base64.b64encode(file_of(value, kind, place)).decode("ascii")
+    return f"data:application/octet-stream;base64,{data}"
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith("data:") or "://" in text
+
+
+def file_of(value: Any, kind: str, place: str) -> bytes:
+    """The bytes of a file of this kind; raises ApiError."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str | Path):
+        return _read(Path(value), place)
+    if kind == "image" and isinstance(value, np.ndarray):
+        value = _image_of(value, place)
+    if kind == "image" and isinstance(value, Image.Image):
+        return png_of(value)
+    if kind == "audio" and isinstance(value, Audio):
+        return value.to_wav()
+    if kind == "audio" and isinstance(value, tuple) and len(value) == 2:
+        return wav_of(value[0], value[1], place)
+    known = {
+        "image": "a Pillow image, an array [height, width, 3]",
+        "audio": "(samples, sample_rate_hz)",
+        "video": "a video file",
+    }
+    raise invalid(place, f"must be {known[kind]}, bytes, a path or a URL, not {type(value)}")
+
+
+def _read(path: Path, place: str) -> bytes:
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise invalid(place, f"cannot be read: {path}: {error.strerror}") from error
+
+
+def _image_of(pixels: npt.NDArray[Any], place: str) -> Image.Image:
+    try:
+        return Image.fromarray(pixels)
+    except TypeError as error:
+        raise invalid(place, f"is no picture of uint8: {error}") from error
+
+
+def wav_of(samples: npt.NDArray[Any], rate_hz: int, place: str) -> bytes:
+    """A WAV file of samples [n] or [n, num_channels]: of int16, or of floats from -1 to 1."""
+    array = np.asarray(samples)
+    if array.ndim not in (1, 2) or array.dtype.kind not in "if":
+        raise invalid(place, "must have samples [n] or [n, num_channels] of int16 or float32")
+    is_float = array.dtype.kind == "f"
+    if not is_float and array.dtype != np.int16:
+        raise invalid(place, f"has samples of {array.dtype}; int16 or float32 are known")
+    data = array.astype("<f4" if is_float else "<i2").tobytes()
+    return _wav(data, 1 if array.ndim == 1 else array.shape[1], rate_hz, is_float)
+
+
+def _wav(data: bytes, num_channels: int, rate_hz: int, is_float: bool) -> bytes:
+    width = 4 if is_float else 2
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setparams((num_channels, width, rate_hz, 0, "NONE", "not compressed"))
+        file.writeframes(data)
+    written = bytearray(buffer.getvalue())
+    if is_float:
+        written[20] = FLOAT_WAV  # the header's format, of which `wave` knows one only
+    return bytes(written)
+
+
+def source_of(value: Any, place: str) -> Source:
+    """An image to edit: a file, or where it is; raises ApiError."""
+    if isinstance(value, str) and _is_url(value):
+        part = checked_part({"type": "image_url", "image_url": value}, place)
+        return Medium.of_part(part, place)
+    return File(place, file_of(value, "image", place))

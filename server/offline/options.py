@@ -1,0 +1,92 @@
+"""What a graph is started with: those options of `omnistage serve` that are not of HTTP."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omnistage.server.media.decode_room import NUM_BYTES
+from omnistage.server.offline.errors import StartFailed
+from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.server.telemetry.logs import LogLevel
+from omnistage.stage_configs.gpus import used_gpus, visible_gpus
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.mps import inherited_share_problem
+from omnistage.stage_configs.overrides import STAGE_KEYS, Override
+from omnistage.stage_configs.pick import resolve
+
+MAX_REQUESTS = 256  # in the graph at once; others wait for them
+Overrides = Mapping[str, Mapping[str, Any]]
+
+MAPPINGS = ("engine", "options", "environment")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How much at once, how long, from where media come, and what is told meanwhile."""
+
+    max_requests: int = MAX_REQUESTS
+    timeout_s: float | None = None
+    decode_bytes: int = NUM_BYTES
+    media_path: Path | None = None
+    media_domains: tuple[str, ...] = ()
+    mps: Mps = Mps.AUTO
+    log_level: LogLevel = LogLevel.INFO
+    progress: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GraphChoice:
+    """Which graph, and what of it is changed."""
+
+    model: str
+    graph_file: str | None = None
+    stages: Overrides = field(default_factory=dict)
+    load_format: str | None = None
+    offload: str | None = None
+    deadlines: Mapping[str, float] = field(default_factory=dict)
+
+    def resolve(self) -> StageGraph:
+        """The checked graph; raises StartFailed."""
+        target, model = self.graph_file or self.model, self.model if self.graph_file else None
+        try:
+            graph = resolve(target, model, list(self._changes()))
+            if self.load_format is not None:
+                graph = graph.with_engine(load_format=self.load_format)
+            if self.offload is not None:
+                graph = graph.with_engine("diffusers", offload=self.offload)
+        except ValueError as error:  # a GraphError is one
+            raise StartFailed(str(error), code="invalid_graph") from error
+        return graph
+
+    def _changes(self) -> Iterator[Override]:
+        """What is said of stages, each key alone, and of deadlines."""
+        for stage, given in self.stages.items():
+            for key, value in given.items():
+                yield from _of_key(stage, key, value)
+        for name, value in self.deadlines.items():
+            yield Override(f"deadlines[{name!r}]", ("deadlines", name), value)
+
+
+def _of_key(stage: str, key: str, value: Any) -> Iterator[Override]:
+    """A key of a stage, else an argument of its engine; of a mapping each item alone."""
+    typed = f"stages[{stage!r}][{key!r}]"
+    if key in MAPPINGS and isinstance(value, Mapping):
+        for name, item in value.items():
+            yield Override(f"{typed}[{name!r}]", ("stages", stage, key, name), item)
+    else:
+        place = (key,) if key in STAGE_KEYS else ("engine", key)
+        yield Override(typed, ("stages", stage, *place), value)
+
+
+def check_machine(graph: StageGraph) -> None:
+    """Raise StartFailed for a graph whose GPUs this machine does not have or does not give."""
+    count = len(visible_gpus())
+    for stage in graph.stages.values():
+        for gpu in stage.gpus:
+            if gpu >= count:
+                message = f"stage {stage.name} wants GPU {gpu}; this machine has {count}"
+                raise StartFailed(message, code="invalid_graph")
+    uses_gpus = any(used_gpus(stage.gpus) for stage in graph.stages.values())
+    if uses_gpus and (sentence := inherited_share_problem()):
+        raise StartFailed(sentence, code="invalid_graph")

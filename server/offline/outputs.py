@@ -1,0 +1,256 @@
+"""What comes back: pieces of an answer while it is made, and the whole answer."""
+
+import base64
+import html
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from omnistage.server.audio.wav import wav_header
+from omnistage.server.media.images import MODES
+from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.runtime.samples import SampleFormat
+
+Samples = npt.NDArray[np.int16]
+
+FULL_SCALE = 32_768
+SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Some more of the text; `index` says of which choice."""
+
+    text: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """Some more of what the model thinks before it answers."""
+
+    text: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool; streamed, a piece of one: its arguments come bit by bit."""
+
+    id: str
+    name: str
+    arguments: str
+    number: int = 0  # among the calls of its choice
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Audio:
+    """Sound of one channel: samples [n] of 16 bits."""
+
+    samples: Samples
+    sample_rate_hz: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasts."""
+        return len(self.samples) / self.sample_rate_hz
+
+    def to_float(self) -> npt.NDArray[np.float32]:
+        """The samples from -1 to 1."""
+        return self.samples.astype(np.float32) / np.float32(FULL_SCALE)
+
+    def to_wav(self) -> bytes:
+        """A WAV file."""
+        data = self.samples.astype("<i2").tobytes()
+        num_channels = self.samples.shape[1] if self.samples.ndim > 1 else 1
+        return wav_header(SampleFormat(self.sample_rate_hz, num_channels), len(data)) + data
+
+    def save(self, path: str | Path) -> None:
+        """Write a WAV file."""
+        Path(path).write_bytes(self.to_wav())
+
+    def __repr__(self) -> str:
+        return f"Audio({self.seconds:.2f} s at {self.sample_rate_hz} Hz)"
+
+    def _repr_html_(self) -> str:
+        """A player, for notebooks."""
+        return f'<audio controls src="data:audio/wav;base64,{_base64(self.to_wav())}"></audio>'
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A step of a picture was taken; `num_steps` is 0 if the pipeline does not say it."""
+
+    step: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a picture looks like before its last step."""
+
+    image: Image.Image
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that is done."""
+
+    image: Image.Image
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many tokens went in and came out, with what they were where that is known."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_details: Mapping[str, int] = field(default_factory=dict)
+    output_details: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total_tokens(self) -> int:
+        """Both together."""
+        return self.input_tokens + self.output_tokens
+
+    @classmethod
+    def of(cls, usage: Mapping[str, Any]) -> "Usage":
+        """From the usage of a chat, or of pictures, speech and transcripts."""
+        is_chat = "prompt_tokens" in usage
+        into, out = ("prompt", "completion") if is_chat else ("input", "output")
+        details = usage.get(f"{into}_tokens_details") or usage.get(f"{into}_token_details") or {}
+        return cls(
+            usage.get(f"{into}_tokens", 0),
+            usage.get(f"{out}_tokens", 0),
+            details,
+            usage.get(f"{out}_tokens_details") or {},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers to a chat."""
+
+    text: str = ""
+    finish_reason: str = "stop"
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    logprobs: Mapping[str, Any] | None = None
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """When the request came to which stage and event, in ms after it was made."""
+
+    stage: str
+    event: str
+    ms: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer:
+    """All of an answer; with several choices `text` and its like are the first one's."""
+
+    id: str
+    choices: tuple[Choice, ...] = (Choice(),)
+    audio: Audio | None = None
+    images: tuple[Image.Image, ...] = ()
+    codes: tuple[tuple[int, ...], ...] = ()  # codec frames, with return_codes
+    usage: Usage = Usage()
+    timeline: tuple[Stamp, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """What was said or written."""
+        return self.choices[0].text
+
+    @property
+    def reasoning(self) -> str:
+        """What the model thought before it answered."""
+        return self.choices[0].reasoning
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The tools that the model calls."""
+        return self.choices[0].tool_calls
+
+    @property
+    def finish_reason(self) -> str:
+        """Why the answer ended."""
+        return self.choices[0].finish_reason
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message, to go on with the conversation."""
+        calls = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in self.tool_calls
+        ]
+        message = {"role": "assistant", "content": self.text}
+        return {**message, "tool_calls": calls} if calls else message
+
+    def __repr__(self) -> str:
+        parts = [repr(_short(self.text))] if self.text else []
+        parts += [f"{len(self.tool_calls)} tool calls"] if self.tool_calls else []
+        parts += [repr(self.audio)] if self.audio is not None else []
+        parts += [f"{image.width}x{image.height} image" for image in self.images]
+        return f"Answer({', '.join([*parts, self.finish_reason])})"
+
+    def _repr_html_(self) -> str:
+        """The text, a player and the pictures, for notebooks."""
+        parts = [f"<p>{html.escape(choice.text)}</p>" for choice in self.choices if choice.text]
+        parts += [] if self.audio is None else [self.audio._repr_html_()]
+        parts += [
+            f'<img src="data:image/png;base64,{_base64(png_of(image))}"/>' for image in self.images
+        ]
+        return "".join(parts) or html.escape(repr(self))
+
+
+Piece = Text | Reasoning | ToolCall | Audio | Progress | Preview | Picture | Answer
+
+
+def audio_of(pcm: bytes, made: SampleFormat) -> Audio:
+    """Sound of s16le."""
+    samples = np.frombuffer(pcm, "<i2").copy()  # a copy can be written to
+    if made.num_channels > 1:
+        samples = samples.reshape(-1, made.num_channels)
+    return Audio(samples, made.rate_hz)
+
+
+def picture_of(output: ImageOutput) -> Image.Image:
+    """The image that a stage has made."""
+    return Image.frombytes(MODES[output.num_channels], output.size, output.pixels)
+
+
+def png_of(image: Image.Image) -> bytes:
+    """A file of it that loses nothing."""
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def stamps_of(timeline: Sequence[Mapping[str, Any]]) -> tuple[Stamp, ...]:
+    """The stamps of a request's way."""
+    return tuple(Stamp(one["stage"], one["event"], one["ms"]) for one in timeline)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}…"
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")
