@@ -39,6 +39,7 @@ DEFAULT = "default"
 MARKS = ("thinker.first_token", "talker.first_prefill", "talker.first_code")
 BLOCK = 32  # pixels of an image's side for one token
 MAX_TOKENS = 16
+JSON = {"content-type": "application/json"}
 WARM_UP = (1 << 20, (1 << 20) + 1)
 
 
@@ -91,7 +92,7 @@ async def ask(server: TinyServer, messages: list[Any], frames: int) -> Answer:
     async with httpx.AsyncClient(timeout=300) as client:
         began = time.monotonic()
         url = f"{server.url}/v1/chat/completions"
-        async with client.stream("POST", url, content=content) as response:
+        async with client.stream("POST", url, content=content, headers=JSON) as response:
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":
