@@ -13,6 +13,7 @@ is told.
 import argparse
 import asyncio
 import json
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -140,7 +141,7 @@ def row(name: str, at_once: int, answers: list[Answer], first: list[Answer]) -> 
     pairs = list(zip(answers, first, strict=True))
     num_equal = sum(one.codes == other.codes for one, other in pairs)
     num_first = sum(one.codes[:1] == other.codes[:1] for one, other in pairs)
-    times = [median(sounds), sounds[int(0.95 * (len(sounds) - 1))], *marks]
+    times = [median(sounds), sounds[math.ceil(0.95 * len(sounds)) - 1], *marks]
     counts = [f"{count}/{len(pairs)}" for count in (num_equal, num_first)]
     return [name, str(at_once), *(f"{ms:.1f}" for ms in times), *counts]
 
