@@ -13,6 +13,7 @@ is told.
 import argparse
 import asyncio
 import json
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -39,6 +40,7 @@ DEFAULT = "default"
 MARKS = ("thinker.first_token", "talker.first_prefill", "talker.first_code")
 BLOCK = 32  # pixels of an image's side for one token
 MAX_TOKENS = 16
+JSON = {"content-type": "application/json"}
 WARM_UP = (1 << 20, (1 << 20) + 1)
 
 
@@ -91,7 +93,7 @@ async def ask(server: TinyServer, messages: list[Any], frames: int) -> Answer:
     async with httpx.AsyncClient(timeout=300) as client:
         began = time.monotonic()
         url = f"{server.url}/v1/chat/completions"
-        async with client.stream("POST", url, content=content) as response:
+        async with client.stream("POST", url, content=content, headers=JSON) as response:
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
                 if line.startswith("data: ") and line != "data: [DONE]":
@@ -139,7 +141,7 @@ def row(name: str, at_once: int, answers: list[Answer], first: list[Answer]) -> 
     pairs = list(zip(answers, first, strict=True))
     num_equal = sum(one.codes == other.codes for one, other in pairs)
     num_first = sum(one.codes[:1] == other.codes[:1] for one, other in pairs)
-    times = [median(sounds), sounds[int(0.95 * (len(sounds) - 1))], *marks]
+    times = [median(sounds), sounds[math.ceil(0.95 * len(sounds)) - 1], *marks]
     counts = [f"{count}/{len(pairs)}" for count in (num_equal, num_first)]
     return [name, str(at_once), *(f"{ms:.1f}" for ms in times), *counts]
 
