@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.connectors.contract import Sender
+from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.inprocess import InProcessConnector
-from omnistage.stages.messages.edge import EDGE, Rows, Tokens
+from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.exporter import Exported
 from omnistage.stages.vllm.late_inputs import LateInputs, late_input_options
@@ -66,8 +66,8 @@ class Steps:
         self.connector.create("feed")
         self.feed: Sender = self.connector.sender("feed")
         config = engine(SINGER, "singer")
-        receivers = [self.connector.receiver("feed", EDGE)]
-        late = LateInputs(receivers, SINGER, torch.bfloat16, MAX_LEN, 60, 10)
+        receiver: Receiver[Edge] = self.connector.receiver("feed", EDGE)
+        late = LateInputs([receiver], SINGER, torch.bfloat16, MAX_LEN, 60, 10)
         self.scheduler = SchedulerHalf(config, BLOCK, late)
         self.table = StepTable(config, torch.device("cpu"), SINGER)
         self.table.make_export(2)
@@ -118,7 +118,7 @@ def scheduled(new: Any = None, computed: int | None = None, count: int = 1) -> A
 def song() -> Any:
     """Its last prompt position waits for the feed, the second and third for rows."""
     layout = Layout(SINGER.columns)
-    inputs = {
+    inputs: dict[str, Any] = {
         "phoneme": [5, 6, 7, 0],
         "pitch": PITCHES,
         "tick": TICKS,
