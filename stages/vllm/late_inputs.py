@@ -108,7 +108,7 @@ class RequestInputs:
         self.waits_since = time.monotonic()
         self.has_heard = True
         if isinstance(chunk.message, Tokens):
-            values = {name: tensor.numpy() for name, tensor in chunk.tensors.items()}
+            values = {name: one.numpy() for name, one in chunk.tensors.items()}
             self._add_fed(values, chunk.last)
         elif isinstance(chunk.message, Rows) and rows is not None and rows.name in chunk.tensors:
             self._add_rows(chunk, rows)
@@ -117,17 +117,23 @@ class RequestInputs:
         """Append a line of every column that is fed; after the last, the ends."""
         if self._is_complete:
             return
-        columns = self._layout.fed
-        counts = {len(values[column.fed_by]) for column in columns} if values else {0}
-        if len(counts) > 1:
-            raise ValueError(f"tensors of different lengths: {counts}")
-        start, num_values = self._next_token, max(counts, default=0)
-        for column in columns if num_values else ():
-            room = self._layout.of_inputs(self.table, column.name)[start : start + num_values]
-            room[:] = values[column.fed_by].reshape(num_values, -1)[: len(room)]
-        self._next_token += num_values
+        if values:
+            self._next_token += self._fill(values)
         if last:
             self._end()
+
+    def _fill(self, values: Mapping[str, npt.NDArray[Any]]) -> int:
+        """Put values of every fed column behind those that have come; how many each has."""
+        count: int | None = None
+        for column in self._layout.fed:
+            came = values[column.fed_by]
+            if count not in (None, len(came)):
+                raise ValueError(f"tensors of different lengths: {count} and {len(came)}")
+            count = len(came)
+            room = self.table[self._next_token : self._next_token + count]
+            lines = came if came.ndim > 1 else came[:, None]
+            self._layout.of_inputs(room, column.name)[:] = lines[: len(room)]
+        return count or 0
 
     def _end(self) -> None:
         """Beyond the last value come the ends."""

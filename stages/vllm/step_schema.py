@@ -93,13 +93,15 @@ class Layout:
 
     def __init__(self, columns: Sequence[Column]) -> None:
         self.columns = tuple(columns)
-        self._by_name: dict[str, tuple[slice, Dtype]] = {}
+        self._by_name: dict[str, tuple[slice, Dtype]] = {}  # in whole lines
+        self._in_inputs: dict[str, slice] = {}
         end, widest = NUM_OWN, 1
         for column in self.columns:
             size = np.dtype(column.dtype).itemsize // 4
             start = -(-end // size) * size  # torch reads 64 bits at even places only
             end, widest = start + size * column.width, max(size, widest)
             self._by_name[column.name] = slice(start, end), column.dtype
+            self._in_inputs[column.name] = slice(start - NUM_OWN, end - NUM_OWN)
         self.num_words = -(-end // widest) * widest
         self.num_inputs = self.num_words - NUM_OWN
 
@@ -116,8 +118,7 @@ class Layout:
 
     def of_inputs(self, inputs: Ints, name: str) -> Values:
         """A column [n, width] of a family's part of lines, int32 [n, num_inputs]; a view."""
-        place, dtype = self._by_name[name]
-        words = inputs[:, place.start - NUM_OWN : place.stop - NUM_OWN]
+        words, (_, dtype) = inputs[:, self._in_inputs[name]], self._by_name[name]
         return words if dtype == "int32" else words.view(dtype)
 
     def pack(self, num_lines: int, values: Mapping[str, npt.ArrayLike]) -> Ints:

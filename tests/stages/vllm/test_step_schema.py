@@ -66,8 +66,8 @@ class Steps:
         self.connector.create("feed")
         self.feed: Sender = self.connector.sender("feed")
         config = engine(SINGER, "singer")
-        receivers: list[Receiver[Edge]] = [self.connector.receiver("feed", EDGE)]
-        late = LateInputs(receivers, SINGER, torch.bfloat16, MAX_LEN, 60, 10)
+        receiver: Receiver[Edge] = self.connector.receiver("feed", EDGE)
+        late = LateInputs([receiver], SINGER, torch.bfloat16, MAX_LEN, 60, 10)
         self.scheduler = SchedulerHalf(config, BLOCK, late)
         self.table = StepTable(config, torch.device("cpu"), SINGER)
         self.table.make_export(2)
