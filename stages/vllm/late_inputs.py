@@ -92,6 +92,16 @@ class RequestInputs:
         """Whether nothing more will come."""
         return self._is_complete and self._num_hidden == len(self._hidden)
 
+    def is_token_due(self, num_tokens: int) -> bool:
+        """Whether its rows have come, the last for one of the prompt's last `num_tokens` positions.
+
+        Then upstream has read its prompt to the end, and the first token is what comes next.
+        """
+        if not self._hidden or self._num_hidden < len(self._hidden):
+            return False
+        is_near_end = self.num_prompt - int(self._hidden_positions[-1]) <= num_tokens
+        return is_near_end and not self._is_complete and self._next_token < self.num_prompt
+
     @property
     def available(self) -> int:
         """Leading positions whose inputs are complete."""

@@ -84,7 +84,12 @@ class SchedulerHalf:
         if any(map(self.can_run, prompts)):
             return None
         for request in prompts if may_begin else begun:
-            num_ready = self._inputs[request.request_id].available - request.num_computed_tokens
+            inputs = self._inputs[request.request_id]
+            num_ready = inputs.available - request.num_computed_tokens
+            if inputs.is_token_due(
+                self._least_part
+            ):  # the whole rest runs with it, in one step and not in two
+                continue
             if num_ready >= self._least_part + len(running):
                 self._part = Part(request.request_id, num_ready)
                 break

@@ -199,17 +199,28 @@ def steps(scheduled: Scheduled) -> Iterator[Scheduled]:
 
 
 def test_a_prompt_runs_as_far_as_it_has_come(steps: Scheduled) -> None:
-    steps.add("a", 50, [20, 30, 31])
+    steps.add("a", 50, [20, 30, 45])
     assert steps.step() == {"a": 20}
     assert steps.step() == {}
-    steps.send_rows("a", [20], [30, 31])
+    steps.send_rows("a", [20], [30, 45])
     assert steps.step() == {"a": 10}
-    steps.send_rows("a", [30, 31], [])
-    assert steps.step() == {"a": 19}  # 30 to 48: the last row is the first token's
-    assert steps.step() == {}
+    steps.send_rows("a", [30, 45], [])
+    assert steps.step() == {}  # the first token is due: what has come runs with it
+    steps.send_tokens("a")
+    assert steps.step() == {"a": 20}
+    assert steps.step() == {"a": 1}
+
+
+def test_a_long_rest_behind_the_last_row_does_not_wait_for_the_first_token(
+    steps: Scheduled,
+) -> None:
+    steps.add("a", 50, [20])
+    assert steps.step() == {"a": 20}
+    steps.send_rows("a", [20], [])
+    assert steps.step() == {"a": 29}  # the last row is the first token's
     steps.send_tokens("a")
     assert steps.step() == {"a": 1}
-    assert steps.step() == {"a": 1}
+    steps.step()
 
 
 def test_fewer_tokens_than_a_part_wait(steps: Scheduled) -> None:
