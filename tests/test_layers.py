@@ -284,11 +284,17 @@ def own_families() -> dict[str, Family]:
 
 
 def names_of_families() -> set[str]:
-    """What only a family says: its folder, kinds, models and classes; not the engine's name."""
-    found = rooms_in("stages") - SHARED.keys()
+    """What only a family says: its kinds, models and classes, and its folder as a path has it.
+
+    The engine's name and those of outputs, such as an embedding, are no family's.
+    """
+    folders = rooms_in("stages") - SHARED.keys()
+    found = {f"stages{sign}{folder}" for folder in folders for sign in "./"}
+    outputs: set[str] = set()
     for name, family in own_families().items():
         found |= {name, *family.kinds, *family.tiny, *family.vllm_models}
-    return found - {"vllm"}
+        outputs.update(*(kind.outputs for kind in family.kinds.values()))
+    return found - {"vllm"} - outputs
 
 
 def naming(path: Path, names: Collection[str]) -> list[str]:
@@ -306,6 +312,27 @@ def test_what_asks_the_registry_names_no_family(place_of_code: str) -> None:
     for path in files(place_of_code) if folder.is_dir() else [folder]:
         if place(path) not in NAMING:
             assert not naming(path, names_of_families()), place(path)
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("import omnistage.stages.diffusion.stage", ["stages.diffusion"]),
+        ("from omnistage.stages.vocoder import decoder", []),
+        ("PLACE = 'stages/diffusion'", ["stages/diffusion"]),
+        ("KIND = 'vllm.embedding'", ["vllm.embedding"]),
+        ("KIND = 'qwen3_omni.thinker'", ["qwen3_omni", "qwen3_omni.thinker"]),
+        ("HELP = 'such as flux'", ["flux"]),
+        ("HELP = 'for stages of kind diffusers'", ["diffusers"]),
+        ("HELP = 'a diffusion stage of --diffusion-load-format'", []),
+        ("OUTPUTS = 'text', 'embedding'", []),
+        ("ENGINE = 'vllm'", []),
+    ],
+)
+def test_a_familys_name_is_found_in_code(tmp_path: Path, code: str, named: list[str]) -> None:
+    path = tmp_path / "asking.py"
+    path.write_text(code)
+    assert naming(path, names_of_families()) == named
 
 
 def test_every_folder_of_a_family_registers_it() -> None:

@@ -70,3 +70,10 @@ def test_the_table_of_errors_has_each() -> None:
     ours = {getattr(omnistage, name) for name in omnistage.__all__}
     errors = {one.__name__ for one in ours if isinstance(one, type) and issubclass(one, OmniError)}
     assert named == errors - {"OmniError"}
+
+
+def test_the_codes_that_only_python_has_are_named() -> None:
+    files = Path(offline.__file__).parent.glob("*.py")
+    codes = {code for path in files for code in re.findall(r'code="(\w+)"', path.read_text())}
+    (sentence,) = re.findall(r"Python alone has the codes ([^.]*)\.", TEXT)
+    assert set(re.findall(r"`([a-z_]+)`", sentence)) == codes

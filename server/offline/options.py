@@ -10,10 +10,10 @@ from omnistage.server.offline.errors import StartFailed
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogLevel
 from omnistage.stage_configs.gpus import used_gpus, visible_gpus
-from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph, nearest
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.overrides import STAGE_KEYS, Override
-from omnistage.stage_configs.pick import resolve
+from omnistage.stage_configs.pick import find_graph
 
 MAX_REQUESTS = 256  # in the graph at once; others wait for them
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -48,15 +48,25 @@ class GraphChoice:
 
     def resolve(self) -> StageGraph:
         """The checked graph; raises StartFailed."""
-        target, model = self.graph_file or self.model, self.model if self.graph_file else None
         try:
-            graph = resolve(target, model, list(self._changes()))
+            graph = self._changed()
             if self.load_format is not None:
                 graph = graph.with_engine(load_format=self.load_format)
             if self.offload is not None:
                 graph = graph.with_engine("diffusers", offload=self.offload)
         except ValueError as error:  # a GraphError is one
             raise StartFailed(str(error), code="invalid_graph") from error
+        return graph
+
+    def _changed(self) -> StageGraph:
+        """The graph of the file or of the model, with what is said of stages and of deadlines."""
+        target, model = self.graph_file or self.model, self.model if self.graph_file else None
+        graph = find_graph(target, model, list(self._changes()))
+        if not graph.model:
+            raise ValueError(f"{target}: it names no model; give it as `graph_file` beside `model`")
+        for name in self.stages:  # one of which nothing is said changes nothing
+            if name not in graph.stages:
+                raise ValueError(f"stages: no stage {name!r}; {nearest(name, graph.stages)}")
         return graph
 
     def _changes(self) -> Iterator[Override]:

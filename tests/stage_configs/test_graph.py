@@ -131,7 +131,7 @@ def test_the_model_can_be_given_from_outside(tmp_path: Path) -> None:
             "    to: code2wav\n",
             "    to: code2wav\n    hidden_states: all\n",
             13,
-            "edges.1.hidden_states: qwen3_omni.talker does not send its hidden states",
+            "edges.1.hidden_states: the edge carries codes; hidden states are rows",
         ),
         (
             "from: talker\n",

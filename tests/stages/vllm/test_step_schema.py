@@ -50,7 +50,9 @@ MOODS = np.array([[1.5, 2.5, 3.5], [4.5, 5.5, 6.5]], np.float16)
 
 def engine(schema: StepSchema, engine_id: str) -> Any:
     return SimpleNamespace(
-        scheduler_config=SimpleNamespace(max_num_seqs=2, max_num_batched_tokens=8),
+        scheduler_config=SimpleNamespace(
+            max_num_seqs=2, max_num_batched_tokens=8, enable_chunked_prefill=True
+        ),
         model_config=SimpleNamespace(max_model_len=MAX_LEN, dtype=torch.bfloat16),
         kv_transfer_config=SimpleNamespace(
             engine_id=engine_id, kv_connector_extra_config=BridgeConfig(schema).to_config()
