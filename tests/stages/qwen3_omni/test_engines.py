@@ -434,68 +434,80 @@ async def test_a_prompt_whose_rest_never_comes_fails_by_its_deadline(
         drained.cancel()
 
 
+async def rows_of(thinker: Any, *names: str) -> dict[str, list[Chunk[Edge]]]:
+    """All chunks with rows until each of these requests has had its last; of others too."""
+    found: dict[str, list[Chunk[Edge]]] = defaultdict(list)
+    async with asyncio.timeout(300):
+        while not all(found[name] and found[name][-1].last for name in names):
+            chunk = thinker.rows.receive()
+            if chunk is None:
+                await asyncio.sleep(0.005)
+                continue
+            thinker.rows.grant(chunk.request_id)
+            found[chunk.request_id].append(chunk)
+    return found
+
+
+def positions_of(chunks: list[Chunk[Edge]]) -> list[int]:
+    """In the order in which they came."""
+    parts = [chunk.tensors["positions"].numpy() for chunk in chunks if chunk.tensors]
+    return [int(position) for part in parts for position in part]
+
+
+def check_rows(chunks: list[Chunk[Edge]], expected: torch.Tensor) -> None:
+    """Every position once, in order, and each row as the reference has it."""
+    assert positions_of(chunks) == list(range(len(expected)))
+    parts = [chunk.tensors["hidden"].numpy().copy() for chunk in chunks if chunk.tensors]
+    found = torch.from_numpy(np.concatenate(parts))
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def greedy(question: Question, *outputs: str) -> Request:
+    body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
+    path = PATH if "audio" in outputs else PATH[:1]
+    return Request(body, list(outputs), path)
+
+
 @pytest.mark.parametrize("question", QUESTIONS[3:6], ids=lambda q: q.name)
 async def test_the_tap_exports_every_step_as_the_reference_has_it(
     question: Question, thinker: Any, reference: Reference
 ) -> None:
     name = f"tap-{question.name}"
-    body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
-    await thinker.stage.serve(Opened(name, Request(body, ["text"], PATH)))
-    expected = hidden_states(reference, question, 8)
-    found = torch.full_like(expected, torch.nan)
-    is_last = False
-    while not is_last:
-        chunk = thinker.rows.receive()
-        if chunk is None:
-            await asyncio.sleep(0.005)
-            continue
-        thinker.rows.grant(chunk.request_id)
-        assert chunk.request_id == name
-        is_last = chunk.last
-        if "hidden" in chunk.tensors:
-            rows = torch.from_numpy(chunk.tensors["hidden"].numpy().copy())
-            found[chunk.tensors["positions"].numpy().astype(np.int64)] = rows
-    torch.testing.assert_close(found, expected, atol=2e-3, rtol=2e-3)
+    await thinker.stage.serve(Opened(name, greedy(question, "text", "audio")))
+    found = await rows_of(thinker, name)
+    assert set(found) == {name}
+    check_rows(found[name], hidden_states(reference, question, 8))
+
+
+async def test_the_tap_exports_several_requests_at_once_each_as_alone(
+    thinker: Any, reference: Reference
+) -> None:
+    asked = {f"beside-{question.name}": question for question in QUESTIONS[:6]}
+    serving = (
+        thinker.stage.serve(Opened(name, greedy(question, "text", "audio")))
+        for name, question in asked.items()
+    )
+    _, found = await asyncio.gather(asyncio.gather(*serving), rows_of(thinker, *asked))
+    for name, question in asked.items():
+        check_rows(found[name], hidden_states(reference, question, 8))
 
 
 async def test_an_answer_that_is_not_spoken_sends_no_rows(thinker: Any) -> None:
     """The talker has no such request: it would keep them for nobody."""
-    body = {"messages": QUESTIONS[3].messages, "temperature": 0, "max_completion_tokens": 8}
-    await thinker.stage.serve(Opened("unspoken", Request(body, ["text"])))
-    await thinker.stage.serve(Opened("spoken", Request(body, ["text", "audio"])))
-    names = set()
-    is_last = False
-    while not is_last:
-        chunk = thinker.rows.receive()
-        if chunk is None:
-            await asyncio.sleep(0.005)
-            continue
-        thinker.rows.grant(chunk.request_id)
-        names.add(chunk.request_id)
-        is_last = chunk.last
-    assert names == {"spoken"}
+    await thinker.stage.serve(Opened("unspoken", greedy(QUESTIONS[3], "text")))
+    await thinker.stage.serve(Opened("spoken", greedy(QUESTIONS[3], "text", "audio")))
+    assert set(await rows_of(thinker, "spoken")) == {"spoken"}
 
 
 async def test_only_media_positions_leave_and_none_of_a_text_prompt(
     thinker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thinker.ports.downstream[0], "all_hidden_states", False)
-    body = {"messages": QUESTIONS[0].messages, "temperature": 0, "max_completion_tokens": 8}
-    with_media = {**body, "messages": QUESTIONS[3].messages}
-    for name, asked in (("text-only", body), ("media", with_media)):
-        await thinker.stage.serve(Opened(name, Request(asked, ["text", "audio"], PATH)))
-    positions: list[int] = []
-    is_last = False
-    while not is_last:
-        chunk = thinker.rows.receive()
-        if chunk is None:
-            await asyncio.sleep(0.005)
-            continue
-        thinker.rows.grant(chunk.request_id)
-        assert chunk.request_id == "media"
-        is_last = chunk.last
-        if "positions" in chunk.tensors:
-            positions += chunk.tensors["positions"].numpy().tolist()
+    for name, question in (("text-only", QUESTIONS[0]), ("media", QUESTIONS[3])):
+        await thinker.stage.serve(Opened(name, greedy(question, "text", "audio")))
+    found = await rows_of(thinker, "media")
+    assert set(found) == {"media"}
+    positions = positions_of(found["media"])
     assert len(positions) == 4
     assert positions == sorted(set(positions))
 
