@@ -12,7 +12,7 @@ from omnistage.server.chat.schema import DONE, ChatRequest, StageParameters
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
-from omnistage.server.http.served import check_model
+from omnistage.server.http.served import adapter_of, check_model
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import KINDS
@@ -44,10 +44,11 @@ class Translator:
     graph: StageGraph
     speakers: Sequence[str]
     history: AudioHistory
+    adapters: Collection[str] = ()
 
     def request(self, chat: ChatRequest) -> Request:
         """The request as the stages get it; raises ApiError."""
-        check_model(chat.model, self.graph.model)
+        check_model(chat.model, self.graph.model, self.adapters)
         chat.check()
         outputs = self._outputs(chat)
         voice = chat.audio.voice if chat.audio is not None else None
@@ -96,6 +97,7 @@ class Translator:
         if "max_tokens" in own or "max_completion_tokens" not in body:
             body["max_completion_tokens"] = max_tokens
         body = {name: value for name, value in body.items() if value is not None}
+        body |= adapter_of(chat.model, self.graph.model)
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 

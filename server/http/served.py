@@ -11,10 +11,15 @@ def model_not_found(name: str, served: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def check_model(name: str | None, served: str) -> None:
-    """Raise ApiError for a request that names another model."""
-    if name is not None and name != served:
+def check_model(name: str | None, served: str, adapters: Collection[str] = ()) -> None:
+    """Raise ApiError for a request that names another model, and no adapter."""
+    if name is not None and name != served and name not in adapters:
         raise model_not_found(name, served)
+
+
+def adapter_of(name: str | None, served: str) -> dict[str, str]:
+    """What the body of the entry stage has of a checked name: that of an adapter, if it is one."""
+    return {} if name is None or name == served else {"model": name}
 
 
 def check_makes(output: str, outputs: Collection[str], called: str) -> None:

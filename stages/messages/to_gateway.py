@@ -16,12 +16,23 @@ ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
 # Of itself
 
 
+class Lora(msgspec.Struct, frozen=True):
+    """A LoRA adapter of a stage; `in_use`: by how many requests."""
+
+    name: str
+    path: str
+    rank: int
+    pinned: bool = False
+    in_use: int = 0
+
+
 class Ready(Message, frozen=True):
     """The stage serves from now on, and what it can do.
 
     `speakers`: the voices that it knows. `sample_rate_hz`: of the audio that it makes. `commands`:
     those that it knows, each with why it is refused as the stage is configured, or with nothing.
-    `work`: the most that one request may ask it for.
+    `work`: the most that one request may ask it for. `loras`: adapters that are models of their
+    own; None where adapters are none, as a pipeline's.
     """
 
     seconds: float = 0.0
@@ -30,6 +41,7 @@ class Ready(Message, frozen=True):
     max_model_len: int | None = None
     commands: dict[str, str] = msgspec.field(default_factory=dict)
     work: WorkBound = WorkBound()
+    loras: list[Lora] | None = None
 
 
 class Status(Message, frozen=True):

@@ -142,6 +142,12 @@ class Code2Wav:
         """What decodes."""
         return self._vocoder
 
+    def put(self, vocoder: StreamingVocoder) -> None:
+        """Decode with another vocoder from now on; there is no open request."""
+        with self._lock:
+            self._released.clear()
+            self._vocoder = vocoder
+
     def warm_up(self) -> None:
         """Decode once what the first requests will need, so that they do not pay for it."""
         if self._vocoder.device.type == "cuda":

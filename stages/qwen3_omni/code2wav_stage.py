@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
 
 from prometheus_client.registry import Collector
 
@@ -10,6 +13,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Codes, Edge
 from omnistage.stages.messages.to_gateway import Ready, Sound
 from omnistage.stages.qwen3_omni.code2wav import SAMPLE_RATE_HZ, Audio, Code2Wav, Failed
+from omnistage.stages.qwen3_omni.code2wav_control import COMMANDS, Code2WavControl
 from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
@@ -37,8 +41,10 @@ class Code2WavStage:
         ports = self._ports
         self._engine = Code2Wav.from_checkpoint(ports.model, ports.name, **ports.engine)
         self._engine.warm_up()
+        has_weights = ports.engine.get("load_format") != "dummy"
+        self._control = Code2WavControl(self._engine, ports.model, has_weights)
         self._loop_task = asyncio.create_task(self._loop())
-        return Ready(sample_rate_hz=SAMPLE_RATE_HZ)
+        return Ready(sample_rate_hz=SAMPLE_RATE_HZ, commands=COMMANDS)
 
     async def serve(self, opened: Opened) -> None:
         """Wait until every sample of the request has left."""
@@ -171,6 +177,12 @@ class Code2WavStage:
         del self._held[request_id]
         self._engine.hold(request_id, False)
         self._work.set()
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Sleep and weights, between two steps."""
+        obey = partial(self._control.obey, command, arguments)
+        async with self._stepping:
+            return await asyncio.get_running_loop().run_in_executor(None, obey)
 
     @property
     def metrics(self) -> Collector:

@@ -49,6 +49,7 @@ class StreamingVocoder:
 
     def __init__(self, model: Qwen3OmniMoeCode2Wav, num_slots: int) -> None:
         config = model.config
+        self.model = model
         self.weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
         layout = StateLayout()
         self._embedding = model.code_embedding

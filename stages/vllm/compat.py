@@ -12,6 +12,7 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.openai.completion.serving import OpenAIServingCompletion
 from vllm.entrypoints.openai.models.protocol import BaseModelPath
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
+from vllm.lora.request import LoRARequest
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -38,6 +39,7 @@ __all__ = [
     "ChatCompletionRequest",
     "CompletionRequest",
     "GrammarRefused",
+    "LoRARequest",
     "OnlineRenderer",
     "OpenAIServingChat",
     "OpenAIServingCompletion",

@@ -17,6 +17,7 @@ from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.weights_worker import EXTENSION
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ def make_engine(
     arguments["structured_outputs_config"] = _structured_outputs(options)
     asked = arguments.get("load_format", "auto")
     arguments["load_format"] = DUMMY if asked == "dummy" else load_format_of(asked, model)
+    arguments.setdefault("worker_extension_cls", EXTENSION)
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
     if hf_overrides is not None:
