@@ -49,6 +49,10 @@ exact: venv
 gpu: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu.py $(ARGS)
 
+# Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
+gpu-commands: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu_commands.py $(ARGS)
+
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)
 

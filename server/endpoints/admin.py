@@ -149,7 +149,18 @@ def closed_routes() -> APIRouter:
 
     @router.api_route("/admin/{path:path}", methods=["GET", "POST"], include_in_schema=False)
     async def refuse(path: str) -> None:
-        message = "Admin endpoints need a server with an admin key: start it with --admin-key."
-        raise ApiError(403, message, code="admin_disabled")
+        raise closed()
 
     return router
+
+
+def refuse_without_key(gateway: Gateway) -> None:
+    """Raise ApiError where no admin key is configured."""
+    if not gateway.has_admin:
+        raise closed()
+
+
+def closed() -> ApiError:
+    """The refusal where no admin key is configured."""
+    message = "Admin endpoints need a server with an admin key: start it with --admin-key."
+    return ApiError(403, message, code="admin_disabled")

@@ -28,7 +28,7 @@ class Code2WavControl:
     def __init__(self, engine: Code2Wav, model: str, has_weights: bool) -> None:
         vocoder = engine.vocoder
         self._engine = engine
-        self._folder = model  # or its name; where weights that are dropped come from
+        self._own = self._folder = model  # or its name; where weights that are dropped come from
         self._has_weights = has_weights
         self._model: Qwen3OmniMoeCode2Wav | None = vocoder.model
         self._device, self._num_slots = vocoder.device, vocoder.num_slots
@@ -49,11 +49,18 @@ class Code2WavControl:
             raise RequestError(400, message, param="tags", code="invalid_value")
         if self._asleep:
             return
-        empty = empty_vocoder(self._folder, self._dtype)
-        self._engine.put(StreamingVocoder(empty, num_slots=1))
+        if level == 2 and self._is_gone:
+            message = f"{self._folder}, where the weights came from, is gone"
+            raise RequestError(400, message, param="level", code="invalid_value")
+        self._put_nothing()
         self._model = None if level == 2 else self._moved(HOST)
         release_cached()
         self._asleep = TAGS
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the folder of other weights is there no more; a model's own name is no folder."""
+        return self._folder != self._own and not Path(self._folder).is_dir()
 
     def _wake(self, tags: Collection[str] | None) -> None:
         for tag in tags or ():
@@ -74,7 +81,7 @@ class Code2WavControl:
             raise RequestError(409, "the stage is asleep; wake it first", code="sleeping")
         folder = self._folder if path is None else path
         fresh = self._checked(folder) if path is not None else self._read(folder, HOST)
-        self._engine.put(StreamingVocoder(empty_vocoder(folder, self._dtype), num_slots=1))
+        self._put_nothing()
         self._model = fresh
         release_cached()
         self._folder, self._has_weights = folder, self._has_weights or path is not None
@@ -103,6 +110,11 @@ class Code2WavControl:
         assert self._model is not None
         _module(self._model).to(device)
         return self._model
+
+    def _put_nothing(self) -> None:
+        """The engine's vocoder is shapes alone: weights, states and graphs go with the old one."""
+        empty = empty_vocoder(self._own, self._dtype)
+        self._engine.put(StreamingVocoder(empty, num_slots=1))
 
     def _make_vocoder(self) -> None:
         assert self._model is not None

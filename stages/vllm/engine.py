@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import vllm.envs
-from vllm.config import StructuredOutputsConfig
+from vllm.config import StructuredOutputsConfig, VllmConfig
 from vllm.platforms import current_platform
+from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
@@ -78,6 +79,7 @@ def make_engine(
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    _refuse_lora_of_experts(config)
     check_fit(stage, config, options, part)
     # What is switched off here are the loggers that vLLM adds to those that it is given.
     loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
@@ -93,6 +95,22 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
     """
     chosen = {"backend": "guidance", **options.get("structured_outputs_config", {})}
     return StructuredOutputsConfig(**chosen)
+
+
+def _refuse_lora_of_experts(config: VllmConfig) -> None:
+    """Before the engine's first step fails: Triton computes adapters of experts."""
+    lora = config.lora_config
+    if (
+        lora is None
+        or HAS_TRITON
+        or not getattr(config.model_config.hf_text_config, "num_experts", 0)
+    ):
+        return
+    if lora.target_modules is None or "experts" in lora.target_modules:
+        raise ValueError(
+            "enable_lora: vLLM adapts experts with Triton, which is not here; "
+            "lora_target_modules: [qkv_proj, o_proj] leaves the experts as they are"
+        )
 
 
 def refuse_preemption(engine: AsyncLLM) -> None:

@@ -34,9 +34,9 @@ class EngineWeights:
     @property
     def no_source(self) -> str:
         """Why weights that are dropped are gone for good; empty if they can be read again."""
-        if self._shapes:
-            return ""
-        return "the model's folder has no safetensors weights to read them from again"
+        if not self._shapes or self._folder is None:
+            return "the model's folder has no safetensors weights to read them from again"
+        return "" if self._folder.is_dir() else f"{self._folder}, where they came from, is gone"
 
     async def read_again(self) -> None:
         """Those that the engine had last."""

@@ -17,6 +17,7 @@ from omnistage.stages.messages.to_gateway import (
     Alive,
     Answer,
     Failed,
+    Lora,
     Marks,
     Output,
     Picture,
@@ -79,6 +80,7 @@ class FakeGraph:
         self.unlaunchable: set[str] = set()
         self.launched: list[str] = []
         self.commands = dict.fromkeys(("sleep", "wake", "add_lora", "list_loras"), "")
+        self.loras: list[Lora] | None = None
         self.obey: Obey = obey
         self.sample_rate_hz: int | None = 24_000
 
@@ -153,6 +155,7 @@ class FakeStage:
             max_model_len=128,
             commands=self.graph.commands,
             work=self.work,
+            loras=self.graph.loras,
         )
         self.outputs.send(Chunk(ABOUT_ITSELF, ready))
 

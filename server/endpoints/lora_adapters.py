@@ -1,0 +1,62 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter: vLLM's requests, for admins."""
+
+from typing import Literal
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+from pydantic import BaseModel, ConfigDict
+
+from omnistage.server.endpoints.admin import Admin, refuse_without_key
+from omnistage.server.endpoints.admin_fields import AddLora, Name, OfStages, Path, RemoveLora
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.errors import ApiError
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
+
+
+class LoadAdapter(BaseModel):
+    """vLLM's fields; an adapter is not replaced in place, and of experts' formats there is one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lora_name: Name
+    lora_path: Path
+    load_inplace: Literal[False] = False
+    is_3d_lora_weight: Literal[False] = False
+
+
+class UnloadAdapter(BaseModel):
+    """vLLM's fields; its number of an adapter says nothing that the name does not."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lora_name: Name
+    lora_int_id: int | None = None
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """Both; who may ask is judged elsewhere."""
+    router = APIRouter(route_class=JsonRoute, include_in_schema=False)
+    admin, entry = Admin(gateway.runtime), [gateway.runtime.graph.entry]  # its adapters are models
+
+    async def send(command: str, asked: OfStages, done: str) -> PlainTextResponse:
+        refuse_without_key(gateway)
+        try:
+            await admin.send(command, asked)
+        except ApiError as error:
+            if error.param in ("name", "path"):
+                error.param = f"lora_{error.param}"
+            raise
+        return PlainTextResponse(f"Success: LoRA adapter {done} successfully.")
+
+    @router.post(LOAD_LORA, response_model=None)
+    async def load(asked: LoadAdapter) -> PlainTextResponse:
+        adding = AddLora(name=asked.lora_name, path=asked.lora_path, stages=entry)
+        return await send("add_lora", adding, f"'{asked.lora_name}' added")
+
+    @router.post(UNLOAD_LORA, response_model=None)
+    async def unload(asked: UnloadAdapter) -> PlainTextResponse:
+        removing = RemoveLora(name=asked.lora_name, stages=entry)
+        return await send("remove_lora", removing, f"'{asked.lora_name}' removed")
+
+    return router
