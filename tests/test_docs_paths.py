@@ -10,8 +10,16 @@ ROOT = Path(__file__).parent.parent
 # Without docs/history, whose pages name files as they were then.
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
-# A reader's own files, what a command writes, and what a pipeline of Diffusers has.
-NOT_OURS = {"body.json", "graph.yaml", "model_index.json", "speech.json", "unwritten.py"}
+# A reader's own files, what a command writes, and what a model, an adapter or a pipeline has.
+NOT_OURS = {
+    "adapter_config.json",
+    "body.json",
+    "config.json",
+    "graph.yaml",
+    "model_index.json",
+    "speech.json",
+    "unwritten.py",
+}
 
 FILE = re.compile(r"(?<![\w./<>-])((?:[\w-]+/)*[\w-]+\.(?:py|yaml|md|json))\b(?![\w(])")
 FOLDER = re.compile(r"(?<![\w./<>-])((?:[\w-]+/)+)(?![\w.<*])")

@@ -77,8 +77,8 @@ class Code2WavControl:
             self._make_vocoder()
 
     def _load_weights(self, path: str | None) -> None:
-        if self._asleep:
-            raise RequestError(409, "the stage is asleep; wake it first", code="sleeping")
+        if "weights" in self._asleep:
+            raise RequestError(409, "the weights are asleep; wake them first", code="sleeping")
         folder = self._folder if path is None else path
         fresh = self._checked(folder) if path is not None else self._read(folder, HOST)
         self._put_nothing()
@@ -86,7 +86,8 @@ class Code2WavControl:
         release_cached()
         self._folder, self._has_weights = folder, self._has_weights or path is not None
         self._model = self._moved(self._device)
-        self._make_vocoder()
+        if not self._asleep:
+            self._make_vocoder()
 
     def _checked(self, path: str) -> Qwen3OmniMoeCode2Wav:
         """The model of a folder, on the host; RequestError for one that does not fit."""

@@ -68,8 +68,8 @@ class EngineControl:
 
     async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Do it; RequestError refuses it."""
-        if self._asleep and command in (*LORA[:3], "load_weights"):
-            raise RequestError(409, "the stage is asleep; wake it first", code="sleeping")
+        if "weights" in self._asleep and command in (*LORA[:3], "load_weights"):
+            raise RequestError(409, "the weights are asleep; wake them first", code="sleeping")
         run: Callable[..., Any] = getattr(self, f"_{command}")
         result: Mapping[str, Any] = await run(**arguments)
         return result

@@ -14,6 +14,8 @@ from omnistage.stages.vllm.metrics import EngineMetrics
 from omnistage.stages.vllm.weights import EngineWeights, model_shapes
 from omnistage.stages.worker.stage import StagePorts
 
+LORA_MODULES = "lora_modules"  # of a stage's options: adapters from the start, by their names
+
 
 class EngineStage:
     """Answers for its engine: commands, signs of life, metrics, its end. `start` sets both."""
@@ -29,7 +31,7 @@ class EngineStage:
         """
         base = model_shapes(self._engine)
         self._adapters = Adapters(self._engine, ports.model, base, chat.loras)
-        await self._adapters.add_all(ports.options.get("lora_modules") or {})
+        await self._adapters.add_all(ports.options.get(LORA_MODULES) or {})
         self._control = EngineControl(
             self._engine, EngineWeights(self._engine, prefix), self._adapters
         )

@@ -70,14 +70,18 @@ async def test_code2wav_sleeps_while_texts_are_answered_and_sounds_the_same_afte
     for level in (1, 2):
         asleep = obeyed(server, "sleep", stages=["code2wav"], level=level)
         assert asleep == {"code2wav": {"asleep": ["weights", "kv_cache"]}}
-        refused = httpx.post(f"{server.url}/v1/chat/completions", json=server.body(HELLO))
+        refused = chat(server, server.body(HELLO))
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "sleeping")
         text = {"model": server.model, "messages": HELLO, "temperature": 0}
         text["max_completion_tokens"] = 16
-        answered = httpx.post(f"{server.url}/v1/chat/completions", json=text, timeout=60)
+        answered = chat(server, text)
         assert answered.json()["choices"][0]["message"]["content"] == before.text
         assert obeyed(server, "wake", stages=["code2wav"]) == {"code2wav": {"asleep": []}}
         assert_same_sound((await server.ask(HELLO)).pcm, before.pcm)
+
+
+def chat(server: TinyServer, body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60)
 
 
 def obeyed(server: TinyServer, path: str, /, **body: Any) -> Any:

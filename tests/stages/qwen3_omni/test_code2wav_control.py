@@ -90,7 +90,10 @@ def test_other_weights_make_the_samples_of_their_checkpoint(
     made.obey("sleep", level=2, tags=None)
     made.obey("wake", tags=None)
     assert (made.samples() == other).all()
-    made.obey("load_weights", path=str(tiny_checkpoints(0)))
+    made.obey("sleep", level=2, tags=None)
+    made.obey("wake", tags=["weights"])
+    assert made.obey("load_weights", path=str(tiny_checkpoints(0))) == ["kv_cache"]
+    made.obey("wake", tags=None)
     assert (made.samples() == own).all()
     made.obey("load_weights", path=None)
     assert (made.samples() == own).all()

@@ -200,6 +200,8 @@ async def test_nothing_is_loaded_into_an_engine_that_sleeps(engine: FakeEngine, 
     with pytest.raises(RequestError) as caught:
         await control.obey("load_weights", {"path": own})
     assert (caught.value.status, caught.value.code) == (409, "sleeping")
+    await control.obey("wake", {"tags": ["weights"]})
+    assert await control.obey("load_weights", {"path": own}) == {"asleep": ["kv_cache"]}
 
 
 def test_an_engine_with_a_worker_extension_of_its_own_takes_no_weights(engine: FakeEngine) -> None:
