@@ -1,37 +1,20 @@
 """POST /v1/load_lora_adapter and /v1/unload_lora_adapter: vLLM's requests, for admins."""
 
-from typing import Literal
-
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
-from pydantic import BaseModel, ConfigDict
 
 from omnistage.server.endpoints.admin import Admin, refuse_without_key
-from omnistage.server.endpoints.admin_fields import AddLora, Name, OfStages, Path, RemoveLora
+from omnistage.server.endpoints.admin_fields import (
+    AddLora,
+    LoadAdapter,
+    OfStages,
+    RemoveLora,
+    UnloadAdapter,
+)
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
-
-
-class LoadAdapter(BaseModel):
-    """vLLM's fields; an adapter is not replaced in place, and of experts' formats there is one."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    lora_name: Name
-    lora_path: Path
-    load_inplace: Literal[False] = False
-    is_3d_lora_weight: Literal[False] = False
-
-
-class UnloadAdapter(BaseModel):
-    """vLLM's fields; its number of an adapter says nothing that the name does not."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    lora_name: Name
-    lora_int_id: int | None = None
 
 
 def routes(gateway: Gateway) -> APIRouter:
