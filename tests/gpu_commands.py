@@ -42,10 +42,11 @@ TIMEOUT_S = 300.0
 ENGINE = {
     "enable_sleep_mode": True,
     "enforce_eager": True,
-    "max_model_len": 2048,
+    "max_num_batched_tokens": 2048,
     "max_num_seqs": 8,
     "gpu_memory_utilization": 0.5,
 }
+LENGTHS = {"vllm.text": 2048, "qwen3_omni.thinker": 32768}  # the second's images need as much
 
 Write = Callable[[Path, int], None]
 
@@ -241,8 +242,9 @@ def run(name: str, kind: str, write: Write, is_tiny: bool, folder: Path) -> Repo
 def graph_of(kind: str, is_tiny: bool) -> Mapping[str, Any]:
     """One stage of this kind."""
     tiny = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())["stages"]["thinker"]
+    of_gpu = {**ENGINE, "max_model_len": LENGTHS[kind]}
     of_tiny = {"engine": tiny["engine"], "environment": tiny["environment"]}
-    stage = {"kind": kind, **(of_tiny if is_tiny else {"engine": dict(ENGINE)})}
+    stage = {"kind": kind, **(of_tiny if is_tiny else {"engine": of_gpu})}
     if kind == "vllm.text":
         stage["engine"].pop("limit_mm_per_prompt", None)
     return {"stages": {"text": stage}, "outputs": {"text": "text"}}

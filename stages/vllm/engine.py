@@ -79,7 +79,7 @@ def make_engine(
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
-    _refuse_lora_of_experts(config)
+    refuse_lora_of_experts(config)
     check_fit(stage, config, options, part)
     # What is switched off here are the loggers that vLLM adds to those that it is given.
     loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
@@ -97,8 +97,8 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
     return StructuredOutputsConfig(**chosen)
 
 
-def _refuse_lora_of_experts(config: VllmConfig) -> None:
-    """Before the engine's first step fails: Triton computes adapters of experts."""
+def refuse_lora_of_experts(config: VllmConfig) -> None:
+    """Refuse adapters of experts where there is no Triton: the first step would end the engine."""
     lora = config.lora_config
     if (
         lora is None

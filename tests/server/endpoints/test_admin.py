@@ -298,7 +298,7 @@ def test_vllms_own_requests_add_and_remove_adapters(admin: Guarded) -> None:
 
 
 def test_vllms_own_requests_want_the_admin_key_alone(tmp_path: Path) -> None:
-    keys = {"keys": Keys(["sk-user"]), "admin_keys": Keys(["sk-admin"])}
+    keys: dict[str, Any] = {"keys": Keys(["sk-user"]), "admin_keys": Keys(["sk-admin"])}
     with running_gateway(tmp_path, OMNI, **keys) as gateway:
         url, body = f"{gateway.url}/v1/unload_lora_adapter", {"lora_name": "ink"}
         user = {"authorization": "Bearer sk-user"}
