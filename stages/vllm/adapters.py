@@ -3,6 +3,10 @@
 vLLM loads an adapter again that a request names and that it does not have, so one is removed only
 while no request uses it. It also takes more adapters into a step than it has places for, if some
 are pinned and not in use: here a request waits until there is a place for its adapter.
+
+On a CPU vLLM 0.32 computes requests without an adapter with the one in its last place, unless no
+request of the step has any. So an engine on a CPU has one place more, which stays empty: adapters
+beyond the others are taken out of the engine here before one comes in.
 """
 
 import asyncio
@@ -33,9 +37,20 @@ class Adapters:
     """Adds, removes and pins them; `requests` is where vLLM's serving classes look one up."""
 
     def __init__(
-        self, engine: AsyncLLM, model: str, base: Shapes, requests: MutableMapping[str, Any]
+        self,
+        engine: AsyncLLM,
+        model: str,
+        base: Shapes,
+        requests: MutableMapping[str, Any],
+        has_spare: bool = False,
     ) -> None:
-        """`model`: its name, which no adapter may have. `base`: as for `adapter_rank`."""
+        """`model`: its name, which no adapter may have. `base`: as for `adapter_rank`.
+
+        `has_spare`: whether the engine's last place is to stay empty.
+        """
+        self._has_spare = has_spare
+        self._inside: dict[str, None] = {}  # with a spare: those in the engine, the last used last
+        self._moving = asyncio.Lock()
         self._engine = engine
         self._model = model
         self._base = base
@@ -55,6 +70,10 @@ class Adapters:
     @property
     def _limits(self) -> Any:
         return self._engine.vllm_config.lora_config
+
+    @property
+    def _num_places(self) -> int:
+        return int(self._limits.max_loras) - self._has_spare
 
     @property
     def listed(self) -> list[Lora]:
@@ -83,7 +102,10 @@ class Adapters:
         async with self._place(name):
             self._check_new(name, pinned)
             request = LoRARequest(self._engine_name(name), next(self._serial), path)
-            await self._load(request)
+            async with self._moving:
+                await self._make_room()
+                await self._load(request)
+                self._inside[name] = None
             self._known[name] = Adapter(request, rank)
             self._requests[name] = request
             if pinned:
@@ -94,7 +116,7 @@ class Adapters:
             raise RequestError(409, f"{name!r} is the model itself", param="name")
         if name in self._known:
             raise RequestError(409, f"the LoRA {name!r} is there already", param="name")
-        num_places, num_pinned = self._limits.max_loras, len(self._pinned) + pinned
+        num_places, num_pinned = self._num_places, len(self._pinned) + pinned
         if len(self._known) + 1 > num_places and num_pinned >= num_places:
             raise self._full(num_places)
 
@@ -116,6 +138,7 @@ class Adapters:
         one = self._known_by(name)
         self._check_unused(name)
         del self._known[name], self._requests[name]
+        self._inside.pop(name, None)
         await self._engine.remove_lora(one.request.lora_int_id)
         await self._notify()
 
@@ -131,10 +154,11 @@ class Adapters:
             await self._engine.add_lora(one.request)
             await self._notify()
             return
-        num_places = self._limits.max_loras
+        num_places = self._num_places
         if len(self._known) > num_places and len(self._pinned) + 1 >= num_places:
             raise self._full(num_places)
         async with self._place(name):
+            await self._bring(name)
             await self._pin(one)
 
     async def _pin(self, one: Adapter) -> None:
@@ -143,11 +167,14 @@ class Adapters:
 
     async def restore(self) -> None:
         """Give the engine all of them again: new weights have made it forget them."""
-        held = await self._engine.list_loras()
-        for one in self._known.values():
-            if one.request.lora_int_id in held:
-                await self._engine.remove_lora(one.request.lora_int_id)
+        for number in await self._engine.list_loras():
+            await self._engine.remove_lora(number)
+        self._inside.clear()
+        for name, one in self._known.items():
+            if self._has_spare and not one.pinned:
+                continue  # the next request brings it
             await self._engine.add_lora(one.request)
+            self._inside[name] = None
             if one.pinned:
                 await self._pin(one)
 
@@ -187,9 +214,31 @@ class Adapters:
         self._used[name] += 1
         try:
             async with self._place(name):
+                await self._bring(name)
                 yield
         finally:
             self._used[name] -= 1
+
+    async def _bring(self, name: str) -> None:
+        """Have an adapter that has a place in the engine; without a spare vLLM does it."""
+        if not self._has_spare:
+            return
+        async with self._moving:
+            if name in self._inside:
+                del self._inside[name]
+            else:
+                await self._make_room()
+                await self._engine.add_lora(self._known[name].request)
+            self._inside[name] = None
+
+    async def _make_room(self) -> None:
+        """For one more, in an engine with a spare."""
+        if not self._has_spare or len(self._inside) < self._num_places:
+            return
+        kept = {name for name, number in self._running.items() if number} | self._pinned
+        oldest = next(name for name in self._inside if name not in kept)
+        del self._inside[oldest]
+        await self._engine.remove_lora(self._known[oldest].request.lora_int_id)
 
     @asynccontextmanager
     async def _place(self, name: str) -> AsyncGenerator[None, None]:
@@ -205,7 +254,7 @@ class Adapters:
 
     def _has_place(self, name: str) -> bool:
         running = {one for one, number in self._running.items() if number}
-        return len(running | self._pinned | {name}) <= self._limits.max_loras
+        return len(running | self._pinned | {name}) <= self._num_places
 
     async def _notify(self) -> None:
         async with self._changed:

@@ -62,6 +62,7 @@ def make_engine(
     arguments.setdefault("worker_extension_cls", EXTENSION)
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
+        _add_spare_place(arguments)
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
@@ -95,6 +96,14 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
     """
     chosen = {"backend": "guidance", **options.get("structured_outputs_config", {})}
     return StructuredOutputsConfig(**chosen)
+
+
+def _add_spare_place(arguments: dict[str, Any]) -> None:
+    """One place for adapters that stays empty (adapters.py says why)."""
+    if arguments.get("enable_lora"):
+        arguments["max_loras"] = arguments.get("max_loras", 1) + 1
+        if arguments.get("max_cpu_loras") is not None:
+            arguments["max_cpu_loras"] = max(arguments["max_cpu_loras"], arguments["max_loras"])
 
 
 def refuse_lora_of_experts(config: VllmConfig) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client.registry import Collector
+from vllm.platforms import current_platform
 
 from omnistage.stages.messages.to_gateway import Lora
 from omnistage.stages.vllm.adapters import Adapters
@@ -30,7 +31,9 @@ class EngineStage:
         `prefix`: as for EngineWeights.
         """
         base = model_shapes(self._engine)
-        self._adapters = Adapters(self._engine, ports.model, base, chat.loras)
+        self._adapters = Adapters(
+            self._engine, ports.model, base, chat.loras, has_spare=current_platform.is_cpu()
+        )
         await self._adapters.add_all(ports.options.get(LORA_MODULES) or {})
         self._control = EngineControl(
             self._engine, EngineWeights(self._engine, prefix), self._adapters

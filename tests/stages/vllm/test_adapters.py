@@ -46,10 +46,10 @@ class FakeEngine:
 class Made:
     """Adapters of a fake engine, and a folder of one."""
 
-    def __init__(self, folder: Path, max_loras: int = 2) -> None:
+    def __init__(self, folder: Path, max_loras: int = 2, has_spare: bool = False) -> None:
         self.engine = FakeEngine(max_loras)
         self.requests: dict[str, Any] = {}
-        self.adapters = Adapters(self.engine, "base", {}, self.requests)
+        self.adapters = Adapters(self.engine, "base", {}, self.requests, has_spare)
         self.path = write_lora_folder(folder)
 
     async def add(self, *names: str, **more: Any) -> None:
@@ -161,6 +161,29 @@ async def test_after_new_weights_all_are_there_again_and_pinned(made: Made) -> N
     await made.adapters.restore()
     assert made.engine.held == before
     assert made.engine.pinned == {made.requests["b"].lora_int_id}
+
+
+async def test_an_engine_with_a_spare_place_never_holds_an_adapter_in_it(tmp_path: Path) -> None:
+    made = Made(tmp_path, max_loras=3, has_spare=True)
+    await made.add("a", "b", "c")
+
+    def held() -> set[str]:
+        return {request.lora_name.partition(":")[0] for request in made.engine.held.values()}
+
+    assert held() == {"b", "c"}
+    async with made.adapters.using("b"):
+        async with made.adapters.using("a"):
+            assert held() == {"a", "b"}
+        await made.adapters.pin("a", True)
+        assert held() == {"a", "b"}
+    async with made.adapters.using("c"):
+        assert held() == {"a", "c"}
+    await made.adapters.restore()
+    assert held() == {"a"}
+    await made.adapters.remove("a")
+    assert not held()
+    async with made.adapters.using("b"), made.adapters.using("c"):
+        assert held() == {"b", "c"}
 
 
 async def test_a_wrong_one_of_the_graph_file_is_named(made: Made) -> None:
