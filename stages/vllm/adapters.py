@@ -167,6 +167,8 @@ class Adapters:
 
     async def restore(self) -> None:
         """Give the engine all of them again: new weights have made it forget them."""
+        if self.refusal:
+            return
         for number in await self._engine.list_loras():
             await self._engine.remove_lora(number)
         self._inside.clear()

@@ -117,8 +117,9 @@ class EngineControl:
 
     async def _load_weights(self, path: str | None) -> Mapping[str, Any]:
         assert isinstance(self._weights, EngineWeights)
+        folder = self._weights.checked(path)
         try:
-            await self._weights.load(path)
+            await self._weights.load(folder)
         finally:
             await self._restore_adapters()
         return {"asleep": list(self._asleep)}

@@ -42,10 +42,16 @@ class EngineWeights:
         """Those that the engine had last."""
         await self._read(self._folder)
 
-    async def load(self, path: str | None) -> None:
-        """Those of a folder, or the last ones again; RequestError, with those before in place."""
+    def checked(self, path: str | None) -> Path:
+        """The folder of other weights, or of the last ones; RequestError if it does not fit."""
         folder = self._folder if path is None else Path(path)
+        if folder is None:
+            raise _refused(self.no_source)
         self._check(folder)
+        return folder
+
+    async def load(self, folder: Path) -> None:
+        """Those of a checked folder; RequestError, with those before in place."""
         try:
             await self._read(folder)
         except Exception as error:
@@ -53,10 +59,8 @@ class EngineWeights:
             raise _refused(f"{folder} cannot be loaded: {error}") from error
         self._folder = folder
 
-    def _check(self, folder: Path | None) -> None:
+    def _check(self, folder: Path) -> None:
         """The weights have the names and shapes of the engine's own, as far as these are known."""
-        if folder is None:
-            raise _refused(self.no_source)
         if not folder.is_dir():
             raise _refused(f"{folder} is no folder of this machine")
         try:

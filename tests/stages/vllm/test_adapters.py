@@ -195,5 +195,8 @@ async def test_an_engine_without_lora_says_what_it_needs(tmp_path: Path) -> None
     made = Made(tmp_path)
     made.engine.vllm_config.lora_config = None
     assert made.adapters.refusal == "its engine has no enable_lora: true"
+    made.engine.held[1] = None
+    await made.adapters.restore()  # vLLM would raise
+    assert made.engine.held
     with pytest.raises(ValueError, match="enable_lora"):
         await made.adapters.add_all({"ink": made.path})
