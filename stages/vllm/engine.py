@@ -107,18 +107,15 @@ def _add_spare_place(arguments: dict[str, Any]) -> None:
 
 
 def refuse_lora_of_experts(config: VllmConfig) -> None:
-    """Refuse adapters of experts where there is no Triton: the first step would end the engine."""
-    lora = config.lora_config
-    if (
-        lora is None
-        or HAS_TRITON
-        or not getattr(config.model_config.hf_text_config, "num_experts", 0)
-    ):
-        return
-    if lora.target_modules is None or "experts" in lora.target_modules:
+    """Refuse adapters for a model with experts where there is no Triton.
+
+    vLLM computes its experts by Triton then, whichever modules are adapted: the first step would
+    end the engine.
+    """
+    num_experts = getattr(config.model_config.hf_text_config, "num_experts", 0)
+    if config.lora_config is not None and num_experts and not HAS_TRITON:
         raise ValueError(
-            "enable_lora: vLLM adapts experts with Triton, which is not here; "
-            "lora_target_modules: [qkv_proj, o_proj] leaves the experts as they are"
+            "enable_lora: with adapters vLLM computes experts by Triton, which is not here"
         )
 
 
