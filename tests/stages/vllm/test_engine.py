@@ -19,7 +19,7 @@ def config(num_experts: int | None, has_lora: bool = True) -> Any:
 
 def test_adapters_for_experts_are_refused_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "HAS_TRITON", False)
-    with pytest.raises(ValueError, match="enable_lora: .* by Triton, which is not here"):
+    with pytest.raises(ValueError, match=r"enable_lora: .* by Triton, which is not here"):
         refuse_lora_of_experts(config(4))
     monkeypatch.setattr(engine, "HAS_TRITON", True)
     refuse_lora_of_experts(config(4))
