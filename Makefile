@@ -51,6 +51,9 @@ gpu: venv
 
 overlap: venv
 	PYTHONPATH=tests $(BIN)/python tests/overlap.py $(ARGS)
+# Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
+gpu-commands: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu_commands.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

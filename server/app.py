@@ -13,6 +13,7 @@ from omnistage.server.endpoints import (
     health,
     image_files,
     images,
+    lora_adapters,
     metrics,
     models,
     responses,
@@ -31,7 +32,7 @@ from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
 from omnistage.server.http.deadline import Deadline
 from omnistage.server.http.error_handlers import install_error_handlers
-from omnistage.server.http.keys import KeyGuard, is_guarded
+from omnistage.server.http.keys import ADMIN, KeyGuard, is_guarded
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, errors
 from omnistage.server.http.rate_limit import RateLimit
@@ -59,6 +60,7 @@ BESIDE_THE_API: tuple[Routes, ...] = (
     version.routes,
     traces.routes,
     admin.routes,
+    lora_adapters.routes,
 )
 WITHOUT_KEY: tuple[Routes, ...] = (voices.routes, image_files.routes)
 GUARDED: tuple[Routes, ...] = (
@@ -91,7 +93,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     if options.requests_per_minute is not None:
         app.add_middleware(RateLimit, per_minute=options.requests_per_minute)
     app.add_middleware(KeyGuard, keys=options.keys)
-    app.add_middleware(KeyGuard, keys=options.admin_keys, prefix="/admin")
+    app.add_middleware(KeyGuard, keys=options.admin_keys, prefix=ADMIN)
     app.add_middleware(RequestId)
     endpoints = endpoints_of(app)
     app.add_middleware(RequestCount, metrics=gateway.metrics, endpoints=endpoints)

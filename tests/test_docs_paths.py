@@ -10,8 +10,9 @@ ROOT = Path(__file__).parent.parent
 # Without docs/history, whose pages name files as they were then.
 TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
-# A reader's own files, what a command writes, and what folders of other libraries have.
+# A reader's own files, what a command writes, and what folders of models and other libraries have.
 NOT_OURS = {
+    "adapter_config.json",
     "body.json",
     "config.json",
     "graph.yaml",

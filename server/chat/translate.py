@@ -13,7 +13,7 @@ from omnistage.server.chat.schema import DONE, ChatRequest
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
-from omnistage.server.http.served import check_model
+from omnistage.server.http.served import adapter_of, check_model
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -48,10 +48,11 @@ class Translator:
     graph: StageGraph
     speakers: Sequence[str]
     history: AudioHistory
+    adapters: Collection[str] = ()
 
     def request(self, chat: ChatRequest) -> Request:
         """The request as the stages get it; raises ApiError."""
-        check_model(chat.model, self.graph.served_names)
+        check_model(chat.model, self.graph.served_names, self.adapters)
         chat.check()
         outputs = self._outputs(chat)
         voice = chat.audio.voice if chat.audio is not None else None
@@ -106,6 +107,7 @@ class Translator:
         body = with_defaults(entry_defaults(self.graph), body)
         if "max_tokens" in body:
             body["max_completion_tokens"] = body.pop("max_tokens")
+        body |= adapter_of(chat.model, self.graph.served_names)
         return {**body, "stream": True, "stream_options": {"include_usage": True}}
 
 

@@ -42,7 +42,8 @@ VLLM: Rows = (
     (("--config",), "a graph file in place of the model, and `OMNISTAGE_…` for the other options"),
     (
         ("--lora-modules",),
-        "not done at the start: adapters are added by /admin, where a stage takes them",
+        "use `--stage NAME.options.lora_modules.ADAPTER=FOLDER`; later /admin/lora/add or vLLM's"
+        " own requests, with `--admin-key`",
     ),
     (("--enable-request-id-headers",), "not needed: every answer has `x-request-id`"),
     (("--enable-prompt-tokens-details",), "not needed: every `usage` has them"),

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter
 
 from omnistage.server.endpoints.admin_fields import (
@@ -23,6 +24,7 @@ from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stages.messages.to_gateway import Lora
 
 Answer = Mapping[str, Any]
 
@@ -100,10 +102,17 @@ class Admin:
         send = self._fleet.commander.send
         sending = (send(link, command, asked.arguments) for link in links)
         answers = await asyncio.gather(*sending, return_exceptions=True)
+        for link, answer in zip(links, answers, strict=True):
+            if not isinstance(answer, BaseException) and link.record.loras is not None:
+                self._note_loras(link, answer)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
         return {"stages": dict(zip((link.name for link in links), answers, strict=True))}
+
+    def _note_loras(self, link: StageLink, answer: Answer) -> None:
+        if "loras" in answer:
+            self._fleet.note_loras(link, msgspec.convert(answer["loras"], list[Lora]))
 
     async def send_drained(self, command: str, asked: OfStages) -> Answer:
         """Send it once no request is in the stages that are meant: all of the graph if none is."""
@@ -140,7 +149,18 @@ def closed_routes() -> APIRouter:
 
     @router.api_route("/admin/{path:path}", methods=["GET", "POST"], include_in_schema=False)
     async def refuse(path: str) -> None:
-        message = "Admin endpoints need a server with an admin key: start it with --admin-key."
-        raise ApiError(403, message, code="admin_disabled")
+        raise closed()
 
     return router
+
+
+def refuse_without_key(gateway: Gateway) -> None:
+    """Raise ApiError where no admin key is configured."""
+    if not gateway.has_admin:
+        raise closed()
+
+
+def closed() -> ApiError:
+    """The refusal where no admin key is configured."""
+    message = "Admin endpoints need a server with an admin key: start it with --admin-key."
+    return ApiError(403, message, code="admin_disabled")

@@ -1,6 +1,6 @@
 """What can be asked of running stages."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -67,3 +67,23 @@ class StartProfile(OfStages):
     """`prefix`: of the trace's file name."""
 
     prefix: Name | None = None
+
+
+class LoadAdapter(BaseModel):
+    """Of /v1/load_lora_adapter, vLLM's: none is replaced in place, and experts have one format."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lora_name: Name
+    lora_path: Path
+    load_inplace: Literal[False] = False
+    is_3d_lora_weight: Literal[False] = False
+
+
+class UnloadAdapter(BaseModel):
+    """Of /v1/unload_lora_adapter, vLLM's; an adapter's number says no more than its name."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    lora_name: Name
+    lora_int_id: int | None = None

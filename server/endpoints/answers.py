@@ -9,7 +9,10 @@ CLOSED = ConfigDict(extra="forbid")  # no other keys
 
 
 class Model(TypedDict):
-    """A model that is served: what its graph makes, and in `note` what the graph leaves out."""
+    """A model that is served: what its graph makes, and in `note` what the graph leaves out.
+
+    `root` and `parent` are a LoRA adapter's: its folder and its model.
+    """
 
     id: str
     object: Literal["model"]
@@ -17,6 +20,8 @@ class Model(TypedDict):
     owned_by: str
     output_modalities: list[Literal["text", "audio", "image", "video", "embedding"]]
     note: NotRequired[str]
+    root: NotRequired[str]
+    parent: NotRequired[str]
 
 
 class ModelList(TypedDict):

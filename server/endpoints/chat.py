@@ -78,9 +78,11 @@ class ChatCompletions:
         return await whole_answer(http, answer.request.id, self._collect(answer, ticket), headers)
 
     def _answer(self, chat: ChatRequest) -> "Answer":
-        graph = self.gateway.runtime.graph
-        request = Translator(graph, self.gateway.runtime.fleet.voices, self.history).request(chat)
-        head = AnswerHead(request.id, graph.served_name, bool(chat.return_token_ids))
+        graph, fleet = self.gateway.runtime.graph, self.gateway.runtime.fleet
+        adapters = [lora.name for lora in fleet.loras]
+        request = Translator(graph, fleet.voices, self.history, adapters).request(chat)
+        model = request.body.get("model", graph.served_name)
+        head = AnswerHead(request.id, model, bool(chat.return_token_ids))
         has_audio = "audio" in request.outputs
         form = (chat.audio or AudioOptions()).format
         wish = Wish.of(chat) if "image" in request.outputs else None

@@ -19,7 +19,7 @@ from omnistage.server.http.beside_loop import beside_loop, in_thread
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import Event, NamedEventStream, encode_named
 from omnistage.server.http.state import held, state_of
 from omnistage.server.http.whole_answer import whole_answer
@@ -84,17 +84,20 @@ class Responses:
 
     def _answer(self, asked: ResponseRequest, owner: str | None) -> "Answer":
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.served_names)
+        adapters = [lora.name for lora in self.gateway.runtime.fleet.loras]
+        check_model(asked.model, graph.served_names, adapters)
         check_makes("text", graph.outputs, "text")
-        head, places = ResponseHead(asked, graph.served_name), Places()
+        adapter = adapter_of(asked.model, graph.served_names)
+        model = adapter.get("model", graph.served_name)
+        head, places = ResponseHead(asked, model), Places()
         before = self._before(asked, owner)
         chat = chat_of(asked, before, places)
         try:
             request = Translator(graph, (), AudioHistory()).request(chat)
         except ApiError as error:
             raise places.told(error) from error
-        chunks = TextChunks(AnswerHead(head.id, graph.served_name))
-        request = replace(request, id=head.id)
+        chunks = TextChunks(AnswerHead(head.id, model))
+        request = replace(request, id=head.id, body={**request.body, **adapter})
         return Answer(request, chunks, ResponseEvents(head), places, asked, before, owner)
 
     def _before(self, asked: ResponseRequest, owner: str | None) -> Sequence[Json]:

@@ -25,7 +25,7 @@ from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
@@ -59,7 +59,7 @@ class TextCompletions:
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         head = AnswerHead(
             request.id,
-            self.gateway.runtime.graph.served_name,
+            request.body.get("model", self.gateway.runtime.graph.served_name),
             bool(asked.return_token_ids),
             "text_completion",
         )
@@ -72,7 +72,8 @@ class TextCompletions:
 
     def _request(self, asked: CompletionRequest) -> Request:
         graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.served_names)
+        adapters = [lora.name for lora in self.gateway.runtime.fleet.loras]
+        check_model(asked.model, graph.served_names, adapters)
         check_makes("text", graph.outputs, "text")
         asked.check()
         body = asked.model_dump(exclude_none=True, include=set(COMPLETION_DONE - OWN_FIELDS))
@@ -80,7 +81,7 @@ class TextCompletions:
         return Request(
             id=f"cmpl-{uuid4().hex}",
             outputs=("text",),
-            body=with_defaults(defaults, body),
+            body=with_defaults(defaults, body) | adapter_of(asked.model, graph.served_names),
             seed=asked.seed,
         )
 

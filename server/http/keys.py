@@ -19,6 +19,10 @@ BESIDE_V1 = ("/tokenize", "/detokenize")  # vLLM's, which are guarded as if they
 FILES = f"{GUARDED}/images/files/"  # below it are ids that nobody can guess
 OPEN = f"{GUARDED}/audio/voices"  # asked for without a key by those that speak with one
 
+# vLLM's, whose place is not below ADMIN; a key of the API is not enough for them.
+LOAD_LORA, UNLOAD_LORA = f"{GUARDED}/load_lora_adapter", f"{GUARDED}/unload_lora_adapter"
+ADMIN = "/admin"
+
 
 class Keys:
     """A set of keys, kept as digests; an empty one lets everybody in.
@@ -85,6 +89,8 @@ def is_guarded(path: str, prefix: str = GUARDED) -> bool:
     """Whether a path wants a key."""
     if path == OPEN or path.startswith(FILES):
         return False
+    if path in (LOAD_LORA, UNLOAD_LORA):
+        return prefix == ADMIN
     if prefix == GUARDED and path in BESIDE_V1:
         return True
     return path == prefix or path.startswith(f"{prefix}/")

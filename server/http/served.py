@@ -12,10 +12,15 @@ def model_not_found(name: str, served: tuple[str, ...]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def check_model(name: str | None, served: tuple[str, ...]) -> None:
-    """Raise ApiError for a request that calls the model by none of its names."""
-    if name is not None and name not in served:
+def check_model(name: str | None, served: tuple[str, ...], adapters: Collection[str] = ()) -> None:
+    """Raise ApiError for a request that calls the model by none of its names, and no adapter."""
+    if name is not None and name not in served and name not in adapters:
         raise model_not_found(name, served)
+
+
+def adapter_of(name: str | None, served: tuple[str, ...]) -> dict[str, str]:
+    """What the body of the entry stage has of a checked name: that of an adapter, if it is one."""
+    return {} if name is None or name in served else {"model": name}
 
 
 def check_makes(output: str, outputs: Collection[str], called: str) -> None:

@@ -72,13 +72,15 @@ async def _images(engine: Engine, asked: ChatRequest) -> AsyncGenerator[Piece, N
 
 
 async def _words(engine: Engine, asked: ChatRequest) -> AsyncGenerator[Piece, None]:
-    voices = engine.runtime.fleet.voices
-    request = Translator(engine.graph, voices, AudioHistory()).request(asked)
+    fleet = engine.runtime.fleet
+    adapters = [lora.name for lora in fleet.loras]
+    request = Translator(engine.graph, fleet.voices, AudioHistory(), adapters).request(asked)
     wish = Wish.of(asked) if "image" in request.outputs else None
     if wish is not None:
         request = replace(request, image=wish.body)
     warn_of([name for name in asked.unknown if wish is None or name not in FIELDS])
-    words = Words(request, engine.graph.served_name, bool(asked.return_token_ids))
+    model = request.body.get("model", engine.graph.served_name)
+    words = Words(request, model, bool(asked.return_token_ids))
     with engine.runtime.flights.admit(request.outputs) as ticket:
         await engine.media.load_all(list(media_of(request.body["messages"])))
         async with aclosing(ticket.run(request)) as outputs:

@@ -23,6 +23,7 @@ from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
     Alive,
     Answer,
+    Lora,
     Metrics,
     OfItself,
     OfRequest,
@@ -176,6 +177,13 @@ class Fleet:
         return sorted({name for link in self._links.values() for name in link.record.speakers})
 
     @property
+    def loras(self) -> Sequence[Lora]:
+        """The adapters of the texts' entry stage that are models of their own."""
+        if "text" not in self.graph.outputs:
+            return ()
+        return self._links[self.graph.entry_of("text")].record.loras or ()
+
+    @property
     def stages(self) -> Mapping[str, StageLink]:
         """Every stage as it is now."""
         return self._links
@@ -218,6 +226,10 @@ class Fleet:
     def note_asleep(self, link: StageLink, parts: tuple[str, ...]) -> None:
         """A stage has answered that these parts of it sleep now."""
         self._links[link.name].note_asleep(parts)
+
+    def note_loras(self, link: StageLink, loras: Sequence[Lora]) -> None:
+        """A stage has answered that it has these adapters now."""
+        self._links[link.name].note_loras(tuple(loras))
 
     def fail_commands(self, error: ApiError) -> None:
         """No stage answers any command that it was sent."""

@@ -13,6 +13,7 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
 from omnistage.stages.messages.to_gateway import (
+    Lora,
     Metrics,
     NumChannels,
     OfItself,
@@ -70,6 +71,7 @@ class StageRecord:
     max_model_len: int | None = None  # how many tokens its model takes, if it has one of tokens
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
+    loras: tuple[Lora, ...] | None = None  # those that are models of their own
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
     asleep: tuple[str, ...] = ()  # what of it sleeps
     progress: int | None = None  # of what it computes; None: it computes nothing, or does not say
@@ -160,6 +162,7 @@ class OwnedStage(StageLink):
                 max_model_len=message.max_model_len,
                 commands=message.commands,
                 work=message.work,
+                loras=None if message.loras is None else tuple(message.loras),
             )
         elif isinstance(message, Metrics):
             families = tuple(message.families)
@@ -198,6 +201,7 @@ class OwnedStage(StageLink):
             state=StageState.LOADING,
             generation=self._record.generation + 1,
             ready_at=None,
+            loras=None,
             is_closed=False,
             asleep=(),
             counters=dict.fromkeys(COUNTERS, 0),
@@ -225,6 +229,11 @@ class OwnedStage(StageLink):
     def note_asleep(self, parts: tuple[str, ...]) -> None:
         """These parts of it sleep now."""
         self._record = replace(self._record, asleep=parts)
+
+    def note_loras(self, loras: tuple[Lora, ...]) -> None:
+        """It has these adapters now; of a stage whose adapters are no models nothing is noted."""
+        if self._record.loras is not None:
+            self._record = replace(self._record, loras=loras)
 
     def note_overdue(self, limit_s: float) -> None:
         """A request of it waited for longer than `limit_s`: it has that long again to get on."""

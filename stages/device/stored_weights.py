@@ -2,7 +2,7 @@
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +13,8 @@ import torch
 CAST = ("F64", "F32", "F16", "BF16")
 SINGLE_FILE = "model.safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"
+
+Shapes = Mapping[str, tuple[int, ...]]  # of tensors, by their names
 
 
 class StoredTensor(NamedTuple):
@@ -37,6 +39,20 @@ def stored_tensors(folder: Path) -> Iterator[StoredTensor]:
             if name != "__metadata__":
                 start, end = entry["data_offsets"]
                 yield StoredTensor(name, entry["dtype"], prod(entry["shape"]), end - start)
+
+
+def stored_shapes(folder: Path) -> Shapes:
+    """The shape of every tensor of a folder's weights."""
+    return {name: shape for path in _files(folder) for name, shape in file_shapes(path).items()}
+
+
+def file_shapes(path: Path) -> Shapes:
+    """The shape of every tensor of a file; ValueError or OSError if it is no safetensors file."""
+    try:
+        header = _header(path)
+        return {n: tuple(one["shape"]) for n, one in header.items() if n != "__metadata__"}
+    except (struct.error, KeyError, TypeError, AttributeError, MemoryError) as error:
+        raise ValueError("it is no safetensors file") from error
 
 
 def _files(folder: Path) -> list[Path]:

@@ -17,12 +17,23 @@ ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
 # Of itself
 
 
+class Lora(msgspec.Struct, frozen=True):
+    """A LoRA adapter of a stage; `in_use`: by how many requests."""
+
+    name: str
+    path: str
+    rank: int
+    pinned: bool = False
+    in_use: int = 0
+
+
 class Ready(Message, frozen=True):
     """The stage serves from now on, and what it can do.
 
     `speakers`: the voices that it knows. `sample_rate_hz`, `num_channels`: of the audio that it
     makes. `commands`: those that it knows, each with why it is refused as the stage is configured,
-    or with nothing. `work`: the most that one request may ask it for.
+    or with nothing. `work`: the most that one request may ask it for. `loras`: adapters that are
+    models of their own; None where adapters are none, as a pipeline's.
     """
 
     seconds: float = 0.0
@@ -32,6 +43,7 @@ class Ready(Message, frozen=True):
     commands: dict[str, str] = msgspec.field(default_factory=dict)
     work: WorkBound = WorkBound()
     num_channels: NumChannels = 1
+    loras: list[Lora] | None = None
 
 
 class Status(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from omnistage.stages.qwen3_omni.code2wav_weights import Code2WavWeights
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
@@ -16,6 +17,10 @@ class Code2WavStage(DecoderStage):
     def load(self, ports: StagePorts) -> DecoderEngine[Slot]:
         """The checkpoint's vocoder."""
         return load_code2wav(ports.model, ports.name, DecoderOptions(**ports.engine))
+
+    def weights(self, ports: StagePorts) -> Code2WavWeights:
+        """The checkpoint's, or another's."""
+        return Code2WavWeights(ports.model, DecoderOptions(**ports.engine))
 
 
 def load_code2wav(model: str, stage: str, options: DecoderOptions) -> DecoderEngine[Slot]:

@@ -47,6 +47,7 @@ TEMPERATURE, TOP_K, TOP_P, REPETITION_PENALTY = 0.9, 50, 1.0, 1.05
 PREDICTOR_TOP_K, PREDICTOR_TOP_P = 50, 0.8
 # Our process hears of a request's first code, and then of all others at its end.
 ALL_CODES = 1 << 30
+NO_WEIGHTS = "the talker keeps tables that it made from its checkpoint while it loaded"
 TALKER = ModelPart("talker.", Qwen3OmniMoeTalkerModel)
 
 
@@ -148,7 +149,7 @@ class Talker(EngineStage):
         refuse_preemption(self._engine)
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()
-        self._control = EngineControl(self._engine)
+        self._control = EngineControl(self._engine, NO_WEIGHTS)
         return Ready(
             speakers=sorted(self._ids.speakers),
             max_model_len=self._max_model_len,

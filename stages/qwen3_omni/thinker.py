@@ -23,7 +23,6 @@ from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
@@ -133,9 +132,10 @@ class Thinker(EngineStage):
         await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
-        self._control = EngineControl(self._engine)
+        await self._take_control(ports, self._chat, THINKER.prefix)
         max_model_len = self._engine.model_config.max_model_len
-        return Ready(max_model_len=max_model_len, commands=self._control.commands)
+        commands = self._control.commands
+        return Ready(max_model_len=max_model_len, commands=commands, loras=self._loras)
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; with audio, feed the talker. A given text only goes to the talker."""
@@ -158,7 +158,10 @@ class Thinker(EngineStage):
             self._engine.rendered[request_id] = partial(self._rendered, request_id, request, spoken)
         try:
             headers = trace_headers(request, self._ports.name)
-            async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
+            async with (
+                self._adapters.using(request.body.get("model")),
+                aclosing(self._chat.stream(request_id, request.body, headers)) as chunks,
+            ):
                 async for chunk in chunks:
                     is_last = not chunk["choices"]  # the usage chunk, always asked for
                     self._send(request_id, chunk, followers, is_last)

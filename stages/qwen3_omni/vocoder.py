@@ -34,6 +34,7 @@ class StreamingVocoder(CodeDecoder):
     """Owns the weights and the state of up to `num_slots` streams."""
 
     def __init__(self, model: Qwen3OmniMoeCode2Wav, num_slots: int) -> None:
+        self.model = model
         self.weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
         layout = StateLayout()
         self._embedding = model.code_embedding

@@ -26,6 +26,7 @@ from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 FOLDER = "text_encoder"
+NO_WEIGHTS = "its weights are a part of a pipeline's folder, which its engine does not read again"
 # Fields of a request, and the argument of the pipeline that the text's hidden states are.
 TEXTS = {"prompt": "prompt_embeds", "negative_prompt": "negative_prompt_embeds"}
 
@@ -67,7 +68,7 @@ class TextEncoder(EngineStage):
             AsyncLLM, _folder(ports.model), options, bridge, text_config, stage=ports.name
         )
         await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
-        self._control = EngineControl(self._engine)
+        self._control = EngineControl(self._engine, NO_WEIGHTS)
         return Ready(max_model_len=length, commands=self._control.commands)
 
     async def serve(self, opened: Opened) -> None:

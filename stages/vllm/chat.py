@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -34,9 +34,11 @@ class Chat:
     def __init__(self, engine: AsyncLLM, name: str, options: Mapping[str, Any]) -> None:
         self._rendering = rendering = Rendering(engine, options)
         template = rendering.template
+        models = OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)])
+        self.loras: MutableMapping[str, Any] = models.lora_requests  # by the names of models
         shared: dict[str, Any] = {
             "engine_client": engine,
-            "models": OpenAIServingModels(engine, [BaseModelPath(name=name, model_path=name)]),
+            "models": models,
             "request_logger": None,
             "online_renderer": rendering.renderer,
             "enable_prompt_tokens_details": True,
@@ -91,8 +93,8 @@ class Chat:
         self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None
     ) -> Any:
         fields = {
+            "model": self._name,  # unless the body has that of an adapter
             **body,
-            "model": self._name,
             "stream": True,
             "stream_options": {"include_usage": True},
             "request_id": request_id,

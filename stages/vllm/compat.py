@@ -18,6 +18,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
     TokenizeChatRequest,
     TokenizeCompletionRequest,
 )
+from vllm.lora.request import LoRARequest
 from vllm.pooling_params import PoolingParams
 from vllm.renderers.online_renderer import OnlineRenderer
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -51,6 +52,7 @@ __all__ = [
     "CompletionRequest",
     "DetokenizeRequest",
     "GrammarRefused",
+    "LoRARequest",
     "OnlineRenderer",
     "OpenAIServingChat",
     "OpenAIServingCompletion",

@@ -1,40 +1,75 @@
-"""Commands to an engine: vLLM's own sleep and profiler."""
+"""Commands to an engine: vLLM's own sleep, reload of weights, LoRA and profiler."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+import msgspec
+from vllm.platforms import current_platform
+
+from omnistage.stages.vllm.adapters import Adapters
 from omnistage.stages.vllm.compat import AsyncLLM, accepted
+from omnistage.stages.vllm.weights import EngineWeights
 from omnistage.stages.worker.failure import RequestError
 
 TAGS = ("weights", "kv_cache")  # vLLM's names
-# With 0.32 on a CPU a tiny Qwen3-Omni answers otherwise after it has read its own weights again.
-NO_RELOAD = "vLLM's reload of weights does not bring the same model back"
+LORA = ("add_lora", "remove_lora", "pin_lora", "list_loras")
+NO_SLEEP = "its engine has no enable_sleep_mode: true"
+NO_SLEEP_ON_A_CPU = f"{NO_SLEEP}, which vLLM has for GPUs only"
+# What the bridge's tables, which are no weights, hold from the start.
+NO_LEVEL_2 = "level 2 would drop what its engine exchanges with other stages; level 1 keeps it"
 
 
 class EngineControl:
     """What of a running engine can be changed; there is no request in it while it sleeps."""
 
-    def __init__(self, engine: AsyncLLM) -> None:
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        weights: EngineWeights | str,
+        adapters: Adapters | None = None,
+    ) -> None:
+        """`weights`: a text says why other ones are refused."""
         self._engine = engine
+        self._weights = weights
+        self._adapters = adapters
         self._asleep: tuple[str, ...] = ()
+        self._is_dropped = False  # the weights, by level 2
 
     @property
     def commands(self) -> dict[str, str]:
         """All of them, each with why it is refused, or with nothing."""
-        config = self._engine.vllm_config
-        can_sleep = config.model_config.enable_sleep_mode
-        profiler = getattr(config, "profiler_config", None)
-        can_profile = profiler is not None and profiler.profiler is not None
-        no_sleep = "" if can_sleep else "its engine has no enable_sleep_mode: true"
-        no_profile = "" if can_profile else "its engine has no profiler_config"
         return {
-            **dict.fromkeys(("sleep", "wake"), no_sleep),
-            "load_weights": NO_RELOAD,
-            **dict.fromkeys(("start_profile", "stop_profile"), no_profile),
+            **dict.fromkeys(("sleep", "wake"), self._no_sleep),
+            "load_weights": self._no_weights,
+            **dict.fromkeys(LORA if self._adapters is not None else (), self._no_lora),
+            **dict.fromkeys(("start_profile", "stop_profile"), self._no_profile),
         }
+
+    @property
+    def _no_sleep(self) -> str:
+        if self._engine.vllm_config.model_config.enable_sleep_mode:
+            return ""
+        return NO_SLEEP_ON_A_CPU if current_platform.is_cpu() else NO_SLEEP
+
+    @property
+    def _no_weights(self) -> str:
+        return self._weights if isinstance(self._weights, str) else self._weights.refusal
+
+    @property
+    def _no_lora(self) -> str:
+        return "" if self._adapters is None else self._adapters.refusal
+
+    @property
+    def _no_profile(self) -> str:
+        profiler = getattr(self._engine.vllm_config, "profiler_config", None)
+        if profiler is not None and profiler.profiler is not None:
+            return ""
+        return "its engine has no profiler_config"
 
     async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Do it; RequestError refuses it."""
+        if "weights" in self._asleep and command in (*LORA[:3], "load_weights"):
+            raise RequestError(409, "the weights are asleep; wake them first", code="sleeping")
         run: Callable[..., Any] = getattr(self, f"_{command}")
         result: Mapping[str, Any] = await run(**arguments)
         return result
@@ -43,13 +78,22 @@ class EngineControl:
         if tags is not None:
             message = "an engine of vLLM's sleeps as a whole; tags are for wake"
             raise RequestError(400, message, param="tags", code="invalid_value")
-        if level == 2:
-            message = f"level 2 drops the weights, and {NO_RELOAD}"
-            raise RequestError(400, message, param="level", code="invalid_value")
+        if level == 2 and self._no_level_2:
+            raise RequestError(400, self._no_level_2, param="level", code="invalid_value")
         if not self._asleep:
             await self._engine.sleep(level)
             self._asleep = TAGS
+            self._is_dropped = level == 2
         return {"asleep": list(self._asleep)}
+
+    @property
+    def _no_level_2(self) -> str:
+        """Why the weights must not be dropped; empty if they can be read again."""
+        if isinstance(self._weights, str):
+            return f"level 2 drops the weights: {self._weights}"
+        if self._engine.vllm_config.kv_transfer_config is not None:
+            return NO_LEVEL_2
+        return self._weights.refusal or self._weights.no_source
 
     async def _wake(self, tags: Collection[str] | None) -> Mapping[str, Any]:
         for tag in tags or ():
@@ -60,7 +104,54 @@ class EngineControl:
         if waking:
             await self._engine.wake_up(waking)
             self._asleep = tuple(tag for tag in self._asleep if tag not in waking)
+        if "weights" in waking and self._is_dropped:
+            await self._read_again()
         return {"asleep": list(self._asleep)}
+
+    async def _read_again(self) -> None:
+        """From the folder that the engine had last: vLLM gives back memory with nothing in it."""
+        assert isinstance(self._weights, EngineWeights)
+        await self._weights.read_again()
+        self._is_dropped = False
+        await self._restore_adapters()
+
+    async def _load_weights(self, path: str | None) -> Mapping[str, Any]:
+        assert isinstance(self._weights, EngineWeights)
+        folder = self._weights.checked(path)
+        try:
+            await self._weights.load(folder)
+        finally:
+            await self._restore_adapters()
+        return {"asleep": list(self._asleep)}
+
+    async def _restore_adapters(self) -> None:
+        if self._adapters is not None:
+            await self._adapters.restore()
+
+    async def _add_lora(
+        self, name: str, path: str, weight_name: str | None, pinned: bool
+    ) -> Mapping[str, Any]:
+        if weight_name is not None:
+            message = "weight_name is for a pipeline; here a path is a folder as peft writes it"
+            raise RequestError(400, message, param="weight_name", code="invalid_value")
+        await self._known_adapters.add(name, path, pinned)
+        return await self._list_loras()
+
+    async def _remove_lora(self, name: str) -> Mapping[str, Any]:
+        await self._known_adapters.remove(name)
+        return await self._list_loras()
+
+    async def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, Any]:
+        await self._known_adapters.pin(name, pinned)
+        return await self._list_loras()
+
+    async def _list_loras(self) -> Mapping[str, Any]:
+        return {"loras": msgspec.to_builtins(self._known_adapters.listed)}
+
+    @property
+    def _known_adapters(self) -> Adapters:
+        assert self._adapters is not None
+        return self._adapters
 
     async def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
         options = accepted(self._engine.start_profile, {"profile_prefix": prefix})

@@ -20,6 +20,7 @@ from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 TASK = "embed"
+NO_WEIGHTS = "whether vLLM reads the weights of an embedding model again was not tried"
 
 
 class EmbeddingStage(EngineStage):
@@ -38,7 +39,7 @@ class EmbeddingStage(EngineStage):
         for number, length in enumerate((2, *warm_up_lengths(self._engine.vllm_config))):
             await self._vector(f"warm-up-{number}", [number] * length, None, None)
         await self._engine.reset_prefix_cache()
-        self._control = EngineControl(self._engine)
+        self._control = EngineControl(self._engine, NO_WEIGHTS)
         return Ready(max_model_len=self._max_length, commands=self._control.commands)
 
     async def serve(self, opened: Opened) -> None:

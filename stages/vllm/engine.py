@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import vllm.envs
-from vllm.config import StructuredOutputsConfig
+from vllm.config import StructuredOutputsConfig, VllmConfig
 from vllm.platforms import current_platform
+from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
@@ -17,6 +18,7 @@ from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.weights_worker import EXTENSION
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +59,10 @@ def make_engine(
     arguments["structured_outputs_config"] = _structured_outputs(options)
     asked = arguments.get("load_format", "auto")
     arguments["load_format"] = DUMMY if asked == "dummy" else load_format_of(asked, model)
+    arguments.setdefault("worker_extension_cls", EXTENSION)
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
+        _add_spare_place(arguments)
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
@@ -76,6 +80,7 @@ def make_engine(
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    refuse_lora_of_experts(config)
     check_fit(stage, config, options, part)
     # What is switched off here are the loggers that vLLM adds to those that it is given.
     loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
@@ -91,6 +96,27 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
     """
     chosen = {"backend": "guidance", **options.get("structured_outputs_config", {})}
     return StructuredOutputsConfig(**chosen)
+
+
+def _add_spare_place(arguments: dict[str, Any]) -> None:
+    """One place for adapters that stays empty (adapters.py says why)."""
+    if arguments.get("enable_lora"):
+        arguments["max_loras"] = arguments.get("max_loras", 1) + 1
+        if arguments.get("max_cpu_loras") is not None:
+            arguments["max_cpu_loras"] = max(arguments["max_cpu_loras"], arguments["max_loras"])
+
+
+def refuse_lora_of_experts(config: VllmConfig) -> None:
+    """Refuse adapters for a model with experts where there is no Triton.
+
+    vLLM computes its experts by Triton then, whichever modules are adapted: the first step would
+    end the engine.
+    """
+    num_experts = getattr(config.model_config.hf_text_config, "num_experts", 0)
+    if config.lora_config is not None and num_experts and not HAS_TRITON:
+        raise ValueError(
+            "enable_lora: with adapters vLLM computes experts by Triton, which is not here"
+        )
 
 
 def refuse_preemption(engine: AsyncLLM) -> None:

@@ -4,10 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from prometheus_client.registry import Collector
+from vllm.platforms import current_platform
 
+from omnistage.stages.messages.to_gateway import Lora
+from omnistage.stages.vllm.adapters import Adapters
+from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.metrics import EngineMetrics
+from omnistage.stages.vllm.weights import EngineWeights, model_shapes
+from omnistage.stages.worker.stage import StagePorts
+
+LORA_MODULES = "lora_modules"  # of a stage's options: adapters from the start, by their names
 
 
 class EngineStage:
@@ -15,9 +23,29 @@ class EngineStage:
 
     _engine: AsyncLLM
     _control: EngineControl
+    _adapters: Adapters
+
+    async def _take_control(self, ports: StagePorts, chat: Chat, prefix: str = "") -> None:
+        """Of an engine of texts: adapters, those of the graph file too, and other weights.
+
+        `prefix`: as for EngineWeights.
+        """
+        base = model_shapes(self._engine)
+        self._adapters = Adapters(
+            self._engine, ports.model, base, chat.loras, has_spare=current_platform.is_cpu()
+        )
+        await self._adapters.add_all(ports.options.get(LORA_MODULES) or {})
+        self._control = EngineControl(
+            self._engine, EngineWeights(self._engine, prefix), self._adapters
+        )
+
+    @property
+    def _loras(self) -> list[Lora] | None:
+        """For `Ready`: adapters that are models of their own."""
+        return None if self._adapters.refusal else self._adapters.listed
 
     async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sleep, weights, profiles."""
+        """Sleep, weights, adapters, profiles."""
         return await self._control.obey(command, arguments)
 
     async def alive(self) -> None:

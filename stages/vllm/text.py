@@ -14,7 +14,6 @@ from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars import Grammars
@@ -52,9 +51,10 @@ class TextStage(EngineStage):
         self._chat = Chat(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
-        self._control = EngineControl(self._engine)
+        await self._take_control(ports, self._chat)
         max_model_len = self._engine.model_config.max_model_len
-        return Ready(max_model_len=max_model_len, commands=self._control.commands)
+        commands = self._control.commands
+        return Ready(max_model_len=max_model_len, commands=commands, loras=self._loras)
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
@@ -75,7 +75,10 @@ class TextStage(EngineStage):
         headers = trace_headers(request, self._ports.name)
         released = ReleasedText(request_id, request, self._ports)
         released.open()
-        async with aclosing(self._chat.stream(request_id, request.body, headers)) as chunks:
+        async with (
+            self._adapters.using(request.body.get("model")),
+            aclosing(self._chat.stream(request_id, request.body, headers)) as chunks,
+        ):
             async for chunk in chunks:
                 self._ports.mark(request_id, "first_token")
                 last = not chunk["choices"]

@@ -106,6 +106,12 @@ class DecoderEngine(Generic[State]):
         self._released: list[State] = []
         self.metrics = DecoderMetrics()
 
+    def put(self, decoder: Decoder[State]) -> None:
+        """Decode with another decoder of the same frames from now on; there is no open request."""
+        with self._lock:
+            self._released.clear()
+            self.decoder = decoder
+
     def warm_up(self) -> None:
         """Decode once what the first requests will need, so that they do not pay for it."""
         decoder = self.decoder

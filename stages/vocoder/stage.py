@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from prometheus_client.registry import Collector
@@ -11,6 +13,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Codes, Edge
 from omnistage.stages.messages.to_gateway import Ready, Sound
+from omnistage.stages.vocoder.control import COMMANDS, DecoderControl, DecoderWeights
 from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed
 from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -22,12 +25,17 @@ logger = logging.getLogger(__name__)
 class DecoderStage(ABC):
     """Steps an engine in a thread and hands each request its samples.
 
-    A family's stage says which engine, in `load`.
+    A family's stage says which engine, in `load`, and if it takes commands how its weights are
+    read again, in `weights`.
     """
 
     @abstractmethod
     def load(self, ports: StagePorts) -> DecoderEngine[Any]:
         """The family's decoder, in an engine."""
+
+    def weights(self, ports: StagePorts) -> DecoderWeights[Any, Any] | None:
+        """How those of the family's decoder are read again; None: it takes no commands."""
+        return None
 
     def __init__(self, ports: StagePorts) -> None:
         self._ports = ports
@@ -40,14 +48,22 @@ class DecoderStage(ABC):
         self._failed: dict[str, RequestError] = {}
         self._held: dict[str, asyncio.Task[None]] = {}
         self._stepping = asyncio.Lock()
+        self._control: DecoderControl[Any, Any] | None = None
 
     async def start(self) -> Ready:
         """Load, and decode one frame."""
         self._engine = self.load(self._ports)
         self._engine.warm_up()
+        weights = self.weights(self._ports)
+        if weights is not None:
+            self._control = DecoderControl(self._engine, weights)
         self._loop_task = asyncio.create_task(self._loop())
         decoder = self._engine.decoder
-        return Ready(sample_rate_hz=decoder.sample_rate_hz, num_channels=decoder.num_channels)
+        return Ready(
+            sample_rate_hz=decoder.sample_rate_hz,
+            num_channels=decoder.num_channels,
+            commands=dict.fromkeys(() if weights is None else COMMANDS, ""),
+        )
 
     async def serve(self, opened: Opened) -> None:
         """Wait until every sample of the request has left."""
@@ -181,6 +197,14 @@ class DecoderStage(ABC):
         del self._held[request_id]
         self._engine.hold(request_id, False)
         self._work.set()
+
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Sleep and weights, between two steps."""
+        if self._control is None:
+            raise RequestError(400, f"Stage {self._ports.name} takes no commands.")
+        obey = partial(self._control.obey, command, arguments)
+        async with self._stepping:
+            return await asyncio.get_running_loop().run_in_executor(None, obey)
 
     @property
     def metrics(self) -> Collector:

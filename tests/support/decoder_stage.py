@@ -37,13 +37,13 @@ class StageHarness:
         self.unread: set[str] = set()  # requests whose client reads nothing
 
     async def start(self) -> Ready:
-        ready = await self.stage.start()
+        self.ready = await self.stage.start()
         loop = asyncio.get_running_loop()
         loop.add_reader(self.rows.fileno(), self._drain)
         loop.add_reader(self.outputs.fileno(), self.ports.room.flush)
         loop.add_reader(self.codes.fileno(), self.codes.flush)
         loop.add_reader(self.gateway.fileno(), self._read)
-        return ready
+        return self.ready
 
     def _drain(self) -> None:
         while (chunk := self.rows.receive()) is not None:

@@ -19,6 +19,7 @@ from omnistage.stages.messages.to_gateway import (
     Answer,
     Embedding,
     Failed,
+    Lora,
     Marks,
     NumChannels,
     Output,
@@ -83,6 +84,7 @@ class FakeGraph:
         self.unlaunchable: set[str] = set()
         self.launched: list[str] = []
         self.commands = dict.fromkeys(("sleep", "wake", "add_lora", "list_loras"), "")
+        self.loras: list[Lora] | None = None
         self.obey: Obey = obey
         self.sample_rate_hz: int | None = 24_000
         self.num_channels: NumChannels = 1
@@ -160,6 +162,7 @@ class FakeStage:
             max_model_len=128,
             commands=self.graph.commands,
             work=self.work,
+            loras=self.graph.loras,
         )
         self.outputs.send(Chunk(ABOUT_ITSELF, ready))
 

@@ -106,6 +106,17 @@ async def test_the_stage_serves_on_after_a_failure(harness: StageHarness) -> Non
     await harness.serving["next"]
 
 
+async def test_it_takes_commands_but_not_while_a_request_is_there(harness: StageHarness) -> None:
+    assert harness.ready.commands == {"sleep": "", "wake": "", "load_weights": ""}
+    await harness.open("one")
+    with pytest.raises(RequestError) as caught:
+        await harness.stage.control("sleep", {"level": 1, "tags": None})
+    assert caught.value.code == "busy"
+    harness.send("one", codes(2), last=True)
+    await harness.serving["one"]
+    assert await harness.stage.control("wake", {"tags": None}) == {"asleep": []}
+
+
 # A client that does not read
 
 WINDOW = 8

@@ -1,11 +1,16 @@
 """What an engine is told for each command, and what of it is asleep then."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from omnistage.stages.vllm.control import EngineControl
+from omnistage.stages.vllm.control import NO_SLEEP_ON_A_CPU, EngineControl
+from omnistage.stages.vllm.weights import EngineWeights
+from omnistage.stages.vllm.weights_worker import EXTENSION, LOAD
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -14,8 +19,11 @@ class FakeEngine:
 
     def __init__(self, can_sleep: bool = True, profiler: str | None = "torch") -> None:
         self.told: list[Any] = []
+        self.unreadable: set[str] = set()
         self.vllm_config = SimpleNamespace(
             model_config=SimpleNamespace(enable_sleep_mode=can_sleep),
+            parallel_config=SimpleNamespace(worker_extension_cls=EXTENSION),
+            kv_transfer_config=None,
             profiler_config=SimpleNamespace(profiler=profiler, torch_profiler_dir="/traces"),
         )
 
@@ -31,9 +39,40 @@ class FakeEngine:
     async def stop_profile(self) -> None:
         self.told.append("stop")
 
+    async def collective_rpc(self, method: str, args: tuple[str, ...]) -> None:
+        self.told.append((method, *args))
+        if args[0] in self.unreadable:
+            raise RuntimeError("the file ends early")
 
-def made(engine: FakeEngine) -> EngineControl:
-    return EngineControl(engine)
+    async def reset_prefix_cache(self) -> None:
+        self.told.append("reset")
+
+
+def made(engine: FakeEngine, weights: Any = "a reason") -> EngineControl:
+    return EngineControl(engine, weights)
+
+
+def write_weights(folder: Path, **shapes: tuple[int, ...]) -> str:
+    folder.mkdir()
+    tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
+    save_file(tensors, folder / "model.safetensors")
+    return str(folder)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    return write_weights(tmp_path / "own", head=(4, 2), norm=(2,))
+
+
+@pytest.fixture
+def engine(own: str) -> FakeEngine:
+    engine = FakeEngine()
+    engine.vllm_config.model_config.model = own
+    return engine
+
+
+def other_weights(engine: FakeEngine) -> EngineWeights:
+    return EngineWeights(engine)
 
 
 async def test_level_1_sleeps_and_wakes_by_tag() -> None:
@@ -76,7 +115,96 @@ async def test_profiles_have_a_prefix_and_a_folder() -> None:
 
 def test_what_is_not_configured_says_what_it_needs() -> None:
     commands = made(FakeEngine(can_sleep=False, profiler=None)).commands
-    assert commands["sleep"] == commands["wake"] == "its engine has no enable_sleep_mode: true"
+    assert commands["sleep"] == commands["wake"] == NO_SLEEP_ON_A_CPU
+    assert "enable_sleep_mode: true, which vLLM has for GPUs only" in NO_SLEEP_ON_A_CPU
     assert commands["start_profile"] == "its engine has no profiler_config"
     able = made(FakeEngine()).commands
-    assert {name for name, reason in able.items() if reason} == {"load_weights"}
+    assert {name: reason for name, reason in able.items() if reason} == {"load_weights": "a reason"}
+    assert not {name for name, reason in able.items() if "lora" in name}
+
+
+async def test_level_2_reads_its_weights_again_when_they_wake(engine: FakeEngine, own: str) -> None:
+    control = made(engine, other_weights(engine))
+    await control.obey("sleep", {"level": 2, "tags": None})
+    await control.obey("wake", {"tags": ["kv_cache"]})
+    assert engine.told == [("sleep", 2), ("wake", "kv_cache")]
+    await control.obey("wake", {"tags": ["weights"]})
+    assert engine.told[2:] == [("wake", "weights"), (LOAD, own), "reset"]
+    await control.obey("sleep", {"level": 1, "tags": None})
+    await control.obey("wake", {"tags": None})
+    assert engine.told[5:] == [("sleep", 1), ("wake", "weights", "kv_cache")]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        ("weights", "level 2 drops the weights: a reason"),
+        ("bridge", "exchanges with other stages"),
+        ("dummy", "no safetensors weights"),
+    ],
+)
+async def test_level_2_is_refused_where_something_would_be_lost(
+    spoil: str, said: str, engine: FakeEngine, tmp_path: Path
+) -> None:
+    if spoil == "dummy":
+        engine.vllm_config.model_config.model = str(tmp_path)
+    if spoil == "bridge":
+        engine.vllm_config.kv_transfer_config = SimpleNamespace()
+    weights = "a reason" if spoil == "weights" else other_weights(engine)
+    with pytest.raises(RequestError, match=said) as caught:
+        await made(engine, weights).obey("sleep", {"level": 2, "tags": None})
+    assert caught.value.param == "level"
+    assert not engine.told
+
+
+async def test_other_weights_are_those_that_come_again(engine: FakeEngine, tmp_path: Path) -> None:
+    control = made(engine, other_weights(engine))
+    other = write_weights(tmp_path / "other", head=(4, 2), norm=(2,), more=(1,))
+    await control.obey("load_weights", {"path": other})
+    await control.obey("load_weights", {"path": None})
+    assert engine.told == [(LOAD, other), "reset"] * 2
+
+
+@pytest.mark.parametrize(
+    ("shapes", "said"),
+    [
+        (None, "is no folder"),
+        ({}, "no safetensors weights for this stage"),
+        ({"head": (4, 2)}, "it has no norm"),
+        ({"head": (2, 4), "norm": (2,)}, r"head is \(2, 4\), not \(4, 2\)"),
+    ],
+)
+async def test_weights_that_do_not_fit_never_reach_the_engine(
+    shapes: dict[str, tuple[int, ...]] | None, said: str, engine: FakeEngine, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "none") if shapes is None else write_weights(tmp_path / "o", **shapes)
+    with pytest.raises(RequestError, match=said) as caught:
+        await made(engine, other_weights(engine)).obey("load_weights", {"path": path})
+    assert (caught.value.status, caught.value.param) == (400, "path")
+    assert not engine.told
+
+
+async def test_weights_that_cannot_be_read_to_their_end_give_way_to_those_before(
+    engine: FakeEngine, own: str, tmp_path: Path
+) -> None:
+    other = write_weights(tmp_path / "other", head=(4, 2), norm=(2,))
+    engine.unreadable.add(other)
+    with pytest.raises(RequestError, match="the file ends early"):
+        await made(engine, other_weights(engine)).obey("load_weights", {"path": other})
+    assert engine.told == [(LOAD, other), (LOAD, own), "reset"]
+
+
+async def test_nothing_is_loaded_into_an_engine_that_sleeps(engine: FakeEngine, own: str) -> None:
+    control = made(engine, other_weights(engine))
+    await control.obey("sleep", {"level": 1, "tags": None})
+    with pytest.raises(RequestError) as caught:
+        await control.obey("load_weights", {"path": own})
+    assert (caught.value.status, caught.value.code) == (409, "sleeping")
+    await control.obey("wake", {"tags": ["weights"]})
+    assert await control.obey("load_weights", {"path": own}) == {"asleep": ["kv_cache"]}
+
+
+def test_an_engine_with_a_worker_extension_of_its_own_takes_no_weights(engine: FakeEngine) -> None:
+    engine.vllm_config.parallel_config.worker_extension_cls = "mine.Own"
+    commands = made(engine, other_weights(engine)).commands
+    assert "worker_extension_cls" in commands["load_weights"]

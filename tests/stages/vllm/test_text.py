@@ -1,14 +1,18 @@
 """A text model as a stage, in a real engine: its answers, and what a CPU's engine does asleep."""
 
 import asyncio
+import json
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+import torch
+from safetensors import safe_open
+from support.text_loras import adapted, write_text_lora
 from support.tiny_text import likeliest, write_tiny_text
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
@@ -18,6 +22,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import pick_graph
+from omnistage.stages.device.shared_weights import shared_weights
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
     Marks,
@@ -42,6 +47,7 @@ ENGINE: dict[str, Any] = {
     "max_num_batched_tokens": 64,
     "kv_cache_memory_bytes": 16 << 20,
 }
+LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 
 
 def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
@@ -63,8 +69,8 @@ class Harness:
         self.ready = ready
         self._outputs = outputs
         self._came: defaultdict[str, list[Chunk[ToGateway]]] = defaultdict(list)
+        self.model: Any = Qwen3ForCausalLM.from_pretrained(model).eval()
         self._tokenizer = AutoTokenizer.from_pretrained(model)
-        self._model = Qwen3ForCausalLM.from_pretrained(model).eval()
 
     async def chunks(self, name: str, body: Mapping[str, Any]) -> list[Any]:
         """Serve one request; OpenAI's chunks."""
@@ -94,11 +100,23 @@ class Harness:
         chunks = await self.chunks(name, body)
         return [one for chunk in chunks for choice in chunk["choices"] for one in ids_of(choice)]
 
-    def expected(self, body: Mapping[str, Any]) -> list[int]:
-        """What transformers answers."""
+    def expected(self, body: Mapping[str, Any], model: Any = None) -> list[int]:
+        """What transformers answers, with the stage's own model or another."""
         ids = self._tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
         prompt = ids["input_ids"] if isinstance(ids, Mapping) else ids
-        return likeliest(self._model, prompt, NUM_TOKENS)
+        return likeliest(model or self.model, prompt, NUM_TOKENS)
+
+    async def obey(self, command: str, **arguments: Any) -> Mapping[str, Any]:
+        """What the stage answers to a command."""
+        answer: Mapping[str, Any] = await self.stage.control(command, arguments)
+        return answer
+
+    async def add(self, name: str, path: Path, pinned: bool = False) -> Any:
+        """The adapters that the stage has with one more."""
+        answer = await self.obey(
+            "add_lora", name=name, path=str(path), weight_name=None, pinned=pinned
+        )
+        return answer["loras"]
 
     def _has_all(self, name: str) -> bool:
         return bool(self._came[name]) and self._came[name][-1].last
@@ -120,8 +138,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def other_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another checkpoint of the same shapes."""
+    path = tmp_path_factory.mktemp("text") / "other"
+    write_tiny_text(path, seed=1)
+    return path
+
+
+@pytest.fixture(scope="module")
+def loras(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Adapters by their names."""
+    model = Qwen3ForCausalLM.from_pretrained(folder)
+    path = tmp_path_factory.mktemp("loras")
+    return {
+        name: write_text_lora(model, path / name, seed)
+        for seed, name in enumerate(("from-the-start", "ink", "oil"))
+    }
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def text(folder: Path, run_directory: Path, cpu_engine: None) -> AsyncIterator[Harness]:
+async def text(
+    folder: Path, loras: dict[str, Path], run_directory: Path, cpu_engine: None
+) -> AsyncIterator[Harness]:
     """The one stage of the graph that is picked for the folder, made by its kind."""
     spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["text"]
     assert spec.kind == "vllm.text"
@@ -129,7 +168,9 @@ async def text(folder: Path, run_directory: Path, cpu_engine: None) -> AsyncIter
     connector = make_connector("shm", run_directory, {})
     connector.create(ADDRESS)
     outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    ports = StagePorts(spec.name, str(folder), {**spec.engine, **ENGINE}, spec.options, outputs)
+    engine = {**spec.engine, **ENGINE, **LORA}
+    options = {**spec.options, "lora_modules": {"from-the-start": str(loras["from-the-start"])}}
+    ports = StagePorts(spec.name, str(folder), engine, options, outputs)
     asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
     stage = getattr(import_module(module), class_name)(ports)
     ready = await stage.start()
@@ -203,6 +244,109 @@ async def test_an_answer_keeps_to_a_grammar(text: Harness) -> None:
 async def test_an_engine_on_a_cpu_takes_no_command_to_sleep_and_says_why(text: Harness) -> None:
     for command in ("sleep", "wake"):
         assert "enable_sleep_mode" in text.ready.commands[command]
+
+
+async def test_answers_with_adapters_and_without_in_one_batch_are_transformers_and_pefts(
+    text: Harness, loras: dict[str, Path]
+) -> None:
+    assert text.ready.loras is not None
+    assert [lora.name for lora in text.ready.loras] == ["from-the-start"]
+    told = await text.add("ink", loras["ink"])
+    assert told[1] == {
+        "name": "ink",
+        "path": str(loras["ink"]),
+        "rank": 4,
+        "pinned": False,
+        "in_use": 0,
+    }
+    names = (None, "ink", "from-the-start", None, "ink")
+    bodies = [hello() if name is None else {**hello(), "model": name} for name in names]
+    asked = (text.answer(f"lora-{number}", body) for number, body in enumerate(bodies))
+    answers = await asyncio.gather(*asked)
+    assert answers == [expected_with(text, name, loras) for name in names]
+    assert len({tuple(answer) for answer in answers}) == 3
+
+
+def expected_with(text: Harness, name: str | None, loras: dict[str, Path]) -> list[int]:
+    if name is None:
+        return text.expected(hello())
+    model = adapted(text.model, loras[name])
+    try:
+        return text.expected(hello(), model)
+    finally:
+        text.model = model.unload()
+
+
+async def test_an_adapter_that_is_removed_is_gone_from_the_engine(
+    text: Harness, loras: dict[str, Path]
+) -> None:
+    engine = text.stage._engine
+    before = await engine.list_loras()
+    await text.add("oil", loras["oil"], pinned=True)
+    oil = {**hello(), "model": "oil"}
+    answer = await text.answer("oil", oil)
+    assert answer == expected_with(text, "oil", loras)
+    asking = asyncio.create_task(text.answer("uses-oil", oil))
+    await asyncio.sleep(0)
+    while not text.stage._adapters.listed[-1].in_use:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises(RequestError) as caught:
+        await text.obey("remove_lora", name="oil")
+    assert (caught.value.status, caught.value.code) == (409, "lora_in_use")
+    assert await asking == answer
+    loras_left = (await text.obey("remove_lora", name="oil"))["loras"]
+    assert "oil" not in [lora["name"] for lora in loras_left]
+    assert set(await engine.list_loras()) <= set(before)
+    with pytest.raises(RequestError) as caught:
+        await text.answer("gone", oil)
+    assert (caught.value.status, caught.value.param) == (404, "model")
+    await text.add("oil", loras["ink"])  # the same name, and none of the first one's cached prompt
+    assert await text.answer("other-oil", oil) == expected_with(text, "ink", loras)
+    await text.obey("remove_lora", name="oil")
+
+
+async def test_adapters_that_vllm_cannot_take_are_refused_and_the_engine_goes_on(
+    text: Harness, folder: Path, tmp_path: Path
+) -> None:
+    model = Qwen3ForCausalLM.from_pretrained(folder)
+    large = write_text_lora(model, tmp_path / "large", 1, rank=16)
+    with pytest.raises(RequestError, match="rank 16; its engine's max_lora_rank is 8"):
+        await text.add("large", large)
+    dora = write_text_lora(model, tmp_path / "dora", 1)
+    config = json.loads((dora / "adapter_config.json").read_text())
+    (dora / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+    with pytest.raises(RequestError, match="DoRA"):
+        await text.add("dora", dora)
+    assert await text.answer("still-there", hello()) == text.expected(hello())
+
+
+async def test_other_weights_answer_as_their_checkpoint_with_adapters_and_without(
+    text: Harness, folder: Path, other_folder: Path, loras: dict[str, Path]
+) -> None:
+    own, inked = {**hello()}, {**hello(), "model": "from-the-start"}
+    other = Qwen3ForCausalLM.from_pretrained(other_folder).eval()
+    before = await text.answer("before", own)  # its prompt is cached now
+    await text.obey("load_weights", path=str(other_folder))
+    answers = await asyncio.gather(text.answer("own", own), text.answer("inked", inked))
+    expected = text.expected(own, other)
+    assert answers[0] == expected != before
+    assert answers[1] == text.expected(own, adapted(other, loras["from-the-start"]))
+    first, *_ = (await text.obey("list_loras"))["loras"]
+    assert first["name"] == "from-the-start"
+    with shared_weights(weights_of(folder), folder) as shared:
+        await text.obey("load_weights", path=str(shared))
+    assert await text.answer("back", own) == before
+    assert await text.answer("inked-back", inked) == expected_with(text, "from-the-start", loras)
+    with pytest.raises(RequestError, match="no safetensors weights"):
+        await text.obey("load_weights", path=str(loras["ink"].parent))
+    await text.obey("load_weights", path=str(folder))  # the shared folder is gone
+    assert await text.answer("as-before", own) == before
+
+
+def weights_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    with safe_open(folder / "model.safetensors", framework="pt") as opened:
+        for name in opened.keys():  # noqa: SIM118
+            yield name, opened.get_tensor(name)
 
 
 async def test_sleep_mode_on_a_cpu_is_refused_by_name(folder: Path, cpu_engine: None) -> None:

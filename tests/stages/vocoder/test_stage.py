@@ -112,3 +112,11 @@ async def test_an_unread_answer_is_held_and_the_others_go_on(harness: StageHarne
     await asyncio.wait_for(harness.serving["slow"], 5)
     await until(lambda: harness.got["slow"][-1].last)
     assert harness.num_samples("slow") == 3 * num_chunks - 1
+
+
+async def test_a_family_that_does_not_say_how_weights_are_read_takes_no_commands(
+    harness: StageHarness,
+) -> None:
+    assert harness.ready.commands == {}
+    with pytest.raises(RequestError, match="takes no commands"):
+        await harness.stage.control("sleep", {"level": 1, "tags": None})

@@ -1,0 +1,47 @@
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter: vLLM's requests, for admins."""
+
+from fastapi import APIRouter
+from fastapi.responses import PlainTextResponse
+
+from omnistage.server.endpoints.admin import Admin, refuse_without_key
+from omnistage.server.endpoints.admin_fields import (
+    AddLora,
+    LoadAdapter,
+    OfStages,
+    RemoveLora,
+    UnloadAdapter,
+)
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.errors import ApiError
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """Both; who may ask is judged elsewhere."""
+    router = APIRouter(route_class=JsonRoute, include_in_schema=False)
+    admin, graph = Admin(gateway.runtime), gateway.runtime.graph
+    # Adapters of the stage that texts begin in are models.
+    entry = [graph.entry_of("text")] if "text" in graph.outputs else []
+
+    async def send(command: str, asked: OfStages, done: str) -> PlainTextResponse:
+        refuse_without_key(gateway)
+        try:
+            await admin.send(command, asked)
+        except ApiError as error:
+            if error.param in ("name", "path"):
+                error.param = f"lora_{error.param}"
+            raise
+        return PlainTextResponse(f"Success: LoRA adapter {done} successfully.")
+
+    @router.post(LOAD_LORA, response_model=None)
+    async def load(asked: LoadAdapter) -> PlainTextResponse:
+        adding = AddLora(name=asked.lora_name, path=asked.lora_path, stages=entry)
+        return await send("add_lora", adding, f"'{asked.lora_name}' added")
+
+    @router.post(UNLOAD_LORA, response_model=None)
+    async def unload(asked: UnloadAdapter) -> PlainTextResponse:
+        removing = RemoveLora(name=asked.lora_name, stages=entry)
+        return await send("remove_lora", removing, f"'{asked.lora_name}' removed")
+
+    return router

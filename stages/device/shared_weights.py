@@ -1,0 +1,52 @@
+"""Weights of this process as a checkpoint's folder in shared memory, for stages to load."""
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from safetensors.torch import save_file
+
+SHARED_MEMORY = "/dev/shm"
+FILE_BYTES = 1 << 30  # a file is written once so much has come
+
+
+@contextmanager
+def shared_weights(
+    weights: Iterable[tuple[str, torch.Tensor]], model: Path, folder: str = SHARED_MEMORY
+) -> Iterator[Path]:
+    """A folder for `load_weights`, until the context ends.
+
+    `weights` are all of a checkpoint, by its own names, on any device. `model` is the folder of
+    which the rest comes, such as `config.json`.
+    """
+    with TemporaryDirectory(prefix="omnistage-weights-", dir=folder) as name:
+        path = Path(name)
+        for file in model.glob("*.json"):
+            if not file.name.endswith(".index.json"):
+                shutil.copy(file, path)
+        index = {}
+        for number, part in enumerate(_parts(weights)):
+            save_file(part, path / f"model-{number:05d}.safetensors", {"format": "pt"})
+            index.update(dict.fromkeys(part, f"model-{number:05d}.safetensors"))
+        _write_index(path, index)
+        yield path
+
+
+def _parts(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
+    part: dict[str, torch.Tensor] = {}
+    for name, tensor in weights:
+        part[name] = tensor.detach().cpu().contiguous().clone()  # no two may share memory
+        if sum(one.nbytes for one in part.values()) >= FILE_BYTES:
+            yield part
+            part = {}
+    if part:
+        yield part
+
+
+def _write_index(path: Path, index: dict[str, str]) -> None:
+    file = path / "model.safetensors.index.json"
+    file.write_text(json.dumps({"metadata": {}, "weight_map": index}))
