@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.connectors.contract import ConnectorError, Sender
+from omnistage.connectors.contract import ChunkTooLarge, ConnectorError, Sender
 from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
 from omnistage.stages.vllm.ports import BlockedQuery
@@ -99,19 +99,29 @@ class _Edge:
     def _send(self, row: int, last: bool) -> None:
         stream = self._streams[row]
         positions, values = self._waiting.drain(row)
+        stream.num_sent += 1
+        self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
+        try:
+            self._put(stream, positions, values, last)
+        except ConnectorError as error:
+            logger.error("results of %s could not be sent: %s", stream.request_id, error)
+
+    def _put(self, stream: _Stream, positions: Ints, values: torch.Tensor, last: bool) -> None:
+        """Send lines as one chunk, or as several where one would not fit the channel."""
         index = 0
         tensors = {}
         if len(positions):
             index = int(positions[0])
             name = self._export.name
             tensors = {name: to_tensor(values), "positions": Tensor.from_numpy(positions)}
-        chunk = Chunk(stream.request_id, stream.message, index, tensors, last)
-        stream.num_sent += 1
-        self._due_at[row] = self._sizes[min(stream.num_sent, len(self._sizes) - 1)]
         try:
-            self.sender.send(chunk)
-        except ConnectorError as error:
-            logger.error("results of %s could not be sent: %s", stream.request_id, error)
+            self.sender.send(Chunk(stream.request_id, stream.message, index, tensors, last))
+        except ChunkTooLarge:
+            if len(positions) < 2:
+                raise
+            half = len(positions) // 2
+            self._put(stream, positions[:half], values[:half], False)
+            self._put(stream, positions[half:], values[half:], last)
 
 
 class Exporter(BlockedQuery):

@@ -1,6 +1,7 @@
 """An answer's words on their way to the stages that make something of them."""
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -29,6 +30,8 @@ class ReleasedText:
         self._edges = ports.live(request, Payload.TEXT)
         self._call = ImageCall() if allows_image_tool(request.body) else None
         self._num_sent = 0
+        self._told_at = time.monotonic()
+        self._quiet_s = ports.deadlines.next_chunk_s / 2
 
     def open(self) -> None:
         """Announce the request."""
@@ -36,21 +39,28 @@ class ReleasedText:
             edge.open.send(Chunk(self._id, Open(self._request), last=True))
 
     def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take one chunk of the answer."""
+        """Take one chunk of the answer.
+
+        While it thinks, or calls a tool, the stages that wait hear that it goes on.
+        """
         for choice in chunk.get("choices", ()):
             delta = choice.get("delta", {})
             if self._call is not None:
                 self._call.add(delta.get("tool_calls") or ())
             elif delta.get("content"):
                 self._send(delta["content"])
+        if time.monotonic() - self._told_at > self._quiet_s:
+            self.show_life()
 
     def _send(self, text: str, last: bool = False) -> None:
         for edge in self._edges:
             edge.feed.send(Chunk(self._id, Text(text), self._num_sent, last=last))
         self._num_sent += 1
+        self._told_at = time.monotonic()
 
     def show_life(self) -> None:
-        """More will come: we wait for our client."""
+        """More will come: we wait for our client, or for what is no text."""
+        self._told_at = time.monotonic()
         for edge in self._edges:
             edge.open.send(Chunk(self._id, Waits(), last=True))
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.step import Finished, Ints, Started
 from omnistage.stages.vllm.step_schema import Export
@@ -175,3 +176,24 @@ def test_a_steps_rows_are_not_copied_before_each_edge_sends_them() -> None:
         assert second.tensors["hidden"].numpy().tolist() == values[3:].tolist()
         for chunk in (first, second):
             assert np.shares_memory(chunk.tensors["hidden"].numpy(), values.numpy())
+
+
+def test_lines_that_do_not_fit_one_chunk_go_in_several() -> None:
+    class Narrow(Sent):
+        def send(self, chunk: Chunk) -> None:
+            if chunk.num_bytes > 4 * (3 + 1) * 4:  # four lines with their positions
+                raise ChunkTooLarge("too large")
+            super().send(chunk)
+
+    sent: Any = Narrow()
+    exporter = Exporter({"one": (sent, [])}, Export("hidden", "row"), num_rows=4)
+    values = torch.arange(33.0).reshape(11, 3)
+    begun = [started(2, "a")]
+    positions = np.arange(11, dtype=np.int32)
+    exporter.put(Exported(np.full(11, 2, np.int32), positions, values, None, begun))
+    exporter.put(Exported(ints(), ints(), None, None, finished=[Finished(2, "a")]))
+    exporter.close()
+    rows = [chunk.tensors["hidden"].numpy() for chunk in sent.chunks]
+    assert np.concatenate(rows).tolist() == values.tolist()
+    assert [chunk.index for chunk in sent.chunks] == [0, 2, 5, 8]
+    assert [chunk.last for chunk in sent.chunks] == [False, False, False, True]

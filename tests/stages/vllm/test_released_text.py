@@ -1,5 +1,6 @@
 """What of an answer goes to the stages that make something of its words."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, Payloads, payloads
 from omnistage.stages.messages.edge import EDGE, Edge, NothingToSay, Open, Text, Waits
 from omnistage.stages.messages.to_stage import Request
@@ -115,6 +117,16 @@ def test_an_answer_without_words_says_so(edges: Edges) -> None:
     answered(edges, request("dit"), delta(reasoning="hm"), delta(content=""))
     assert edges.said("dit")[1:] == [NothingToSay()]
     assert edges.text("dit") == [("", True)]
+
+
+def test_while_it_thinks_the_edge_is_told_now_and_then(edges: Edges) -> None:
+    edges.ports.deadlines = Deadlines(next_chunk_s=0.1)
+    released = ReleasedText("a", request("dit"), edges.ports)
+    released.open()
+    for _ in range(4):
+        time.sleep(0.04)
+        released.add(delta(reasoning="hm"))
+    assert edges.said("dit")[1:] == [Waits(), Waits()]
 
 
 def test_while_the_client_does_not_read_the_edge_is_told(edges: Edges) -> None:
