@@ -51,6 +51,7 @@ class Adapters:
         self._has_spare = has_spare
         self._inside: dict[str, None] = {}  # with a spare: those in the engine, the last used last
         self._moving = asyncio.Lock()
+        self._changing = asyncio.Lock()  # commands come one after the other
         self._engine = engine
         self._model = model
         self._base = base
@@ -97,6 +98,10 @@ class Adapters:
 
     async def add(self, name: str, path: str, pinned: bool = False) -> None:
         """Load one; nothing has changed if it is refused."""
+        async with self._changing:
+            await self._add(name, path, pinned)
+
+    async def _add(self, name: str, path: str, pinned: bool) -> None:
         self._check_new(name, pinned)
         rank = adapter_rank(path, self._limits.max_lora_rank, self._base)
         async with self._place(name):
@@ -135,6 +140,10 @@ class Adapters:
 
     async def remove(self, name: str) -> None:
         """Unload one that no request uses."""
+        async with self._changing:
+            await self._remove(name)
+
+    async def _remove(self, name: str) -> None:
         one = self._known_by(name)
         self._check_unused(name)
         del self._known[name], self._requests[name]
@@ -144,6 +153,10 @@ class Adapters:
 
     async def pin(self, name: str, pinned: bool) -> None:
         """Keep one in its place on the device, or no longer."""
+        async with self._changing:
+            await self._set_pinned(name, pinned)
+
+    async def _set_pinned(self, name: str, pinned: bool) -> None:
         one = self._known_by(name)
         if one.pinned == pinned:
             return

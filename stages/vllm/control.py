@@ -104,7 +104,7 @@ class EngineControl:
         if waking:
             await self._engine.wake_up(waking)
             self._asleep = tuple(tag for tag in self._asleep if tag not in waking)
-        if "weights" in waking and self._is_dropped:
+        if self._is_dropped and "weights" not in self._asleep:  # also if it failed before
             await self._read_again()
         return {"asleep": list(self._asleep)}
 

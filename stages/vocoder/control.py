@@ -95,19 +95,28 @@ class DecoderControl(Generic[Model, State]):
             self._model = self._read(self._folder, self._device)
         elif "weights" in waking:
             self._model = self._moved(self._device)
-        self._asleep = tuple(tag for tag in self._asleep if tag not in waking)
-        if waking and not self._asleep:
+        asleep = tuple(tag for tag in self._asleep if tag not in waking)
+        if waking and not asleep:
             self._make_decoder()
+        self._asleep = asleep  # a wake that failed can be tried again
 
     def _load_weights(self, path: str | None) -> None:
         if "weights" in self._asleep:
             raise RequestError(409, "the weights are asleep; wake them first", code="sleeping")
         folder = self._folder if path is None else path
         fresh = self._checked(folder) if path is not None else self._read(folder, HOST)
+        before = self._folder, self._are_stored
+        try:
+            self._exchange(fresh, folder, self._are_stored or path is not None)
+        except Exception as error:
+            self._exchange(self._read(before[0], HOST), *before)
+            raise _refused(f"{folder} cannot be loaded: {error}") from error
+
+    def _exchange(self, fresh: Model, folder: str, are_stored: bool) -> None:
         self._engine.put(self._weights.nothing())
         self._model = fresh
         release_cached()
-        self._folder, self._are_stored = folder, self._are_stored or path is not None
+        self._folder, self._are_stored = folder, are_stored
         self._model = self._moved(self._device)
         if not self._asleep:
             self._make_decoder()
