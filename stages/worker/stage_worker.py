@@ -402,6 +402,9 @@ class StageWorker:
         task = self._tasks.get(request_id)
         if task is not None:
             task.cancel()
+            return
+        for sender in self._senders:  # it failed before it had sent its last
+            sender.forget(request_id)
 
     async def _serve(self, opened: Opened) -> None:
         self._ports.begin_marks(opened.id)
