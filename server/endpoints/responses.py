@@ -1,5 +1,6 @@
 """POST /v1/responses, and what is asked of responses by their ids."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -93,7 +94,7 @@ class Responses:
         before = self._before(asked, owner)
         chat = chat_of(asked, before, places)
         try:
-            request = Translator(graph, (), AudioHistory()).request(chat)
+            request = Translator(graph, (), AudioHistory(), adapters).request(chat)
         except ApiError as error:
             raise places.told(error) from error
         chunks = TextChunks(AnswerHead(head.id, model))
@@ -137,7 +138,7 @@ class Responses:
             made.add(chunk)
         events = made.finish()
         if answer.asked.is_kept:
-            stored = await beside_loop(http, answer.stored)
+            stored = await asyncio.to_thread(answer.stored)  # what it goes on with may be long
             self.store.put(answer.request.id, stored)
         for event in events:
             yield event

@@ -39,7 +39,7 @@ def resource_of(item: Item) -> dict[str, Any]:
 
 
 def _content(item: Item) -> Sequence[Mapping[str, Any]]:
-    content = item["content"]
+    content = item.get("content") or []  # a message that only calls may have none
     is_ours = item["role"] == "assistant"
     if isinstance(content, str):
         content = [{"type": "output_text" if is_ours else "input_text", "text": content}]

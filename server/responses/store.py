@@ -59,7 +59,9 @@ class ResponseStore:
         self._stored: OrderedDict[str, StoredResponse] = OrderedDict()
 
     def put(self, response_id: str, stored: StoredResponse) -> None:
-        """Keep one under a new id; what has expired goes."""
+        """Keep one under a new id, unless it is larger than all may be; what has expired goes."""
+        if stored.num_bytes > self._max_bytes:
+            return
         self._stored[response_id] = stored
         self._num_bytes += stored.num_bytes
         while self._stored and (self._num_bytes > self._max_bytes or self._is_oldest_expired()):

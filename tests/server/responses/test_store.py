@@ -36,8 +36,13 @@ def test_the_oldest_go_when_there_are_too_many_bytes() -> None:
     for name in "abcd":
         kept.put(name, stored())
     assert [has(kept, name) for name in "abcd"] == [False, True, True, True]
+
+
+def test_one_that_is_larger_than_all_may_be_is_not_kept_and_pushes_no_other_out() -> None:
+    kept = ResponseStore(max_bytes=3 * stored().num_bytes)
+    kept.put("small", stored())
     kept.put("large", stored("x" * 4 * stored().num_bytes))
-    assert not any(has(kept, name) for name in ("b", "c", "d", "large"))
+    assert (has(kept, "small"), has(kept, "large")) == (True, False)
     kept.put("e", stored())
     assert has(kept, "e")
 
