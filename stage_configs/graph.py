@@ -47,6 +47,8 @@ MEMORY_SHARE = "gpu_memory_utilization"
 
 SAMPLING = "default_sampling_params"  # a stage's key
 
+DRAWN = frozenset({"image", "video"})
+
 # Names are parts of channel addresses, where the other end of some is called gateway.
 STAGE_NAME = re.compile(r"(?!gateway$)[a-z][a-z0-9_]*")
 
@@ -343,6 +345,7 @@ class StageGraph(Model):
                 wanted = " or ".join(named(choice) for choice in kind.takes)
                 raise problem(f"stage {name!r} needs an edge that brings it {wanted}", "edges")
         for output in self.outputs:
+            self._check_writers(output)
             entries = self.entries({output})
             if len(entries) > 1:
                 message = f"an output has one entry; {output} has {', '.join(entries)}"
@@ -354,6 +357,14 @@ class StageGraph(Model):
             if edge.hidden_states == "all" and Payload.ROWS not in carried:
                 message = f"the edge carries {named(carried)}; hidden states are rows"
                 raise problem(message, "edges", number, "hidden_states")
+
+    def _check_writers(self, output: str) -> None:
+        """What is drawn of words is an answer to a chat, of which the words are a part."""
+        writers = self.writers(output)
+        if output in DRAWN and writers and self.outputs.get("text") not in writers:
+            names = " or ".join(sorted(writers))
+            message = f"{output} is drawn of what {names} writes, so `text: {names}` is one too"
+            raise problem(message, "outputs", output)
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}
@@ -411,13 +422,17 @@ class StageGraph(Model):
 
     def waits_for(self, output: str) -> set[str]:
         """Outputs that end before this one begins: the texts that a stage on its way waits for."""
+        writers = self.writers(output)
+        return {other for other, maker in self.outputs.items() if maker in writers}
+
+    def writers(self, output: str) -> set[str]:
+        """The stages whose words a stage on the way to this output waits for."""
         path = self.path({output})
-        writers = {
+        return {
             edge.source
             for edge in self.edges
             if edge.target in path and Payload.TEXT in self.carried(edge)
         }
-        return {other for other, maker in self.outputs.items() if maker in writers}
 
     def model_of(self, name: str) -> str:
         """A stage's checkpoint."""

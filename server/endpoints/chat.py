@@ -33,6 +33,7 @@ from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
+from omnistage.server.images.answer import MAX_UNSENT_BYTES
 from omnistage.server.images.mixed import FIELDS, ImageFile, MixedChunks, Wish, with_files
 from omnistage.server.runtime.request import Output, Request
 from omnistage.server.runtime.ticket import Ticket
@@ -73,8 +74,10 @@ class ChatCompletions:
         headers = warning_headers(await beside_loop(http, lambda: unknown(chat, answer)))
         if chat.stream:
             events = with_usage(self._chunks(answer, ticket), answer.has_usage)
-            limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
-            return EventStream(events, *limits, headers)
+            unsent = self.gateway.max_unsent_bytes
+            if answer.wish is not None:  # an image is one event
+                unsent = max(unsent, MAX_UNSENT_BYTES)
+            return EventStream(events, self.gateway.keep_alive_s, unsent, headers)
         return await whole_answer(http, answer.request.id, self._collect(answer, ticket), headers)
 
     def _answer(self, chat: ChatRequest) -> "Answer":

@@ -89,9 +89,9 @@ class Images:
         check_draws(graph)
 
 
-def check_draws(graph: StageGraph) -> None:
-    """Raise ApiError for a graph that makes no images, or only of what it writes itself."""
-    check_makes("image", graph.outputs, "images")
-    if graph.waits_for("image"):
+def check_draws(graph: StageGraph, output: str = "image", name: str = "images") -> None:
+    """Raise ApiError for a graph that makes none of them, or only of what it writes itself."""
+    check_makes(output, graph.outputs, name)
+    if graph.waits_for(output):
         message = "This model draws what it writes: ask it in a chat, for text and image."
         raise ApiError(400, message, code="unsupported_model")

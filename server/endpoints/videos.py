@@ -14,11 +14,12 @@ from PIL import Image
 
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.images import check_draws
 from omnistage.server.endpoints.video_fields import VideoRequest
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
-from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.served import check_model
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import ImageOutput, Request
@@ -48,7 +49,7 @@ class Videos:
         """Answer with an mp4 once all of its frames are made."""
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.served_names)
-        check_makes("video", graph.outputs, "videos")
+        check_draws(graph, "video", "videos")
         body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))

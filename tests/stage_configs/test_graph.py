@@ -279,3 +279,12 @@ def test_where_the_ends_have_a_choice_the_edge_says_what_it_carries(tmp_path: Pa
     wrong = text.replace("{from: a, to: c}", "{from: a, to: c, carries: [rows]}")
     with pytest.raises(GraphError, match=r"edges.1.carries: rows cannot be carried: stage 'a'"):
         load(tmp_path, wrong)
+
+
+def test_what_is_drawn_of_words_needs_the_words_as_an_output(tmp_path: Path) -> None:
+    text = MIXED.replace(
+        "{text: thinker, audio: code2wav, image: dit}", "{audio: code2wav, image: dit}"
+    )
+    message = "outputs.image: image is drawn of what thinker writes, so `text: thinker` is one too"
+    with pytest.raises(GraphError, match=message):
+        load(tmp_path, text)

@@ -170,3 +170,21 @@ def test_a_graph_with_two_entries_serves_each_from_its_own(
         chat = ask(gateway, body(["image"], "a cat")).json()
         assert shape_of(chat["choices"][0]["message"]["images"][0]) == (32, 48, 3)
         assert (len(stages["thinker"].opened), len(stages["dit"].opened)) == (1, 2)
+
+
+def test_an_image_may_be_larger_than_what_may_wait_of_other_answers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """One image is one event; in a stream of text so much unsent would end the request."""
+    folder = tmp_path_factory.mktemp("large")
+    with running_gateway(folder, MIXED, max_unsent_bytes=1 << 9) as gateway:
+        asked = body(["text", "image"], size="320x320")
+        images = [
+            item
+            for event in events(gateway, asked)
+            for choice in event["choices"]
+            for item in choice["delta"].get("images", ())
+        ]
+    (item,) = images
+    assert len(item["image_url"]["url"]) > 1 << 9
+    assert shape_of(item) == (320, 320, 3)
