@@ -1,6 +1,5 @@
 """`omnistage serve`."""
 
-import os
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,13 @@ from omnistage.server.cli.changes import (
 from omnistage.server.cli.graphs import fail, missing_gpus, resolve, warn
 from omnistage.server.runtime.mps_daemon import Mps, MpsError
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.telemetry.logs import LogFormat, LogLevel
+from omnistage.server.telemetry.logs import LogFormat, LogLevel, log_environment
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.packages import is_installed, missing_features, missing_packages
 from omnistage.stage_configs.traces import traces_url, with_traces
-from omnistage.stages.messages.log_bound import LOG_LEVEL
 
 PATH_STARTS = ("/", "./", "../", "~")  # of what is a folder and no name of the hub's
 OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
@@ -280,14 +278,3 @@ def checked_traces_url(endpoint: str) -> str:
         return traces_url(endpoint)
     except ValueError as error:
         raise fail(f"--otlp-endpoint: {error}") from None
-
-
-def log_environment(level: LogLevel) -> dict[str, str]:
-    """What stages are told of their own lines, and vLLM of its, unless it was told already.
-
-    A variable of the server's own option is theirs by name: they read it in capitals.
-    """
-    if level is LogLevel.INFO and LOG_LEVEL not in os.environ:
-        return {}
-    name = level.upper()
-    return {LOG_LEVEL: name, "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", name)}

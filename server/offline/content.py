@@ -35,6 +35,7 @@ KEYS = {
     **{f"{kind}_url": f"{kind}_url" for kind in KINDS},
     "image_pil": "image_url",
 }
+MAX_RATE_HZ = 768_000
 FLOAT_WAV = 3  # WAV's number for samples of floating point
 
 
@@ -111,7 +112,7 @@ def file_of(value: Any, kind: str, place: str) -> bytes:
     if kind == "image" and isinstance(value, np.ndarray):
         value = _image_of(value, place)
     if kind == "image" and isinstance(value, Image.Image):
-        return png_of(value)
+        return _png(value, place)
     if kind == "audio" and isinstance(value, Audio):
         return value.to_wav()
     if kind == "audio" and isinstance(value, tuple) and len(value) == 2:
@@ -122,6 +123,13 @@ def file_of(value: Any, kind: str, place: str) -> bytes:
         "video": "a video file",
     }
     raise invalid(place, f"must be {known[kind]}, bytes, a path or a URL, not {type(value)}")
+
+
+def _png(image: Image.Image, place: str) -> bytes:
+    try:
+        return png_of(image)
+    except (OSError, ValueError) as error:
+        raise invalid(place, f"cannot be written as PNG: {error}") from error
 
 
 def _read(path: Path, place: str) -> bytes:
@@ -141,6 +149,8 @@ def _image_of(pixels: npt.NDArray[Any], place: str) -> Image.Image:
 def wav_of(samples: npt.NDArray[Any], rate_hz: int, place: str) -> bytes:
     """A WAV file of samples [n] or [n, num_channels]: of int16, or of floats from -1 to 1."""
     array = np.asarray(samples)
+    if not 1 <= rate_hz <= MAX_RATE_HZ:
+        raise invalid(place, f"must have a rate of 1 to {MAX_RATE_HZ} Hz, not {rate_hz}")
     if array.ndim not in (1, 2) or array.dtype.kind not in "if":
         raise invalid(place, "must have samples [n] or [n, num_channels] of int16 or float32")
     is_float = array.dtype.kind == "f"

@@ -29,7 +29,7 @@ from omnistage.server.runtime.mps_daemon import MpsError, end_daemon, mps_daemon
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
-from omnistage.server.telemetry.logs import LogLevel, configure_logging
+from omnistage.server.telemetry.logs import configure_logging, log_environment
 from omnistage.server.trace import (
     FIRST_AUDIO,
     FIRST_IMAGE,
@@ -41,7 +41,6 @@ from omnistage.server.trace import (
     following,
 )
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.log_bound import LOG_LEVEL
 
 logger = logging.getLogger(__name__)
 
@@ -193,11 +192,3 @@ def remove_ours(run: RunDirectory, pid: int) -> None:
     """Remove a run's folders, but not from a process that was forked off."""
     if os.getpid() == pid:
         run.remove()
-
-
-def log_environment(level: LogLevel) -> dict[str, str]:
-    """What stages are told of their own lines, and vLLM of its, unless it was told already."""
-    if level is LogLevel.INFO:
-        return {}
-    name = level.upper()
-    return {LOG_LEVEL: name, "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", name)}

@@ -1,5 +1,6 @@
 """What a graph is started with: those options of `omnistage serve` that are not of HTTP."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,10 @@ from omnistage.stage_configs.gpus import used_gpus, visible_gpus
 from omnistage.stage_configs.graph import StageGraph, nearest
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.overrides import STAGE_KEYS, Override
+from omnistage.stage_configs.packages import missing_features, missing_packages
 from omnistage.stage_configs.pick import find_graph
+
+logger = logging.getLogger(__name__)
 
 MAX_REQUESTS = 256  # in the graph at once; others wait for them
 Overrides = Mapping[str, Mapping[str, Any]]
@@ -90,13 +94,17 @@ def _of_key(stage: str, key: str, value: Any) -> Iterator[Override]:
 
 
 def check_machine(graph: StageGraph) -> None:
-    """Raise StartFailed for a graph whose GPUs this machine does not have or does not give."""
+    """Raise StartFailed for a graph whose GPUs or packages this machine does not have or give."""
     count = len(visible_gpus())
     for stage in graph.stages.values():
         for gpu in stage.gpus:
             if gpu >= count:
                 message = f"stage {stage.name} wants GPU {gpu}; this machine has {count}"
                 raise StartFailed(message, code="invalid_graph")
+    for sentence in missing_packages(graph):
+        raise StartFailed(sentence, code="invalid_graph")
+    for sentence in missing_features(graph):
+        logger.warning("%s", sentence)
     uses_gpus = any(used_gpus(stage.gpus) for stage in graph.stages.values())
     if uses_gpus and (sentence := inherited_share_problem()):
         raise StartFailed(sentence, code="invalid_graph")

@@ -52,7 +52,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Audio:
-    """Sound of one channel: samples [n] of 16 bits."""
+    """Sound: samples [n] of 16 bits, or [n, 2] in stereo."""
 
     samples: Samples
     sample_rate_hz: int

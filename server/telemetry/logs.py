@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from omnistage.server.trace import named_trace
-from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 
 TEXT = "%(whose)s%(message)s"
 TEXT_WITH_TIME = f"%(asctime)s %(levelname)s {TEXT}"
@@ -87,3 +88,14 @@ class JsonLines(logging.Formatter):
             return record.exc_text
         is_there = record.exc_info is not None and record.exc_info[0] is not None
         return self.formatException(record.exc_info) if is_there and record.exc_info else None
+
+
+def log_environment(level: LogLevel) -> dict[str, str]:
+    """What stages are told of their own lines, and vLLM of its, unless it was told already.
+
+    A variable of the server's own option is theirs by name: they read it in capitals.
+    """
+    if level is LogLevel.INFO and LOG_LEVEL not in os.environ:
+        return {}
+    name = level.upper()
+    return {LOG_LEVEL: name, "VLLM_LOGGING_LEVEL": os.environ.get("VLLM_LOGGING_LEVEL", name)}

@@ -239,8 +239,7 @@ def test_changes_are_the_same_for_every_command_that_reads_a_graph(
 def test_a_level_of_the_server_s_log_from_the_environment_is_one_that_stages_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from omnistage.server.cli.serve import log_environment
-    from omnistage.server.telemetry.logs import LogLevel
+    from omnistage.server.telemetry.logs import LogLevel, log_environment
 
     monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", "info")
     assert log_environment(LogLevel.INFO)["OMNISTAGE_LOG_LEVEL"] == "INFO"

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from omnistage.server.offline.engine import log_environment
 from omnistage.server.offline.errors import StartFailed
 from omnistage.server.offline.options import GraphChoice, check_machine
-from omnistage.server.telemetry.logs import LogLevel
+from omnistage.server.telemetry.logs import LogLevel, log_environment
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
@@ -78,8 +77,19 @@ def test_a_gpu_that_is_not_there_is_said() -> None:
         check_machine(graph)
 
 
+def test_a_package_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = GraphChoice("m", TINY).resolve()
+    sentence = "stage thinker needs vllm"
+    monkeypatch.setattr("omnistage.server.offline.options.missing_packages", lambda _: [sentence])
+    with pytest.raises(StartFailed, match=sentence):
+        check_machine(graph)
+
+
 def test_stages_are_told_the_level_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VLLM_LOGGING_LEVEL", raising=False)
+    monkeypatch.delenv("OMNISTAGE_LOG_LEVEL", raising=False)
     assert log_environment(LogLevel.INFO) == {}
     told = log_environment(LogLevel.WARNING)
     assert told == {"OMNISTAGE_LOG_LEVEL": "WARNING", "VLLM_LOGGING_LEVEL": "WARNING"}
+    monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", "debug")  # stages read it in capitals
+    assert log_environment(LogLevel.INFO)["OMNISTAGE_LOG_LEVEL"] == "INFO"
