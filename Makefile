@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu gpu-commands overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -51,6 +51,7 @@ gpu: venv
 
 overlap: venv
 	PYTHONPATH=tests $(BIN)/python tests/overlap.py $(ARGS)
+
 # Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
 gpu-commands: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_commands.py $(ARGS)

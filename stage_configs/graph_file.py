@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.graph import (
     SAMPLING,
     Chunking,
@@ -52,7 +53,7 @@ def load_graph(
     value = document.value if model is None else {**document.value, "model": model}
     try:
         changed = overridden(value, overrides)
-    except OverrideError as error:
+    except (OverrideError, Unusable) as error:
         raise GraphError(str(error)) from error
     try:
         return StageGraph.model_validate(changed)

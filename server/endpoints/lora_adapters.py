@@ -15,6 +15,7 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
+from omnistage.server.http.served import check_makes
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -26,6 +27,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     async def send(command: str, asked: OfStages, done: str) -> PlainTextResponse:
         refuse_without_key(gateway)
+        check_makes("text", graph.outputs, "text")
         try:
             await admin.send(command, asked)
         except ApiError as error:
@@ -36,12 +38,12 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.post(LOAD_LORA, response_model=None)
     async def load(asked: LoadAdapter) -> PlainTextResponse:
-        adding = AddLora(name=asked.lora_name, path=asked.lora_path, stages=entry)
+        adding = AddLora(name=asked.lora_name, path=asked.lora_path, stages=entry or None)
         return await send("add_lora", adding, f"'{asked.lora_name}' added")
 
     @router.post(UNLOAD_LORA, response_model=None)
     async def unload(asked: UnloadAdapter) -> PlainTextResponse:
-        removing = RemoveLora(name=asked.lora_name, stages=entry)
+        removing = RemoveLora(name=asked.lora_name, stages=entry or None)
         return await send("remove_lora", removing, f"'{asked.lora_name}' removed")
 
     return router
