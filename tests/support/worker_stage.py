@@ -178,3 +178,13 @@ class JoiningStage(StageWithoutCommands):
             self._open[request_id].discard(source)
             if not self._open[request_id]:
                 self._ended[request_id].set()
+
+
+class StageThatFailsHalfWay(StageWithoutCommands):
+    """Sends a piece along its edge, and breaks before the last."""
+
+    async def serve(self, opened: Opened) -> None:
+        (edge,) = self._ports.downstream
+        for number in range(2):
+            edge.feed.send(Chunk(opened.id, Text("half of a"), number))
+        raise RuntimeError("broken")

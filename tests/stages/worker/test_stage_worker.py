@@ -225,6 +225,17 @@ async def test_a_failure_is_told_once_and_names_the_stage(
     await until(lambda: is_idle(gateway, 1))
 
 
+@pytest.mark.parametrize(("stage_class", "graph"), [("StageThatFailsHalfWay", BEFORE_ANOTHER)])
+async def test_what_a_failed_request_sent_without_its_last_is_forgotten_with_its_cancel(
+    gateway: Gateway,
+) -> None:
+    gateway.send("a", "words")
+    await until(lambda: bool(gateway.of("a")))
+    assert isinstance(gateway.of("a")[0].message, Failed)
+    gateway.send("a", Cancel())  # as for every flight that ended with unfinished outputs
+    await until(lambda: is_idle(gateway, 1))
+
+
 WINDOW = 8
 
 
