@@ -45,6 +45,12 @@ class Checkpoint:
         return self.json(CONFIG)
 
     @property
+    def folder(self) -> Path | None:
+        """Where its configuration is, with what else was fetched of it; None without one."""
+        path = self._find(CONFIG)
+        return None if path is None else path.parent
+
+    @property
     def problem(self) -> str:
         """Why no family knows it, as far as it is its own fault."""
         if self.has(CONFIG):

@@ -85,6 +85,8 @@ BESIDE: Table = {
 }
 FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
+# Weights of a program that has an `Omni` are written in its own process, once there are any.
+WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
 
@@ -146,9 +148,11 @@ def test_a_layer_imports_those_below_it(layer: str) -> None:
 
 def test_the_gateway_talks_to_stages_over_the_wire_only() -> None:
     """It shares with them what processes say to each other, and no more."""
+    giving, weights = WEIGHTS_GIVEN
     for path in files("server"):
         if not place(path).startswith(COMMAND_LINE):
-            names = {name for name in imports(path) if not is_below(name, (MESSAGES,))}
+            shared = (MESSAGES, weights) if place(path).startswith(giving) else (MESSAGES,)
+            names = {name for name in imports(path) if not is_below(name, shared)}
             names -= {f"{OURS}.stages"}  # the package in which the messages are
             wrong = sorted(
                 name for name in names if is_below(name, (f"{OURS}.stages", BENCH, DEMO))
@@ -169,7 +173,9 @@ def test_the_page_asks_a_server_by_the_sdk_only() -> None:
     refuse("demo", HTTP_CLIENTS)
 
 
-@pytest.mark.parametrize("module", ["omnistage.server.cli", "omnistage.server.serve"])
+@pytest.mark.parametrize(
+    "module", ["omnistage.server.cli", "omnistage.server.serve", "omnistage.server.offline"]
+)
 def test_the_gateway_loads_no_library_of_models_or_of_the_page(module: str) -> None:
     program = f"import sys, {module};sys.exit(' '.join({set(HEAVY)} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -413,6 +419,8 @@ def test_tests_lie_in_folders_of_the_code(layer: str) -> None:
 def test_exceptions_are_needed() -> None:
     for name in NAMING:
         assert naming(ROOT / name, names_of_families()), name
+    folder, weights = WEIGHTS_GIVEN
+    assert any(weights in imports(path) for path in files(folder))
     bare = {name.split(".")[0] for name in imports(ROOT / BARE_PIPELINE)}
     assert bare & set(MODEL_LIBRARIES) == {"diffusers", "torch"}
     path = ROOT / COMMAND_LINE

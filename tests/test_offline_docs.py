@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.gateway import IMAGES, OMNI
-from support.offline import FakeStages, fake_async_omni, fake_omni
+from support.offline import ObedientStages, fake_async_omni, fake_omni
 
 import omnistage
 from omnistage import OmniError
@@ -33,7 +33,9 @@ def over_fake_stages(make: Callable[..., Any], folder: Path) -> Callable[..., An
     def made(model: str, **options: Any) -> Any:
         place = folder / str(len(list(folder.iterdir())))
         place.mkdir()
-        return make(FakeStages(place), {**(IMAGES if "Image" in model else OMNI), "model": model})
+        return make(
+            ObedientStages(place), {**(IMAGES if "Image" in model else OMNI), "model": model}
+        )
 
     return made
 
@@ -49,6 +51,8 @@ def test_the_examples_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(offline, "Omni", over_fake_stages(fake_omni, tmp_path / "stages"))
     made = over_fake_stages(fake_async_omni, tmp_path / "stages")
     monkeypatch.setattr(offline, "AsyncOmni", made)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     names = types.ModuleType("example").__dict__
     for code, printed in EXAMPLES:

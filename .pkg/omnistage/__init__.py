@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from omnistage.server.offline import (
+        Adapter,
         Answer,
         AsyncOmni,
         Audio,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Adapter",
     "Answer",
     "AsyncOmni",
     "Audio",

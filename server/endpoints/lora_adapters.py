@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
-from omnistage.server.endpoints.admin import Admin, refuse_without_key
+from omnistage.server.endpoints.admin import refuse_without_key
 from omnistage.server.endpoints.admin_fields import (
     AddLora,
     LoadAdapter,
@@ -12,6 +12,7 @@ from omnistage.server.endpoints.admin_fields import (
     UnloadAdapter,
 )
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.stage_commands import StageCommands
 from omnistage.server.errors import ApiError
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
@@ -21,7 +22,7 @@ from omnistage.server.http.served import check_makes
 def routes(gateway: Gateway) -> APIRouter:
     """Both; who may ask is judged elsewhere."""
     router = APIRouter(route_class=JsonRoute, include_in_schema=False)
-    admin, graph = Admin(gateway.runtime), gateway.runtime.graph
+    commands, graph = StageCommands(gateway.runtime), gateway.runtime.graph
     # Adapters of the stage that texts begin in are models.
     entry = [graph.entry_of("text")] if "text" in graph.outputs else []
 
@@ -29,7 +30,7 @@ def routes(gateway: Gateway) -> APIRouter:
         refuse_without_key(gateway)
         check_makes("text", graph.outputs, "text")
         try:
-            await admin.send(command, asked)
+            await commands.send(command, asked)
         except ApiError as error:
             if error.param in ("name", "path"):
                 error.param = f"lora_{error.param}"

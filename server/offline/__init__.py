@@ -13,6 +13,7 @@ from omnistage.server.offline.errors import (
 )
 from omnistage.server.offline.omni import Omni
 from omnistage.server.offline.outputs import (
+    Adapter,
     Answer,
     Audio,
     Choice,
@@ -28,6 +29,7 @@ from omnistage.server.offline.outputs import (
 )
 
 __all__ = [
+    "Adapter",
     "Answer",
     "AsyncOmni",
     "Audio",

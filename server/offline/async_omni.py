@@ -4,14 +4,32 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, overload
 
 from omnistage.connectors import make_connector
+from omnistage.server.endpoints.admin_fields import (
+    AddLora,
+    OfStages,
+    PinLora,
+    RemoveLora,
+    Sleep,
+    Wake,
+)
 from omnistage.server.endpoints.transcription_fields import (
     TranscriptionRequest,
     TranslationRequest,
 )
 from omnistage.server.offline.chats import chat
+from omnistage.server.offline.commands import (
+    Adapters,
+    Asleep,
+    PathLike,
+    asleep,
+    change_adapters,
+    change_sleep,
+    load_weights,
+    whole,
+)
 from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
@@ -25,6 +43,9 @@ from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.telemetry.logs import LogLevel
 from omnistage.stage_configs.graph import StageGraph
+
+if TYPE_CHECKING:
+    from omnistage.stages.device.shared_weights import Weights
 
 LogName = Literal["debug", "info", "warning", "error"]
 
@@ -286,6 +307,73 @@ class AsyncOmni:
     async def translate(self, sound: SoundLike, **fields: Any) -> Answer:
         """Write down in English what was said; `fields` are those of /v1/audio/translations."""
         return await self._engine.whole(transcript(self._engine, TranslationRequest, sound, fields))
+
+    # Commands
+
+    @property
+    def sleeping(self) -> Asleep:
+        """By stage, what of it sleeps."""
+        return asleep(self._engine)
+
+    async def sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        stages: Sequence[str] | None = None,
+    ) -> Asleep:
+        """Let requests end, then put weights into the host's memory (1), or drop them (2).
+
+        Fields, refusals and what is meant without `stages` are those of /admin, for all commands.
+        """
+        said = {"level": level, "tags": tags, "stages": stages}
+        return await change_sleep(self._engine, "sleep", Sleep, said)
+
+    async def wake(
+        self, tags: Sequence[str] | None = None, stages: Sequence[str] | None = None
+    ) -> Asleep:
+        """Put back what sleeps, or the parts of it that `tags` name."""
+        return await change_sleep(self._engine, "wake", Wake, {"tags": tags, "stages": stages})
+
+    async def load_weights(
+        self,
+        weights: "PathLike | Weights | None" = None,
+        stages: Sequence[str] | None = None,
+    ) -> Asleep:
+        """Load a folder, or pairs of a name and a tensor; None: the last folder again.
+
+        Pairs are all of a checkpoint, by its own names. They are read in another thread, and
+        copied to a folder in shared memory that is gone afterwards.
+        """
+        return await load_weights(self._engine, weights, {"stages": stages})
+
+    async def add_lora(
+        self,
+        name: str,
+        path: PathLike,
+        *,
+        weight_name: str | None = None,
+        pinned: bool = False,
+        stages: Sequence[str] | None = None,
+    ) -> Adapters:
+        """Add a LoRA adapter; by stage, those that it has now."""
+        said = {"name": name, "path": whole(path), "weight_name": weight_name, "pinned": pinned}
+        return await change_adapters(self._engine, "add_lora", AddLora, {**said, "stages": stages})
+
+    async def remove_lora(self, name: str, stages: Sequence[str] | None = None) -> Adapters:
+        """Remove an adapter that no request uses."""
+        said = {"name": name, "stages": stages}
+        return await change_adapters(self._engine, "remove_lora", RemoveLora, said)
+
+    async def pin_lora(
+        self, name: str, pinned: bool = True, stages: Sequence[str] | None = None
+    ) -> Adapters:
+        """Keep an adapter from being evicted, or no longer."""
+        said = {"name": name, "pinned": pinned, "stages": stages}
+        return await change_adapters(self._engine, "pin_lora", PinLora, said)
+
+    async def loras(self) -> Adapters:
+        """By stage that takes adapters, those that it has."""
+        return await change_adapters(self._engine, "list_loras", OfStages, {})
 
 
 def chat_fields(

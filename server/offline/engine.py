@@ -13,6 +13,7 @@ from rich.console import Console
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import RunDirectory, make_run_directory, sweep
+from omnistage.server.endpoints.stage_commands import StageCommands
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.media.decode_room import DecodeRoom
@@ -101,6 +102,8 @@ class Engine:
         stack.enter_context(mps_daemon(self.options.mps, self.graph, run.path))
         limit = self.options.max_requests
         self.runtime = Runtime(self.graph, run.path, self._launch, self._make_connector, limit)
+        self.commands = StageCommands(self.runtime)
+        self.directory = run.path
         await stack.enter_async_context(self.runtime)
         if self.options.progress:
             await show_loading(self.runtime.fleet, console)
@@ -114,6 +117,11 @@ class Engine:
             self._closing = asyncio.create_task(self._stack.aclose())
         await asyncio.shield(self._closing)
 
+    def check_open(self) -> None:
+        """Raise Closed where no stage can be asked."""
+        if not self.is_open:
+            raise Closed("It is closed, or was not started.", code="closed")
+
     # Requests
 
     @asynccontextmanager
@@ -122,8 +130,7 @@ class Engine:
         trace = Trace(request_id=f"offline-{uuid4().hex}")
         with following(trace), as_ours():
             async with self._places:
-                if not self.is_open:
-                    raise Closed("It is closed, or was not started.", code="closed")
+                self.check_open()
                 trace.timeline.mark(GATEWAY, RECEIVED)
                 timeout_s = self.options.timeout_s
                 now = asyncio.get_running_loop().time()

@@ -5,10 +5,11 @@ import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.async_omni import AsyncOmni, OmniOptions
+from omnistage.server.offline.commands import Adapters, Asleep, PathLike
 from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.errors import OmniError
 from omnistage.server.offline.loop_thread import LoopThread
@@ -17,6 +18,9 @@ from omnistage.server.offline.outputs import Answer, Piece
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
+
+if TYPE_CHECKING:
+    from omnistage.stages.device.shared_weights import Weights
 
 
 class Omni:
@@ -188,6 +192,64 @@ class Omni:
     def translate(self, sound: SoundLike, **fields: Any) -> Answer:
         """As AsyncOmni.translate."""
         return self._thread.run(self._omni.translate(sound, **fields))
+
+    # Commands
+
+    @property
+    def sleeping(self) -> Asleep:
+        """By stage, what of it sleeps."""
+        return self._omni.sleeping
+
+    def sleep(
+        self,
+        level: int = 1,
+        tags: Sequence[str] | None = None,
+        stages: Sequence[str] | None = None,
+    ) -> Asleep:
+        """As AsyncOmni.sleep."""
+        return self._thread.run(self._omni.sleep(level, tags, stages))
+
+    def wake(
+        self, tags: Sequence[str] | None = None, stages: Sequence[str] | None = None
+    ) -> Asleep:
+        """As AsyncOmni.wake."""
+        return self._thread.run(self._omni.wake(tags, stages))
+
+    def load_weights(
+        self,
+        weights: "PathLike | Weights | None" = None,
+        stages: Sequence[str] | None = None,
+    ) -> Asleep:
+        """As AsyncOmni.load_weights."""
+        return self._thread.run(self._omni.load_weights(weights, stages))
+
+    def add_lora(
+        self,
+        name: str,
+        path: PathLike,
+        *,
+        weight_name: str | None = None,
+        pinned: bool = False,
+        stages: Sequence[str] | None = None,
+    ) -> Adapters:
+        """As AsyncOmni.add_lora."""
+        return self._thread.run(
+            self._omni.add_lora(name, path, weight_name=weight_name, pinned=pinned, stages=stages)
+        )
+
+    def remove_lora(self, name: str, stages: Sequence[str] | None = None) -> Adapters:
+        """As AsyncOmni.remove_lora."""
+        return self._thread.run(self._omni.remove_lora(name, stages))
+
+    def pin_lora(
+        self, name: str, pinned: bool = True, stages: Sequence[str] | None = None
+    ) -> Adapters:
+        """As AsyncOmni.pin_lora."""
+        return self._thread.run(self._omni.pin_lora(name, pinned, stages))
+
+    def loras(self) -> Adapters:
+        """As AsyncOmni.loras."""
+        return self._thread.run(self._omni.loras())
 
 
 def _close(omni: AsyncOmni, thread: LoopThread, pid: int) -> None:

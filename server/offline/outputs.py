@@ -220,6 +220,17 @@ class Answer:
         return "".join(parts) or html.escape(repr(self))
 
 
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """A LoRA adapter of a stage; `in_use`: by how many requests, `rank`: of a text's."""
+
+    name: str
+    path: str
+    pinned: bool = False
+    in_use: int = 0
+    rank: int | None = None
+
+
 Piece = Text | Reasoning | ToolCall | Audio | Progress | Preview | Picture | Answer
 
 

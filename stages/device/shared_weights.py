@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 SHARED_MEMORY = "/dev/shm"
 FILE_BYTES = 1 << 30  # a file is written once so much has come
 
+Weights = Iterable[tuple[str, torch.Tensor]]
+
 
 @contextmanager
-def shared_weights(
-    weights: Iterable[tuple[str, torch.Tensor]], model: Path, folder: str = SHARED_MEMORY
-) -> Iterator[Path]:
+def shared_weights(weights: Weights, model: Path, folder: str = SHARED_MEMORY) -> Iterator[Path]:
     """A folder for `load_weights`, until the context ends.
 
     `weights` are all of a checkpoint, by its own names, on any device. `model` is the folder of
@@ -36,7 +36,7 @@ def shared_weights(
         yield path
 
 
-def _parts(weights: Iterable[tuple[str, torch.Tensor]]) -> Iterator[dict[str, torch.Tensor]]:
+def _parts(weights: Weights) -> Iterator[dict[str, torch.Tensor]]:
     part: dict[str, torch.Tensor] = {}
     for name, tensor in weights:
         part[name] = tensor.detach().cpu().contiguous().clone()  # no two may share memory

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.offline.engine import Engine
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_gateway import Answer
 
 
 class FakeStages:
@@ -32,6 +33,41 @@ class FakeStages:
             self._is_begun = True
             self.graph = FakeGraph(self.connector.connector)
         return self.graph.launch(name, directory)
+
+
+COMMANDS = (
+    *("sleep", "wake", "load_weights"),
+    *("add_lora", "remove_lora", "pin_lora", "list_loras"),
+)
+
+
+class ObedientStages(FakeStages):
+    """Stages that take every command but those of `refusals`, and remember what they were told."""
+
+    def __init__(self, directory: Path, refusals: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self.commands = {**dict.fromkeys(COMMANDS, ""), **(refusals or {})}
+        self.told: list[tuple[str, str, Mapping[str, Any]]] = []
+        self._adapters: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def launch(self, name: str, directory: Path) -> FakeStage:
+        stage = super().launch(name, directory)
+        self.graph.commands, self.graph.loras, self.graph.obey = self.commands, [], self.obey
+        return stage
+
+    def obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+        self.told.append((stage, command, arguments))
+        if not command.endswith(("_lora", "_loras")):
+            return Answer({"asleep": ["weights"] if command == "sleep" else []})
+        there = self._adapters.setdefault(stage, {})
+        name = arguments.get("name", "")
+        if command == "add_lora":
+            there[name] = {"name": name, "path": arguments["path"], "rank": 8}
+        if command in ("add_lora", "pin_lora"):
+            there[name]["pinned"] = arguments["pinned"]
+        if command == "remove_lora":
+            del there[name]
+        return Answer({"loras": list(there.values())})
 
 
 def fake_omni(stages: FakeStages, graph: dict[str, Any], **options: Any) -> Omni:

@@ -1,0 +1,81 @@
+"""Commands to running stages, for /admin and for programs: to whom they go, what is answered."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from omnistage.server.endpoints.admin_fields import OfStages
+from omnistage.server.errors import invalid
+from omnistage.server.runtime.command import check_command
+from omnistage.server.runtime.draining import Draining
+from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.runtime.stage_link import StageLink
+from omnistage.stages.messages.to_gateway import Lora
+
+Answer = Mapping[str, Any]
+
+
+class StageCommands:
+    """Hands commands to stages and puts their answers together."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._fleet = runtime.fleet
+        self._draining = Draining(runtime.fleet, runtime.flights)
+
+    async def send(self, command: str, asked: OfStages) -> Answer:
+        """Send a command to the stages that are meant; if none is, to those that take it."""
+        links = self._named(asked) or self._accepting(command)
+        send = self._fleet.commander.send
+        sending = (send(link, command, asked.arguments) for link in links)
+        answers = await asyncio.gather(*sending, return_exceptions=True)
+        for link, answer in zip(links, answers, strict=True):
+            if not isinstance(answer, BaseException) and link.record.loras is not None:
+                self._note_loras(link, answer)
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return {"stages": dict(zip((link.name for link in links), answers, strict=True))}
+
+    def _note_loras(self, link: StageLink, answer: Answer) -> None:
+        if "loras" in answer:
+            self._fleet.note_loras(link, msgspec.convert(answer["loras"], list[Lora]))
+
+    async def send_drained(self, command: str, asked: OfStages) -> Answer:
+        """Send it once no request is in the stages that are meant: all of the graph if none is."""
+        links = self._meant(asked)
+        await self._draining.run(links, command, asked.arguments)
+        return asleep(links)
+
+    def taken_by(self, command: str, asked: OfStages) -> list[str]:
+        """The stages that `send_drained` would send it to; ApiError if one does not take it."""
+        links = self._meant(asked)
+        for link in links:
+            check_command(link, command)
+        return [link.name for link in links]
+
+    def _meant(self, asked: OfStages) -> list[StageLink]:
+        return self._named(asked) or list(self._fleet.stages.values())
+
+    def _named(self, asked: OfStages) -> list[StageLink]:
+        known = self._fleet.stages
+        for index, name in enumerate(asked.stages or ()):
+            if name not in known:
+                allowed = ", ".join(known)
+                raise invalid(f"stages[{index}]", f"is no stage; allowed: {allowed}")
+        return [known[name] for name in dict.fromkeys(asked.stages or ())]
+
+    def _accepting(self, command: str) -> list[StageLink]:
+        """The stages that take a command; ApiError, with a reason of one of them, if none does."""
+        links = self._fleet.stages.values()
+        accepting = [link for link in links if not link.record.commands.get(command, "no")]
+        if not accepting:
+            refusing = [link for link in links if command in link.record.commands]
+            check_command((refusing or list(links))[0], command)
+        return accepting
+
+
+def asleep(links: Sequence[StageLink]) -> Answer:
+    """What of each stage sleeps."""
+    return {"stages": {link.name: {"asleep": list(link.record.asleep)} for link in links}}

@@ -1,0 +1,370 @@
+"""What `Omni` tells its stages: to whom a command goes, with what, and what comes of it."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support.gateway import OMNI
+from support.offline import ObedientStages, engine_of, fake_async_omni, fake_omni
+from support.waiting import until, wait_until
+
+from omnistage import Adapter, BadRequest, Closed, Omni, OmniError, Unavailable
+from omnistage.stages.messages.to_gateway import Answer, Failed
+
+STAGES = ("thinker", "talker", "code2wav")
+WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.ones(2)}
+LORA = {"name": "ink", "path": "/loras/ink", "weight_name": None, "pinned": False}
+
+Ask = Callable[[Omni], Any]
+
+
+@pytest.fixture
+def stages(tmp_path: Path) -> ObedientStages:
+    (tmp_path / "channels").mkdir()
+    return ObedientStages(tmp_path / "channels")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A folder of a checkpoint."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"a": 1}')
+    return folder
+
+
+@pytest.fixture
+def omni(stages: ObedientStages, model: Path) -> Iterator[Omni]:
+    with fake_omni(stages, {**OMNI, "model": str(model)}) as running:
+        yield running
+
+
+class Reading:
+    """Stages that read the folder which they are to load."""
+
+    def __init__(self, stages: ObedientStages, answer: Answer | None = None) -> None:
+        self.folders: list[Path] = []
+        self.read: list[dict[str, torch.Tensor]] = []
+        self.files: list[set[str]] = []
+        self._answer = answer or Answer({"asleep": []})
+        stages.graph.obey = self._obey
+
+    def _obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+        assert command == "load_weights"
+        folder = Path(arguments["path"])
+        self.folders.append(folder)
+        self.files.append({path.name for path in folder.iterdir()})
+        (file,) = folder.glob("*.safetensors")
+        self.read.append(load_file(file))
+        return self._answer
+
+
+def shared_folders(omni: Omni) -> list[Path]:
+    return list(engine_of(omni).directory.glob("omnistage-weights-*"))
+
+
+# To whom, and with what
+
+
+@pytest.mark.parametrize(
+    ("ask", "command", "arguments"),
+    [
+        (lambda omni: omni.sleep(), "sleep", {"level": 1, "tags": None}),
+        (lambda omni: omni.sleep(2, ["vae"]), "sleep", {"level": 2, "tags": ["vae"]}),
+        (lambda omni: omni.wake(), "wake", {"tags": None}),
+        (lambda omni: omni.wake(tags=("weights",)), "wake", {"tags": ["weights"]}),
+        (lambda omni: omni.load_weights(), "load_weights", {"path": None}),
+        (lambda omni: omni.load_weights("/other"), "load_weights", {"path": "/other"}),
+        (lambda omni: omni.load_weights(Path("/other")), "load_weights", {"path": "/other"}),
+        (lambda omni: omni.add_lora("ink", "/loras/ink"), "add_lora", LORA),
+        (
+            lambda omni: omni.add_lora("ink", "/loras", weight_name="a", pinned=True),
+            "add_lora",
+            {"name": "ink", "path": "/loras", "weight_name": "a", "pinned": True},
+        ),
+        (lambda omni: omni.loras(), "list_loras", {}),
+    ],
+)
+def test_a_command_goes_to_all_stages_with_its_arguments(
+    ask: Ask, command: str, arguments: dict[str, Any], omni: Omni, stages: ObedientStages
+) -> None:
+    answer = ask(omni)
+    assert stages.told == [(name, command, arguments) for name in STAGES]
+    assert list(answer) == list(STAGES)
+
+
+@pytest.mark.parametrize(
+    ("ask", "command"),
+    [
+        (lambda omni: omni.sleep(stages=["talker"]), "sleep"),
+        (lambda omni: omni.wake(stages=["talker"]), "wake"),
+        (lambda omni: omni.load_weights("/other", ["talker"]), "load_weights"),
+        (lambda omni: omni.add_lora("ink", "/loras/ink", stages=["talker"]), "add_lora"),
+    ],
+)
+def test_a_command_goes_to_the_stages_that_are_named(
+    ask: Ask, command: str, omni: Omni, stages: ObedientStages
+) -> None:
+    assert list(ask(omni)) == ["talker"]
+    assert [told[:2] for told in stages.told] == [("talker", command)]
+
+
+def test_a_path_is_of_the_folder_that_the_program_is_in(
+    omni: Omni, stages: ObedientStages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    omni.load_weights("other", ["thinker"])
+    omni.add_lora("ink", Path("ink"), stages=["thinker"])
+    told = [arguments["path"] for _, _, arguments in stages.told]
+    assert told == [str(tmp_path / "other"), str(tmp_path / "ink")]
+
+
+@pytest.mark.parametrize(
+    ("ask", "param"),
+    [
+        (lambda omni: omni.sleep(stages=["thinker", "dit"]), "stages[1]"),
+        (lambda omni: omni.load_weights("/other", ["dit"]), "stages[0]"),
+        (lambda omni: omni.load_weights(WEIGHTS.items(), ["dit"]), "stages[0]"),
+        (lambda omni: omni.remove_lora("ink", ["dit"]), "stages[0]"),
+        (lambda omni: omni.sleep(stages="thinker"), "stages"),
+        (lambda omni: omni.sleep(3), "level"),
+        (lambda omni: omni.wake(["a/b"]), "tags[0]"),
+        (lambda omni: omni.add_lora("../a", "/loras/a"), "name"),
+        (lambda omni: omni.load_weights("/\udcff"), "path"),
+    ],
+)
+def test_a_wrong_field_is_named_and_no_stage_is_told(
+    ask: Ask, param: str, omni: Omni, stages: ObedientStages
+) -> None:
+    with pytest.raises(BadRequest) as raised:
+        ask(omni)
+    assert (raised.value.status, raised.value.param) == (400, param)
+    assert not stages.told
+
+
+@pytest.mark.parametrize(
+    ("ask", "command"),
+    [
+        (lambda omni: omni.sleep(), "sleep"),
+        (lambda omni: omni.load_weights("/other"), "load_weights"),
+        (lambda omni: omni.load_weights(unread()), "load_weights"),
+        (lambda omni: omni.add_lora("ink", "/loras/ink"), "add_lora"),
+    ],
+)
+def test_what_the_stages_cannot_is_refused_with_their_reason(
+    ask: Ask, command: str, tmp_path: Path, model: Path
+) -> None:
+    refusing = ObedientStages(tmp_path, {command: "as it is configured"})
+    with fake_omni(refusing, {**OMNI, "model": str(model)}) as omni:
+        with pytest.raises(BadRequest) as raised:
+            ask(omni)
+        assert raised.value.code == "unsupported_command"
+        assert raised.value.message == f"Stage thinker refuses {command}: as it is configured."
+        assert not refusing.told
+        assert omni.chat("words").text == "Hello there"
+
+
+def unread() -> Iterator[tuple[str, torch.Tensor]]:
+    raise AssertionError("weights that nobody can load are not read")
+    yield
+
+
+def test_what_a_stage_answers_is_raised(omni: Omni, stages: ObedientStages) -> None:
+    failed = Failed(
+        409, "a request uses it", "invalid_request_error", "thinker", code="lora_in_use"
+    )
+    stages.graph.obey = lambda *_: Answer(error=failed)
+    with pytest.raises(BadRequest, match="a request uses it") as raised:
+        omni.remove_lora("ink")
+    assert (raised.value.status, raised.value.code) == (409, "lora_in_use")
+
+
+def test_an_omni_that_is_closed_takes_no_command(omni: Omni, stages: ObedientStages) -> None:
+    omni.close()
+    asking: list[Ask] = [Omni.sleep, Omni.wake, Omni.load_weights, Omni.loras]
+    for ask in asking:
+        with pytest.raises(Closed):
+            ask(omni)
+    assert omni.sleeping == {}
+    assert not stages.told
+
+
+# Sleep
+
+
+def test_a_graph_that_sleeps_answers_once_it_is_woken(omni: Omni) -> None:
+    awake = dict.fromkeys(STAGES, ())
+    asleep = dict.fromkeys(STAGES, ("weights",))
+    assert omni.sleeping == awake
+    assert omni.sleep() == asleep
+    assert omni.sleeping == asleep
+    with pytest.raises(Unavailable) as raised:
+        omni.chat("words")
+    assert (raised.value.status, raised.value.code) == (503, "sleeping")
+    assert omni.wake() == omni.sleeping == awake
+    assert omni.chat("words").text == "Hello there"
+
+
+def test_one_stage_sleeps_and_the_others_answer(omni: Omni) -> None:
+    assert omni.sleep(stages=["code2wav"]) == {"code2wav": ("weights",)}
+    assert omni.chat("words").text == "Hello there"
+    with pytest.raises(Unavailable, match="code2wav is asleep"):
+        omni.chat("words", modalities=["text", "audio"])
+
+
+def test_requests_in_flight_end_before_their_stage_sleeps(
+    omni: Omni, stages: ObedientStages
+) -> None:
+    pieces = omni.stream_chat("endless")
+    next(pieces)
+    with ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(omni.sleep)
+        wait_until(lambda: engine_of(omni).runtime.fleet.stages["thinker"].record.is_closed)
+        next(pieces)
+        assert not stages.told
+        pieces.close()  # type: ignore[attr-defined]
+        assert sleeping.result(10) == omni.sleeping
+    assert len(stages.told) == len(STAGES)
+
+
+def test_to_close_ends_a_command_that_waits_for_requests(omni: Omni) -> None:
+    pieces = omni.stream_chat("endless")
+    next(pieces)
+    with ThreadPoolExecutor() as pool:
+        sleeping = pool.submit(omni.sleep)
+        wait_until(lambda: engine_of(omni).runtime.fleet.stages["thinker"].record.is_closed)
+        omni.close()
+        assert isinstance(sleeping.exception(10), OmniError)
+
+
+# Weights of the program
+
+
+def test_names_and_tensors_come_as_a_folder_that_is_gone_afterwards(
+    omni: Omni, stages: ObedientStages
+) -> None:
+    reading = Reading(stages)
+    assert omni.load_weights(iter(WEIGHTS.items()), ["thinker"]) == {"thinker": ()}
+    (read,) = reading.read
+    assert read.keys() == WEIGHTS.keys()
+    assert all(torch.equal(read[name], WEIGHTS[name]) for name in WEIGHTS)
+    assert "config.json" in reading.files[0]
+    assert reading.folders[0].parent == engine_of(omni).directory
+    assert not reading.folders[0].exists()
+
+
+def test_the_folder_is_gone_when_a_stage_refuses_the_weights(
+    omni: Omni, stages: ObedientStages
+) -> None:
+    failed = Failed(400, "does not fit", "invalid_request_error", "thinker", "path")
+    reading = Reading(stages, Answer(error=failed))
+    with pytest.raises(BadRequest, match="does not fit"):
+        omni.load_weights(WEIGHTS.items())
+    assert len(reading.folders) == len(STAGES)
+    assert not reading.folders[0].exists()
+
+
+def test_weights_that_fail_on_the_way_reach_no_stage(omni: Omni, stages: ObedientStages) -> None:
+    def failing() -> Iterator[tuple[str, torch.Tensor]]:
+        yield next(iter(WEIGHTS.items()))
+        raise LookupError("no more")
+
+    with pytest.raises(LookupError, match="no more"):
+        omni.load_weights(failing())
+    assert not stages.told
+    assert not shared_folders(omni)
+
+
+def test_names_and_tensors_want_a_model_with_a_config(
+    omni: Omni, stages: ObedientStages, model: Path
+) -> None:
+    (model / "config.json").unlink()
+    with pytest.raises(BadRequest, match=r"a config\.json") as raised:
+        omni.load_weights(unread())
+    assert raised.value.param == "weights"
+    assert not stages.told
+
+
+def test_names_and_tensors_are_of_one_model(
+    stages: ObedientStages, model: Path, tmp_path: Path
+) -> None:
+    other = {"kind": "qwen3_omni.code2wav", "model": str(tmp_path / "other")}
+    graph: dict[str, Any] = {**OMNI, "model": str(model)}
+    graph["stages"] = {**graph["stages"], "code2wav": other}
+    with fake_omni(stages, graph) as omni:
+        with pytest.raises(BadRequest, match="models of their own") as raised:
+            omni.load_weights(unread())
+        assert raised.value.param == "stages"
+        reading = Reading(stages)
+        omni.load_weights(WEIGHTS.items(), ["thinker", "talker"])
+        assert len(reading.folders) == 2
+
+
+async def test_a_load_that_is_cancelled_leaves_no_folder(
+    stages: ObedientStages, model: Path
+) -> None:
+    begun, going_on = threading.Event(), threading.Event()
+    num_read = 0
+
+    def slow() -> Iterator[tuple[str, torch.Tensor]]:
+        nonlocal num_read
+        for number in range(100):
+            num_read += 1
+            begun.set()
+            yield f"layer.{number}", torch.ones(1)
+            going_on.wait(10)
+
+    async with fake_async_omni(stages, {**OMNI, "model": str(model)}) as omni:
+        loading = asyncio.create_task(omni.load_weights(slow()))
+        await until(begun.is_set)
+        loading.cancel()
+        await asyncio.sleep(0)
+        going_on.set()
+        await asyncio.wait({loading}, timeout=10)
+        assert loading.cancelled()
+        assert num_read < 100
+        assert not list(omni._engine.directory.glob("omnistage-weights-*"))
+        assert not stages.told
+
+
+# Adapters
+
+
+def test_an_adapter_that_is_added_is_a_model_until_it_is_removed(
+    omni: Omni, stages: ObedientStages
+) -> None:
+    with pytest.raises(BadRequest) as raised:
+        omni.chat("words", model="ink")
+    assert raised.value.code == "model_not_found"
+    ink = Adapter("ink", "/loras/ink", rank=8)
+    assert omni.add_lora("ink", "/loras/ink", stages=["thinker"]) == {"thinker": (ink,)}
+    assert omni.loras() == {"thinker": (ink,), "talker": (), "code2wav": ()}
+    omni.chat("words", model="ink")
+    assert stages.graph.stages["thinker"].last_body["model"] == "ink"
+    pinned = Adapter("ink", "/loras/ink", pinned=True, rank=8)
+    assert omni.pin_lora("ink", stages=["thinker"]) == {"thinker": (pinned,)}
+    assert omni.pin_lora("ink", False, ["thinker"]) == {"thinker": (ink,)}
+    assert omni.remove_lora("ink", ["thinker"]) == {"thinker": ()}
+    with pytest.raises(BadRequest):
+        omni.chat("words", model="ink")
+
+
+# With a loop of one's own
+
+
+async def test_commands_are_coroutines_too(stages: ObedientStages, model: Path) -> None:
+    async with fake_async_omni(stages, {**OMNI, "model": str(model)}) as omni:
+        assert await omni.sleep(stages=["thinker"]) == {"thinker": ("weights",)}
+        assert omni.sleeping["thinker"] == ("weights",)
+        assert await omni.wake(stages=["thinker"]) == {"thinker": ()}
+        await omni.add_lora("ink", "/loras/ink", stages=["thinker"])
+        await omni.pin_lora("ink", stages=["thinker"])
+        assert (await omni.loras())["thinker"][0].pinned
+        assert await omni.remove_lora("ink", ["thinker"]) == {"thinker": ()}
+        assert await omni.load_weights(WEIGHTS.items(), ["thinker"]) == {"thinker": ()}
