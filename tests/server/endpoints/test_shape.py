@@ -24,6 +24,7 @@ NOT_ENDPOINTS = {
     "image_chat",
     "present",
     "speech_fields",
+    "stage_commands",
     "token_fields",
     "transcript",
     "transcription_fields",
