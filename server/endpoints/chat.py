@@ -1,9 +1,10 @@
 """POST /v1/chat/completions."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TypeVar
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -34,8 +35,8 @@ from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES
-from omnistage.server.images.mixed import FIELDS, ImageFile, MixedChunks, Wish, with_files
-from omnistage.server.runtime.request import Output, Request
+from omnistage.server.images.mixed import FIELDS, MixedChunks, Wish, with_files
+from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.trace import (
     FIRST_AUDIO,
@@ -45,6 +46,8 @@ from omnistage.server.trace import (
     Timeline,
     current_trace,
 )
+
+T = TypeVar("T")
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -105,10 +108,10 @@ class ChatCompletions:
             made = encoded(made, answer.make_encoder)
         chunks: AnswerChunks | MixedChunks = answer.chunks
         if answer.wish is None:
-            told = _told(made, answer.chunks)
+            told = _told(made, answer.chunks.chunks_of)
         else:
-            chunks = MixedChunks(answer.chunks)
-            told = _told_with_image(with_files(made, answer.wish.encoding), chunks)
+            chunks = mixed = MixedChunks(answer.chunks)
+            told = _told(with_files(made, answer.wish.encoding), mixed.chunks_of)
         async with aclosing(told):
             async for chunk in told:
                 yield chunk
@@ -151,20 +154,12 @@ def unknown(chat: ChatRequest, answer: Answer) -> list[str]:
 
 
 async def _told(
-    outputs: AsyncGenerator[Output, None], chunks: AnswerChunks
+    outputs: AsyncGenerator[T, None], chunks_of: Callable[[T], list[ChatChunk]]
 ) -> AsyncGenerator[ChatChunk, None]:
+    """The chunks that outputs add, one after another."""
     async with aclosing(outputs):
         async for output in outputs:
-            for chunk in chunks.chunks_of(output):
-                yield chunk
-
-
-async def _told_with_image(
-    outputs: AsyncGenerator[Output | ImageFile, None], chunks: MixedChunks
-) -> AsyncGenerator[ChatChunk, None]:
-    async with aclosing(outputs):
-        async for output in outputs:
-            for chunk in chunks.chunks_of(output):
+            for chunk in chunks_of(output):
                 yield chunk
 
 

@@ -98,7 +98,7 @@ class Responses:
         except ApiError as error:
             raise places.told(error) from error
         chunks = TextChunks(AnswerHead(head.id, model))
-        request = replace(request, id=head.id, body={**request.body, **adapter})
+        request = replace(request, id=head.id)  # an adapter's name is in its body
         return Answer(request, chunks, ResponseEvents(head), places, asked, before, owner)
 
     def _before(self, asked: ResponseRequest, owner: str | None) -> Sequence[Json]:

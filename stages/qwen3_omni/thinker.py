@@ -1,12 +1,11 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
-import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import AutoConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
@@ -26,6 +25,7 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
+from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
@@ -40,19 +40,6 @@ logger = logging.getLogger(__name__)
 
 MAX_GRIDS = 1 << 16
 THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)
-
-
-class Follower(Protocol):
-    """An answer on its way along an edge."""
-
-    def add(self, chunk: Mapping[str, Any]) -> None:
-        """Take one chunk of the answer."""
-
-    def show_life(self) -> None:
-        """More will come: we wait for our client."""
-
-    def finish(self) -> None:
-        """The answer is complete."""
 
 
 class Grids:
@@ -166,7 +153,7 @@ class Thinker(EngineStage):
                     is_last = not chunk["choices"]  # the usage chunk, always asked for
                     self._send(request_id, chunk, followers, is_last)
                     if not is_last:
-                        await self._room(request_id, followers)
+                        await wait_for_room(self._ports, request_id, followers)
         finally:
             self._engine.rendered.pop(request_id, None)
 
@@ -197,17 +184,6 @@ class Thinker(EngineStage):
             if is_last:
                 follower.finish()
         self._ports.send_output(request_id, TextDelta(chunk), last=is_last)
-
-    async def _room(self, request_id: str, followers: Sequence[Follower]) -> None:
-        """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
-        room = self._ports.room
-        while not room.is_free(request_id):
-            try:
-                async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
-                    await room.wait(request_id)
-            except TimeoutError:
-                for follower in followers:
-                    follower.show_life()
 
     def _read_out(self, request_id: str, request: Request) -> None:
         assert self._given is not None  # without a talker the gateway refuses to speak

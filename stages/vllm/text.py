@@ -1,6 +1,5 @@
 """A stage that is one text model in vLLM; its words and its hidden states go along its edges."""
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -16,6 +15,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.followers import wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
@@ -87,17 +87,7 @@ class TextStage(EngineStage):
                     released.finish()
                 self._ports.send_output(request_id, TextDelta(chunk), last=last)
                 if not last:
-                    await self._room(request_id, released)
-
-    async def _room(self, request_id: str, released: ReleasedText) -> None:
-        """Until the next chunk can go; the engine joins what comes meanwhile to one output."""
-        room = self._ports.room
-        while not room.is_free(request_id):
-            try:
-                async with asyncio.timeout(self._ports.deadlines.next_chunk_s / 2):
-                    await room.wait(request_id)
-            except TimeoutError:
-                released.show_life()
+                    await wait_for_room(self._ports, request_id, [released])
 
 
 def announce(
