@@ -28,10 +28,10 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.models.interfaces import SupportsMRoPE
 from vllm.model_executor.models.utils import maybe_prefix
 
-from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
-from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.qwen3_omni.step_schema import CODEC, POSITION, TEXT, talker_schema
 from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
+from omnistage.stages.speech.code_predictor import CodePredictor
+from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.step import Started
