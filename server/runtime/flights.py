@@ -11,12 +11,18 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flight import Flight, Item
 from omnistage.server.runtime.readiness import dead
-from omnistage.server.runtime.request import Output, Request, output_of
+from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.work_check import check_work
 from omnistage.server.trace import FINISHED, GATEWAY, current_trace
-from omnistage.stages.messages.to_gateway import Failed, Marks, OfRequest, output_name
+from omnistage.stages.messages.to_gateway import (
+    Failed,
+    InputTokens,
+    Marks,
+    OfRequest,
+    output_name,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +135,10 @@ class Flights:
             message = chunk.message
             if isinstance(message, Failed):
                 raise ApiError.from_stage(message)
+            if isinstance(message, InputTokens):
+                flight.num_tokens_in += message.num_tokens
+                yield InputTokensOutput(message.num_tokens)
+                continue
             assert not isinstance(message, Marks), "marks are noted when they come"
             name = output_name(message)
             if name in flight.unfinished:
@@ -176,7 +186,7 @@ class Flights:
         else:
             if chunk.last:
                 flight.trace.timeline.mark(link.name, FINISHED)
-            if not isinstance(message, Failed):
+            if not isinstance(message, Failed | InputTokens):
                 is_end = chunk.last and not chunk.tensors
                 self._postpone(flight, output_name(message), is_end)
                 flight.note_packet(link, chunk, self._now())

@@ -110,7 +110,15 @@ class TokensOutput:
     last: bool = False
 
 
-Output = TextOutput | AudioOutput | ImageOutput | EmbeddingOutput | TokensOutput
+@dataclass(frozen=True, slots=True)
+class InputTokensOutput:
+    """How many tokens the given text has; an answer never ends with it."""
+
+    num_tokens: int
+    last: bool = False
+
+
+Output = TextOutput | AudioOutput | ImageOutput | EmbeddingOutput | TokensOutput | InputTokensOutput
 
 
 def output_of(

@@ -18,6 +18,7 @@ from omnistage.stages.messages.to_gateway import (
     NumChannels,
     OfItself,
     Ready,
+    Speech,
     Status,
     ToGateway,
 )
@@ -72,6 +73,7 @@ class StageRecord:
     commands: Mapping[str, str] = field(default_factory=dict)  # each with why it is refused, or ""
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     loras: tuple[Lora, ...] | None = None  # those that are models of their own
+    speech: Speech | None = None  # of an entry that speaks a given text
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
     asleep: tuple[str, ...] = ()  # what of it sleeps
     progress: int | None = None  # of what it computes; None: it computes nothing, or does not say
@@ -163,6 +165,7 @@ class OwnedStage(StageLink):
                 commands=message.commands,
                 work=message.work,
                 loras=None if message.loras is None else tuple(message.loras),
+                speech=message.speech,
             )
         elif isinstance(message, Metrics):
             families = tuple(message.families)

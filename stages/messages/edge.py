@@ -57,12 +57,18 @@ class Rows(Message, frozen=True):
     row: int = 0
 
 
+class RowsReleased(Message, frozen=True):
+    """Of the rows of a request, so many leading ones are for the target; no more after the last."""
+
+    num_rows: int
+
+
 class Codes(Message, frozen=True):
     """Codec frames: tensors `codes` int32 [n, codebooks] and `positions` int32 [n]."""
 
 
-Edge = Open | NothingToSay | Waits | Text | Tokens | Rows | Codes
-EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Text, Tokens, Rows, Codes)
+Edge = Open | NothingToSay | Waits | Text | Tokens | Rows | RowsReleased | Codes
+EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Text, Tokens, Rows, RowsReleased, Codes)
 
 
 def described(about: msgspec.Struct) -> msgspec.Raw:

@@ -27,13 +27,31 @@ class Lora(msgspec.Struct, frozen=True):
     in_use: int = 0
 
 
+class Speech(msgspec.Struct, frozen=True):
+    """What a stage that speaks a given text takes beside it.
+
+    `languages`: those that it can be told; none: it is told none. `takes_sound`: a voice may be
+    made from a reference sound; `needs_sound`: there is no other. `needs_instructions`: a
+    description is the voice. `takes_pieces`: its text may come while it speaks. `max_text`: how
+    many characters one request may have; 0: the stage does not say.
+    """
+
+    languages: list[str] = msgspec.field(default_factory=list)
+    takes_sound: bool = False
+    needs_sound: bool = False
+    needs_instructions: bool = False
+    takes_pieces: bool = False
+    max_text: int = 0
+
+
 class Ready(Message, frozen=True):
     """The stage serves from now on, and what it can do.
 
     `speakers`: the voices that it knows. `sample_rate_hz`, `num_channels`: of the audio that it
     makes. `commands`: those that it knows, each with why it is refused as the stage is configured,
     or with nothing. `work`: the most that one request may ask it for. `loras`: adapters that are
-    models of their own; None where adapters are none, as a pipeline's.
+    models of their own; None where adapters are none, as a pipeline's. `speech`: of an entry that
+    speaks a given text; None: there is nothing to say but the `speakers`.
     """
 
     seconds: float = 0.0
@@ -44,6 +62,7 @@ class Ready(Message, frozen=True):
     work: WorkBound = WorkBound()
     num_channels: NumChannels = 1
     loras: list[Lora] | None = None
+    speech: Speech | None = None
 
 
 class Status(Message, frozen=True):
@@ -158,9 +177,15 @@ class Tokenized(Message, frozen=True):
     text: str = ""
 
 
+class InputTokens(Message, frozen=True):
+    """How many tokens a given text has: no output of the graph, from the entry that speaks it."""
+
+    num_tokens: int
+
+
 Output = TextDelta | Sound | Picture | Step | Embedding | Tokenized
 OfItself = Ready | Status | Alive | Metrics
-OfRequest = Output | Failed | Marks
+OfRequest = Output | InputTokens | Failed | Marks
 ToGateway = OfItself | Answer | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
     Ready,
@@ -174,6 +199,7 @@ TO_GATEWAY: Messages[ToGateway] = Messages(
     Step,
     Embedding,
     Tokenized,
+    InputTokens,
     Failed,
     Marks,
 )

@@ -9,7 +9,7 @@ import numpy as np
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stages.messages.edge import NothingToSay, Open, Tokens, Waits, described
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen3_omni.rope import Grid
+from omnistage.stages.vllm.rope import Grid
 from omnistage.stages.worker.stage import Downstream
 
 

@@ -17,9 +17,9 @@ from transformers import AutoConfig
 from omnistage.stages.device.dtypes import default_dtype, dtype_of
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
-from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
-from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.speech.code_predictor import CodePredictor
+from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.vocoder.decoder import Piece
 from omnistage.stages.vocoder.start import DecoderOptions
 

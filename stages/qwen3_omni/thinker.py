@@ -1,7 +1,6 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
 import logging
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -17,7 +16,6 @@ from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
 from omnistage.stages.qwen3_omni.media_markers import check_markers
-from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
@@ -27,6 +25,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
+from omnistage.stages.vllm.grids import Grids
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
@@ -38,50 +37,7 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 
 logger = logging.getLogger(__name__)
 
-MAX_GRIDS = 1 << 16
 THINKER = ModelPart("thinker.", Qwen3OmniMoeThinkerTextModel)
-
-
-class Grids:
-    """Grids of the images and videos of a prompt.
-
-    vLLM sends a medium that its engine has cached without its fields: they are remembered here
-    by the medium's hash.
-    """
-
-    def __init__(self, config: Any) -> None:
-        self._merge = config.thinker_config.vision_config.spatial_merge_size
-        self._per_second = config.thinker_config.position_id_per_seconds
-        self._seen: OrderedDict[str, tuple[tuple[int, int, int], float]] = OrderedDict()
-
-    def of(self, prompt: Mapping[str, Any]) -> list[Grid]:
-        """In the order of their offsets."""
-        grids = []
-        for modality in ("image", "video"):
-            ranges = prompt.get("mm_placeholders", {}).get(modality, ())
-            if not ranges:
-                continue
-            items = prompt["mm_kwargs"][modality]
-            hashes = prompt["mm_hashes"][modality]
-            for where, item, key in zip(ranges, items, hashes, strict=True):
-                size, step = self._fields(modality, item, key)
-                grids.append(Grid(where.offset, size, step))
-        return sorted(grids, key=lambda grid: grid.offset)
-
-    def _fields(self, modality: str, item: Any, key: str) -> tuple[tuple[int, int, int], float]:
-        if item is None:
-            return self._seen[key]
-        t, h, w = item[f"{modality}_grid_thw"].data.flatten().tolist()
-        seconds = 1.0
-        if modality == "video":
-            field = item.get("second_per_grid_ts")
-            seconds = 2.0 if field is None else float(field.data)
-        size = (int(t), int(h) // self._merge, int(w) // self._merge)
-        self._seen[key] = size, seconds * self._per_second
-        self._seen.move_to_end(key)
-        while len(self._seen) > MAX_GRIDS:
-            self._seen.popitem(last=False)
-        return self._seen[key]
 
 
 class Thinker(EngineStage):

@@ -17,8 +17,8 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from omnistage.stages.qwen3_omni.rope import Grid, rope_positions
 from omnistage.stages.vllm.nan_watch import NanWatch
+from omnistage.stages.vllm.rope import Grid, rope_positions
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.tap import Tap

@@ -12,7 +12,7 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stages.messages.edge import Edge, Open
-from omnistage.stages.messages.to_gateway import Failed, Marks, Output, Ready
+from omnistage.stages.messages.to_gateway import Failed, InputTokens, Marks, Output, Ready
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.room import Room
@@ -199,6 +199,10 @@ class StagePorts:
         self._send(request_id, output, tensors, last)
         self.send_marks(request_id)
 
+    def send_input_tokens(self, request_id: str, num_tokens: int) -> None:
+        """Say how many tokens the given text has."""
+        self._send(request_id, InputTokens(num_tokens))
+
     def send_failure(self, request_id: str, failed: Failed) -> None:
         """End the request with an error."""
         self.send_marks(request_id)
@@ -207,7 +211,7 @@ class StagePorts:
     def _send(
         self,
         request_id: str,
-        message: Output | Failed | Marks,
+        message: Output | InputTokens | Failed | Marks,
         tensors: Mapping[str, Tensor] | None = None,
         last: bool = False,
     ) -> None:

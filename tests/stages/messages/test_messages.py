@@ -43,12 +43,18 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Step("video", 3, 20)),
     (to_gateway.TO_GATEWAY, to_gateway.Embedding(3, 12)),
     (to_gateway.TO_GATEWAY, to_gateway.Tokenized("text", [1, 2], ["a", "b"], "ab")),
+    (to_gateway.TO_GATEWAY, to_gateway.InputTokens(7)),
+    (
+        to_gateway.TO_GATEWAY,
+        to_gateway.Ready(speech=to_gateway.Speech(["english"], True, max_text=9)),
+    ),
     (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
     (edge.EDGE, edge.NothingToSay()),
     (edge.EDGE, edge.Waits()),
     (edge.EDGE, edge.Text("é\n")),
     (edge.EDGE, edge.Tokens()),
     (edge.EDGE, edge.Rows("prompt_embeds", 1)),
+    (edge.EDGE, edge.RowsReleased(12)),
     (edge.EDGE, edge.Codes()),
 ]
 

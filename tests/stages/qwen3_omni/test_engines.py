@@ -26,10 +26,10 @@ from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen3_omni.rope import Grid
 from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.rope import Grid
 from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port

@@ -6,7 +6,7 @@ code_predictor_triton.py has the same functions as one CUDA kernel each.
 import torch
 from torch.nn import functional
 
-from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
+from omnistage.stages.speech.code_sampling import FrameSampling
 
 
 def normalise(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

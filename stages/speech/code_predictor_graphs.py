@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
+from omnistage.stages.speech.code_predictor import CodePredictor
 
 Arguments = dict[str, torch.Tensor]
 

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch.nn import functional
 
-from omnistage.stages.qwen3_omni.code_sampling import FrameSampling
+from omnistage.stages.speech.code_sampling import FrameSampling
 
 # So few are fastest without matrix units; more are cuBLAS's, and all if a row's codes must not
 # depend on how many others there are (vLLM's switch for that).

@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from omnistage.stages.qwen3_omni import code_predictor_plain as plain
-from omnistage.stages.qwen3_omni.code_sampling import FrameSampling, frame_sampling
+from omnistage.stages.speech import code_predictor_plain as plain
+from omnistage.stages.speech.code_sampling import FrameSampling, frame_sampling
 
 NUM_ROWS, NUM_HEADS, NUM_KEY_HEADS, HEAD_DIM, NUM_POSITIONS = 3, 4, 2, 16, 6
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def fused() -> ModuleType:
-    return importlib.import_module("omnistage.stages.qwen3_omni.code_predictor_triton")
+    return importlib.import_module("omnistage.stages.speech.code_predictor_triton")
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:

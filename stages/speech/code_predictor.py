@@ -1,4 +1,4 @@
-"""The residual codes of a Qwen3-Omni frame: a small transformer run once a codebook.
+"""The residual codes of a codec frame: a small transformer run once a codebook.
 
 Position 0 is the talker's hidden state, position 1 the embedding of code 0, then one residual code
 after another; the last residual code is never fed. Everything is unrolled over static shapes, and
@@ -16,7 +16,7 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorConfig,
 )
 
-from omnistage.stages.qwen3_omni.code_sampling import frame_sampling
+from omnistage.stages.speech.code_sampling import frame_sampling
 
 FUSED = {
     "q_proj": ("qkv_proj", 0),
@@ -30,7 +30,7 @@ FUSED = {
 def operations(device: torch.device) -> ModuleType:
     """The steps of a pass: Triton comes with torch for CUDA only."""
     name = "triton" if device.type == "cuda" else "plain"
-    return importlib.import_module(f"omnistage.stages.qwen3_omni.code_predictor_{name}")
+    return importlib.import_module(f"omnistage.stages.speech.code_predictor_{name}")
 
 
 class Attention(nn.Module):

@@ -7,8 +7,8 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
-from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
-from omnistage.stages.qwen3_omni.code_predictor_graphs import CodePredictorGraphs
+from omnistage.stages.speech.code_predictor import CodePredictor
+from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 
 CONFIG = Qwen3OmniMoeTalkerCodePredictorConfig(
     vocab_size=48,

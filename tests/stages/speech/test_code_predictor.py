@@ -9,9 +9,9 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorModelForConditionalGeneration,
 )
 
-from omnistage.stages.qwen3_omni.code_predictor import CodePredictor
-from omnistage.stages.qwen3_omni.code_predictor_plain import pick
-from omnistage.stages.qwen3_omni.code_sampling import frame_sampling, gumbel_noise
+from omnistage.stages.speech.code_predictor import CodePredictor
+from omnistage.stages.speech.code_predictor_plain import pick
+from omnistage.stages.speech.code_sampling import frame_sampling, gumbel_noise
 
 NUM_GROUPS = 6
 NUM_ROWS = 12

@@ -1,0 +1,291 @@
+"""The stage of a talker: its engine, and each request's way through it; codes leave the engine."""
+
+import asyncio
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from vllm.outputs import RequestOutput
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.edge import NothingToSay, Open, Waits
+from omnistage.stages.messages.to_gateway import Ready, Speech
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.speech.talker_options import (
+    TalkerOptions,
+    derived_seed,
+    generation_config_folder,
+)
+from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
+from omnistage.stages.vllm.control import EngineControl
+from omnistage.stages.vllm.engine import make_engine, refuse_preemption
+from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.fit import ModelPart
+from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step import OVERDUE
+from omnistage.stages.vllm.step_schema import StepSchema
+from omnistage.stages.vllm.traces import trace_headers
+from omnistage.stages.vllm.warm_up import warm_up
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
+from omnistage.stages.worker.watch import overdue
+
+# Our process hears of a request's first code, and then of all others at its end.
+ALL_CODES = 1 << 30
+NO_WEIGHTS = "the talker keeps tables that it made from its checkpoint while it loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerEngine:
+    """What a family's engine is made with.
+
+    `schema`: what its tokens take and give. `config`: the override of the model's configuration.
+    `part`: of the checkpoint. `end_ids`: those that end its speech. `num_unheard`: tokens sampled
+    beyond the codes that leave, because a model computes a frame when it is fed.
+    """
+
+    schema: StepSchema
+    config: Callable[[Any], Any]
+    part: ModelPart
+    end_ids: tuple[int, ...]
+    num_unheard: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenPrompt:
+    """A request as the engine gets it.
+
+    `ids` hold the places of the prompt's inputs, which are `options` of the bridge
+    (`late_input_options`); `num_rows` counts what is known to follow them, too.
+    """
+
+    ids: Sequence[int]
+    options: Mapping[str, Any]
+    num_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefaults:
+    """Those of the reference's generate()."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    repetition_penalty: float
+    min_tokens: int = 0
+
+
+class TalkerStage(EngineStage, ABC):
+    """One AsyncLLM whose requests may wait for their inputs in its scheduler."""
+
+    defaults: ClassVar[SamplingDefaults]
+
+    def __init__(self, ports: StagePorts, speakers: Sequence[str]) -> None:
+        self._ports = ports
+        self._options = TalkerOptions.of(ports.options)
+        self._speakers = sorted(speakers)
+        self._silent: dict[str, asyncio.Event] = {}
+        self._edges: dict[str, Sequence[Downstream]] = {}  # of each request, those that are live
+
+    # What a family says
+
+    @property
+    @abstractmethod
+    def parts(self) -> TalkerEngine:
+        """What its engine is made with."""
+
+    @abstractmethod
+    async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:
+        """A request's prompt; raises RequestError for what cannot be spoken."""
+
+    @abstractmethod
+    def warm_up_prompt(self, request_id: str, length: int) -> SpokenPrompt:
+        """One that says next to nothing, of at least so many tokens, with all of its inputs."""
+
+    def frame_sampling(self, params: SamplingParams) -> Mapping[str, Any]:
+        """What the engine's model is told of how to sample besides its first code, if anything."""
+        return {}
+
+    @property
+    def speech(self) -> Speech | None:
+        """For `Ready`, of an entry of the graph."""
+        return None
+
+    @property
+    def default_speaker(self) -> str:
+        """Who speaks if nobody is named; empty: nobody."""
+        return self._speakers[0] if self._speakers else ""
+
+    # Start
+
+    async def start(self) -> Ready:
+        """Load, and speak two frames."""
+        ports, parts = self._ports, self.parts
+        bridge = BridgeConfig(
+            schema=parts.schema,
+            feeds=ports.feeds,
+            first_chunk_s=ports.deadlines.first_chunk_s,
+            next_chunk_s=ports.deadlines.next_chunk_s,
+            prefill_part=self._options.prefill_part,
+            sinks=sinks_of(ports.downstream, Payload.CODES),
+            ledger=ports.ledger,
+        )
+        options = {
+            "skip_tokenizer_init": True,
+            "generation_config": str(generation_config_folder(parts.end_ids[0])),
+            **ports.engine,
+            "enable_prefix_caching": False,
+            "stream_interval": ALL_CODES,
+        }
+        self._engine = make_engine(
+            AsyncLLM,
+            ports.model,
+            options,
+            bridge,
+            parts.config,
+            stage=ports.name,
+            part=parts.part,
+        )
+        refuse_preemption(self._engine)
+        self._max_model_len = self._engine.model_config.max_model_len
+        await self._warm_up()
+        self._control = EngineControl(self._engine, NO_WEIGHTS)
+        return Ready(
+            speakers=self._speakers,
+            max_model_len=self._max_model_len,
+            commands=self._control.commands,
+            speech=self.speech,
+        )
+
+    async def _warm_up(self) -> None:
+        numbers = itertools.count()
+
+        async def answer(length: int, **filters: Any) -> None:
+            wanted = {"top_k": 0, "top_p": 1.0, **filters} if filters else {}
+            await self._speak_nothing(f"warm-up-{next(numbers)}", length, wanted)
+
+        await answer(0)
+        await warm_up(self._engine.vllm_config, answer)
+
+    async def _speak_nothing(self, request_id: str, length: int, wanted: Mapping[str, Any]) -> None:
+        """Two frames for nobody, after a prompt of at least so many tokens."""
+        prompt = self.warm_up_prompt(request_id, length)
+        num_frames = min(2, self._max_model_len - len(prompt.ids) - 1)
+        params = self._sampling({"max_tokens": num_frames, "ignore_eos": True, **wanted}, 0)
+        params.extra_args = {"omnistage": {**prompt.options, "export": False}}
+        ids = {"prompt_token_ids": list(prompt.ids)}
+        async for _ in self._engine.generate(ids, params, request_id):
+            pass
+
+    # Sampling
+
+    def _sampling(self, wanted: Mapping[str, Any], seed: int | None) -> SamplingParams:
+        """Parameters of the first code of each frame.
+
+        An end that is to be ignored is not sampled either: it is no sound.
+        """
+        defaults = self.defaults
+        max_tokens = wanted.get("max_tokens", self._max_model_len) + self.parts.num_unheard
+        least = wanted.get("min_tokens", defaults.min_tokens)
+        return SamplingParams(
+            temperature=wanted.get("temperature", defaults.temperature),
+            top_k=wanted.get("top_k", defaults.top_k),
+            top_p=wanted.get("top_p", defaults.top_p),
+            repetition_penalty=wanted.get("repetition_penalty", defaults.repetition_penalty),
+            seed=wanted.get("seed", seed),
+            max_tokens=max_tokens,
+            min_tokens=max_tokens if wanted.get("ignore_eos") else min(least, max_tokens),
+            stop_token_ids=list(self.parts.end_ids),
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _seed(self, request: Request) -> int | None:
+        return None if request.seed is None else derived_seed(request.seed, self._ports.name)
+
+    # Requests
+
+    async def serve(self, opened: Opened) -> None:
+        """Announce the request downstream, then run it to its end."""
+        request_id, request = opened.id, opened.request
+        speaker = self._known(request.speaker or self.default_speaker)
+        edges = self._ports.live(request)
+        self._say(request_id, edges, Open(request))
+        silent = self._silent.setdefault(request_id, asyncio.Event())
+        self._edges[request_id] = edges
+        speaking = asyncio.create_task(self._speak(opened, speaker))
+        waiting = asyncio.create_task(silent.wait())
+        try:
+            await asyncio.wait({speaking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if speaking.done():
+                await speaking
+            else:
+                self._say(request_id, edges, NothingToSay())
+        finally:
+            self._silent.pop(request_id, None)
+            self._edges.pop(request_id, None)
+            waiting.cancel()
+            speaking.cancel()
+            await asyncio.gather(speaking, waiting, return_exceptions=True)
+
+    def _known(self, speaker: str) -> str:
+        if speaker and speaker.lower() not in self._speakers:
+            allowed = ", ".join(self._speakers)
+            raise RequestError(
+                400, f"unknown voice {speaker!r}; allowed: {allowed}", param="audio.voice"
+            )
+        return speaker.lower()
+
+    def _say(
+        self, request_id: str, edges: Sequence[Downstream], message: Open | NothingToSay | Waits
+    ) -> None:
+        for edge in edges:
+            edge.open.send(Chunk(request_id, message, last=True))
+
+    def nothing_to_say(self, request_id: str, source: str) -> None:
+        """The answer has no text: nothing will be spoken."""
+        event = self._silent.get(request_id)
+        if event is not None:
+            event.set()
+
+    def upstream_waits(self, request_id: str, source: str) -> None:
+        """The stage before waits for its client: so does who waits for us."""
+        self._say(request_id, self._edges.get(request_id, ()), Waits())
+
+    async def _speak(self, opened: Opened, speaker: str) -> None:
+        request_id, request = opened.id, opened.request
+        prompt = await self.prompt_of(opened, speaker)
+        if prompt.num_rows + 2 > self._max_model_len:
+            raise RequestError(
+                400,
+                f"the talker's prompt has {prompt.num_rows} rows; at most "
+                f"{self._max_model_len - 2}",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        wanted = request.stage_params.get(self._ports.name, {})
+        params = self._sampling(wanted, self._seed(request))
+        to = [edge.target for edge in self._ports.live(request, Payload.CODES)]
+        sampling = self.frame_sampling(params)
+        params.extra_args = {"omnistage": {**prompt.options, "to": to, "sampling": sampling}}
+        generated = self._engine.generate(
+            {"prompt_token_ids": list(prompt.ids)},
+            params,
+            request_id,
+            trace_headers=trace_headers(request, self._ports.name),
+        )
+        async for output in generated:
+            self._mark_prefill(request_id, output)
+            self._ports.mark(request_id, "first_code")
+            self._ports.send_marks(request_id)
+            if output.outputs[0].stop_reason == OVERDUE:
+                raise overdue(self._ports.source, self._ports.name)
+
+    def _mark_prefill(self, request_id: str, output: RequestOutput) -> None:
+        """When the engine first took rows of the prompt; it does not say so without statistics."""
+        begun_s = getattr(output.metrics, "scheduled_ts", 0.0)
+        if begun_s:
+            self._ports.mark(request_id, "first_prefill", round(begun_s * 1e9))

@@ -1,0 +1,51 @@
+"""Where the images and videos of a rendered prompt are, which its M-RoPE positions follow from."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.stages.vllm.rope import Grid
+
+MAX_GRIDS = 1 << 16
+
+
+class Grids:
+    """Grids of the images and videos of a prompt.
+
+    vLLM sends a medium that its engine has cached without its fields: they are remembered here
+    by the medium's hash.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self._merge = config.thinker_config.vision_config.spatial_merge_size
+        self._per_second = config.thinker_config.position_id_per_seconds
+        self._seen: OrderedDict[str, tuple[tuple[int, int, int], float]] = OrderedDict()
+
+    def of(self, prompt: Mapping[str, Any]) -> list[Grid]:
+        """In the order of their offsets."""
+        grids = []
+        for modality in ("image", "video"):
+            ranges = prompt.get("mm_placeholders", {}).get(modality, ())
+            if not ranges:
+                continue
+            items = prompt["mm_kwargs"][modality]
+            hashes = prompt["mm_hashes"][modality]
+            for where, item, key in zip(ranges, items, hashes, strict=True):
+                size, step = self._fields(modality, item, key)
+                grids.append(Grid(where.offset, size, step))
+        return sorted(grids, key=lambda grid: grid.offset)
+
+    def _fields(self, modality: str, item: Any, key: str) -> tuple[tuple[int, int, int], float]:
+        if item is None:
+            return self._seen[key]
+        t, h, w = item[f"{modality}_grid_thw"].data.flatten().tolist()
+        seconds = 1.0
+        if modality == "video":
+            field = item.get("second_per_grid_ts")
+            seconds = 2.0 if field is None else float(field.data)
+        size = (int(t), int(h) // self._merge, int(w) // self._merge)
+        self._seen[key] = size, seconds * self._per_second
+        self._seen.move_to_end(key)
+        while len(self._seen) > MAX_GRIDS:
+            self._seen.popitem(last=False)
+        return self._seen[key]
