@@ -23,8 +23,10 @@ $(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 demo: venv
 	@$(BIN)/python scripts/tiny_demo.py
 
+# Two processes share the suite; PARALLEL= runs it in one.
+PARALLEL ?= -n 2 --dist loadgroup --no-loadscope-reorder
 test: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 # More bodies drawn from the API's description, and more mutated ones, than in the suite.
 fuzz: venv
