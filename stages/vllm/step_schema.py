@@ -24,7 +24,8 @@ class Column(msgspec.Struct, frozen=True):
 
     Behind the prompt they are `blank`. If the column is `fed_by` a tensor of the edge's `Tokens`,
     they come with it, one line a position. If it `counts`, they are the token's position: its index
-    and the request's `position_delta`.
+    and the request's `position_delta`. If it is `after_rows`, they are blank as long as rows come,
+    and behind the last of them the request's `ends`.
     """
 
     name: str
@@ -33,12 +34,13 @@ class Column(msgspec.Struct, frozen=True):
     blank: float = -1
     fed_by: str = ""
     counts: bool = False
+    after_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ValueError(f"column {self.name!r} has width {self.width}; at least 1")
-        if self.fed_by and self.counts:
-            raise ValueError(f"column {self.name!r} is either fed or counts, not both")
+        if bool(self.fed_by) + self.counts + self.after_rows > 1:
+            raise ValueError(f"column {self.name!r} is either fed or counts or is after rows")
 
 
 class RowInput(msgspec.Struct, frozen=True):
@@ -109,6 +111,11 @@ class Layout:
     def fed(self) -> tuple[Column, ...]:
         """The columns whose values come along the edge."""
         return tuple(column for column in self.columns if column.fed_by)
+
+    @cached_property
+    def after_rows(self) -> tuple[Column, ...]:
+        """The columns that take the ends of rows."""
+        return tuple(column for column in self.columns if column.after_rows)
 
     def of_lines(self, lines: torch.Tensor, name: str) -> torch.Tensor:
         """A column [n, width] of whole lines int32 [n, num_words]; a view."""
