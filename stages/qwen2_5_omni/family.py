@@ -1,6 +1,7 @@
 """Qwen2.5-Omni as a family: its kinds, and what serves and writes its models."""
 
 from omnistage.stage_configs.family import Family, TinyModel
+from omnistage.stage_configs.kinds import Kind, Payload, payloads
 
 HERE = "omnistage.stages.qwen2_5_omni"
 WRITERS = f"{HERE}.checkpoint"
@@ -9,7 +10,21 @@ WRITE_TINY = f"{WRITERS}.tiny:write_tiny_checkpoint"
 
 FAMILY = Family(
     name="qwen2_5_omni",
-    kinds={},
+    kinds={
+        "qwen2_5_omni.talker": Kind(
+            f"{HERE}.talker:Talker",
+            frozenset(),
+            engine_takes_feed=True,
+            is_parallel=True,
+            makes=payloads(Payload.CODES),
+            takes=(payloads(Payload.TOKENS, Payload.ROWS),),
+            is_entry=False,
+            needs=("vllm",),
+        ),
+    },
+    vllm_models={
+        "OmnistageQwen2_5OmniTalker": f"{HERE}.talker_model:Qwen2_5OmniTalker",
+    },
     tiny={
         "qwen2.5-omni": TinyModel(WRITE_TINY, f"{WRITERS}.real_size:write_7b_folder"),
         "qwen2.5-omni-3b": TinyModel(WRITE_TINY, f"{WRITERS}.real_size:write_3b_folder"),

@@ -15,6 +15,9 @@ import torch
 
 from omnistage.stages.vllm.step import NUM_OWN, Ints
 
+# Of a step that was fed the end of speech: with async scheduling it runs before the end is known.
+NO_FRAME = -1
+
 Dtype = Literal["int32", "int64", "float32"]
 Values = npt.NDArray[Any]
 
@@ -57,8 +60,9 @@ class RowInput(msgspec.Struct, frozen=True):
 class Export(msgspec.Struct, frozen=True):
     """The tensor that leaves the engine: a line for each codec frame, or for each row wanted.
 
-    A "frame" is what one decode step computes of a request. "row": one line for each token whose
-    request asks for it. `dtype`: as torch names it; empty: that of the engine.
+    A "frame" is what one decode step computes of a request; codes that begin with `NO_FRAME` do
+    not leave. "row": one line for each token whose request asks for it. `dtype`: as torch names it;
+    empty: that of the engine.
     """
 
     name: str
