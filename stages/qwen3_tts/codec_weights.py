@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeRotaryEmbedding,
 )

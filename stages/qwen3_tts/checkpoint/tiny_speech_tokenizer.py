@@ -1,6 +1,5 @@
 """Writes a tiny `speech_tokenizer/`, with random weights: sound to codes and codes to sound."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import MimiConfig, MimiModel
 
+from omnistage.stages.qwen3_tts.checkpoint.noise import fill_with_noise
 from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
     Config,
     tiny_config,
@@ -22,7 +22,6 @@ Tensors = dict[str, torch.Tensor]
 
 # What encoding needs of Mimi; a checkpoint has no more of it.
 ENCODER_PARTS = ("encoder.", "encoder_transformer.", "downsample.", "quantizer.")
-_RESIDUAL_SCALE = 0.5  # of branches: what a convolution or attention carries is heard
 _CODEBOOK_SCALE = 0.4  # of the encoder's: several entries are near what a sound becomes
 _PEAK = 0.4  # of the waveform, for random codes
 
@@ -42,7 +41,7 @@ def write_tiny_speech_tokenizer(folder: Path, seed: int = 0) -> None:
 @torch.no_grad()
 def _decoder(config: Config, generator: torch.Generator) -> Tensors:
     model = CodecDecoder(codec_config(config["decoder_config"])).float().eval()
-    _fill_with_noise(model, generator)
+    fill_with_noise(model, generator)
     _set_loudness(model)
     state = model.state_dict()
     quantizer = model.quantizer
@@ -66,7 +65,7 @@ def _stored(quantizer: Quantizer, generator: torch.Generator) -> Iterator[tuple[
 @torch.no_grad()
 def _encoder(config: Config, generator: torch.Generator) -> Tensors:
     model = MimiModel(MimiConfig(**config["encoder_config"])).float().eval()
-    _fill_with_noise(model, generator)
+    fill_with_noise(model, generator)
     for name, buffer in model.named_buffers():
         if name.endswith("cluster_usage"):
             buffer.copy_(0.5 + torch.rand(buffer.shape, generator=generator))
@@ -74,22 +73,6 @@ def _encoder(config: Config, generator: torch.Generator) -> Tensors:
             buffer.copy_(_CODEBOOK_SCALE * torch.randn(buffer.shape, generator=generator))
     state = model.state_dict()
     return {name: one for name, one in state.items() if name.startswith(ENCODER_PARTS)}
-
-
-def _fill_with_noise(model: nn.Module, generator: torch.Generator) -> None:
-    """Norms near 1, biases and the shapes of activations near 0, sums of inputs near their size."""
-    for name, parameter in model.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("codebooks"):
-            parameter.copy_(noise)
-        elif parameter.dim() > 1:
-            parameter.copy_(noise / math.sqrt(parameter[0].numel()))
-        elif name.endswith(("gamma", "scale")):
-            parameter.copy_(_RESIDUAL_SCALE * (1 + 0.1 * noise))
-        elif "norm" in name and name.endswith("weight"):
-            parameter.copy_(1 + 0.1 * noise)
-        else:
-            parameter.copy_(0.1 * noise)
 
 
 def _set_loudness(model: CodecDecoder) -> None:
