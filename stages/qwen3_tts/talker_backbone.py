@@ -14,5 +14,5 @@ class TalkerBackbone(Qwen3Model):
     """
 
     def forward(self, positions: torch.Tensor, inputs_embeds: torch.Tensor) -> torch.Tensor:
-        """Hidden states [n, hidden] from positions [n] and embeddings [n, hidden]."""
-        return super().forward(None, positions, None, inputs_embeds)
+        """Hidden states [n, hidden] from positions [1, n] and embeddings [n, hidden]."""
+        return super().forward(None, positions[0], None, inputs_embeds)

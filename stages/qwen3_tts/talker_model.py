@@ -1,13 +1,14 @@
 """The Qwen3-TTS talker as a vLLM model: codec frames from the tokens of a text.
 
 Math: Qwen3TTSTalkerForConditionalGeneration of qwen-tts. The backbone is vLLM's dense Qwen3. A
-token's input is that of every talker that speaks in codec frames
-(stages/speech/frame_talker.py), but of a Base model also
+token's input is that of every talker that speaks token ids
+(stages/speech/text_talker.py), but of a Base model also
 
     voice:   the vector of a reference sound, which came with the request, at one row of the prompt
     frame:   the sum of the codec embeddings of a frame of that sound
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,12 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorConfig,
 )
 from vllm.config import VllmConfig
-from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.qwen3_tts.step_schema import FRAME, VOICE, talker_schema
 from omnistage.stages.qwen3_tts.talker_backbone import TalkerBackbone
 from omnistage.stages.speech.code_predictor import CodePredictor
-from omnistage.stages.speech.frame_talker import CODEC, FrameSizes, FrameTalker
+from omnistage.stages.speech.columns import CODEC
+from omnistage.stages.speech.text_talker import TextTalker
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.step import Started
 from omnistage.stages.vllm.transfer import to_device
@@ -57,21 +58,17 @@ class TextProjection(nn.Module):
         return projected
 
 
-def make_code_predictor(config: Any) -> CodePredictor:
-    """Of the talker's configuration; Qwen3-Omni's is the same module."""
-    told = config.code_predictor_config
-    predictor = Qwen3OmniMoeTalkerCodePredictorConfig(
+def predictor_config(told: Mapping[str, Any]) -> Qwen3OmniMoeTalkerCodePredictorConfig:
+    """Of the talker's configuration; Qwen3-Omni's code predictor is the same module."""
+    return Qwen3OmniMoeTalkerCodePredictorConfig(
         **{name: told[name] for name in PREDICTOR_NAMES if name in told},
         rope_parameters={"rope_type": "default", "rope_theta": told["rope_theta"]},
         sliding_window=told["sliding_window"] if told.get("use_sliding_window") else None,
     )
-    return CodePredictor(
-        predictor, talker_size=config.hidden_size, embeds_frames=config.takes_frames
-    )
 
 
-class Qwen3TTSTalker(FrameTalker):
-    """Forward of one engine step over the bridge's step table."""
+class Qwen3TTSTalker(TextTalker):
+    """Speaks a given text."""
 
     text_embedding = "talker.model.text_embedding.weight"
 
@@ -81,24 +78,21 @@ class Qwen3TTSTalker(FrameTalker):
         super().__init__(
             vllm_config,
             prefix,
+            make_backbone=TalkerBackbone,
             schema=talker_schema(config.num_code_groups, config.takes_frames),
-            sizes=FrameSizes(
-                config.vocab_size,
-                size,
-                config.text_vocab_size,
-                config.num_code_groups,
-                config.codec_eos_token_id,
-            ),
-            backbone=TalkerBackbone(
-                vllm_config=vllm_config, prefix=maybe_prefix(prefix, "model")
-            ),
-            text_projection=TextProjection(config.text_hidden_size, size),
-            code_predictor=make_code_predictor(config),
+            vocab_size=config.vocab_size,
+            hidden_size=size,
+            codec_eos=config.codec_eos_token_id,
+            predictor=predictor_config(config.code_predictor_config),
         )
-        self.config = config
-        dtype = vllm_config.model_config.dtype
+        self.take_text(config.text_vocab_size, TextProjection(config.text_hidden_size, size))
         num_voices = self.table.num_rows + 1 if config.takes_frames else 0
-        self.voices = torch.zeros(num_voices, size, dtype=dtype)
+        self.voices = torch.zeros(num_voices, size, dtype=vllm_config.model_config.dtype)
+
+    def make_predictor(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> CodePredictor:
+        """It may have another width than the talker."""
+        size, takes_frames = self.config.hidden_size, self.config.takes_frames
+        return CodePredictor(config, talker_size=size, embeds_frames=takes_frames)
 
     def _start_requests(self, started: list[Started]) -> None:
         super()._start_requests(started)
@@ -108,9 +102,9 @@ class Qwen3TTSTalker(FrameTalker):
                 voice = np.frombuffer(told["voice"], np.float32).copy()
                 self.voices[request.row] = to_device(voice, self.voices.device)
 
-    def prompt_inputs(self, columns: torch.Tensor) -> torch.Tensor:
+    def header_inputs(self, columns: torch.Tensor) -> torch.Tensor:
         """Of a Base model with the voice that the request brought, and with a sound's frames."""
-        inputs = super().prompt_inputs(columns)
+        inputs = super().header_inputs(columns)
         if not self.config.takes_frames:
             return inputs
         is_voice = self.table.read(columns, CODEC) == VOICE

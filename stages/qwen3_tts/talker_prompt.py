@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.stages.qwen3_tts.step_schema import FRAME, NONE, VOICE
-from omnistage.stages.speech.frame_talker import CODEC, TEXT
+from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
 
 Ints = npt.NDArray[np.int32]
 
@@ -130,7 +130,8 @@ class TalkerPrompt:
     def inputs(self) -> Mapping[str, npt.NDArray[Any]]:
         """The columns of the talker's tokens, by their names."""
         frames = {} if self.frames is None else {FRAME: self.frames}
-        return {TEXT: self.text, CODEC: self.codec, **frames}
+        positions = np.arange(len(self), dtype=np.int32)
+        return {TEXT: self.text, CODEC: self.codec, POSITION: positions, **frames}
 
 
 def talker_prompt(

@@ -11,6 +11,7 @@ from omnistage.stages.qwen3_tts.checkpoint.generation import generation_config
 from omnistage.stages.qwen3_tts.checkpoint.model_types import ModelSize, ModelType
 from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import FOLDER
 from omnistage.stages.qwen3_tts.checkpoint.tiny_config import make_config
+from omnistage.stages.qwen3_tts.checkpoint.tiny_speaker_encoder import tiny_speaker_encoder_tensors
 from omnistage.stages.qwen3_tts.checkpoint.tiny_speech_tokenizer import write_tiny_speech_tokenizer
 from omnistage.stages.qwen3_tts.checkpoint.tiny_weights import make_weights
 
@@ -30,8 +31,10 @@ def write_tiny_checkpoint(
     config = make_config(model_type, model_size, tokenizer)
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", generation_config(MAX_NEW_TOKENS))
-    weights = {
-        name: weight.to(torch.bfloat16) for name, weight in make_weights(config, seed).items()
-    }
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    talker = config["talker_config"]
+    weights = make_weights(talker, seed)
+    if model_type == "base":
+        weights |= tiny_speaker_encoder_tensors(talker["hidden_size"], seed)
+    rounded = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
+    save_file(rounded, folder / "model.safetensors", {"format": "pt"})
     write_tiny_speech_tokenizer(folder / FOLDER, seed)

@@ -20,7 +20,7 @@ _TABLES = ("embedding", "lm_head", "codec_head")
 
 
 def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
-    """The talker's, and the speaker encoder's where the model has one; in float32."""
+    """The talker's; in float32."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
         name: _noise(name, torch.randn(shape, generator=generator)) for name, shape in shapes(config)
@@ -43,16 +43,6 @@ def _noise(name: str, noise: torch.Tensor) -> torch.Tensor:
 
 def shapes(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
     """Every weight's name and shape, in an order that never changes."""
-    talker = config["talker_config"]
-    yield from _talker(talker)
-    encoder = config.get("speaker_encoder_config")
-    if encoder is not None:
-        for name, shape in _speaker_encoder(encoder):
-            yield f"speaker_encoder.{name}.weight", shape
-            yield f"speaker_encoder.{name}.bias", shape[:1]
-
-
-def _talker(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
     size, text_size = config["hidden_size"], config["text_hidden_size"]
     yield from _layers("talker.model", config)
     yield "talker.model.codec_embedding.weight", (config["vocab_size"], size)
@@ -99,28 +89,3 @@ def _layers(prefix: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Shape
         for name, shape in layer.items():
             yield f"{prefix}.layers.{number}.{name}.weight", shape
     yield f"{prefix}.norm.weight", (size,)
-
-
-# What config.json leaves out: every published model has the reference's defaults.
-_MELS, _SCALE, _KERNELS = 128, 8, (5, 3, 3, 3, 1)
-
-
-def _speaker_encoder(config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
-    """Its convolutions, all with a bias."""
-    channels, squeezed = config["enc_channels"], config["enc_se_channels"]
-    attention, last = config["enc_attention_channels"], channels[-1]
-    yield "blocks.0.conv", (channels[0], _MELS, _KERNELS[0])
-    for number in range(1, len(channels) - 1):
-        wide, part = channels[number], channels[number] // _SCALE
-        block = f"blocks.{number}"
-        yield f"{block}.tdnn1.conv", (wide, channels[number - 1], 1)
-        for branch in range(_SCALE - 1):
-            name = f"{block}.res2net_block.blocks.{branch}.conv"
-            yield name, (part, part, _KERNELS[number])
-        yield f"{block}.tdnn2.conv", (wide, wide, 1)
-        yield f"{block}.se_block.conv1", (squeezed, wide, 1)
-        yield f"{block}.se_block.conv2", (wide, squeezed, 1)
-    yield "mfa.conv", (last, last, _KERNELS[-1])
-    yield "asp.tdnn.conv", (attention, 3 * last, 1)
-    yield "asp.conv", (last, attention, 1)
-    yield "fc", (config["enc_dim"], 2 * last, 1)
