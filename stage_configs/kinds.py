@@ -38,7 +38,8 @@ class Kind:
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound.
     `feeds_itself`: a channel goes from its process to its own engine. `is_parallel`: its engine is
     vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
-    `arguments`: the names of its engine's, where that is not vLLM.
+    `arguments`: the names of its engine's, where that is not vLLM. `stores_voices`: it keeps what
+    it computes of the sounds of voices in the folder that its option `voices` names.
 
     `needs`: packages of Python that it cannot start without, and that not every kind needs.
     `uses`: others, each with what is lost without it.
@@ -59,3 +60,4 @@ class Kind:
     needs: tuple[str, ...] = ()
     uses: Mapping[str, str] = field(default_factory=dict)
     arguments: frozenset[str] = frozenset()
+    stores_voices: bool = False
