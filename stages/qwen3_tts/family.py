@@ -42,6 +42,8 @@ FAMILY = Family(
             f"{HERE}.talker:Talker",
             frozenset(),
             reads_out=True,
+            feeds_itself=True,
+            stores_voices=True,
             is_parallel=True,
             makes=payloads(Payload.CODES),
             needs=("vllm",),

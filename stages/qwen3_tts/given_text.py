@@ -1,8 +1,7 @@
 """Token ids of a text to be spoken, of what is said of how to speak it, and of a sound's words."""
 
-from transformers import AutoTokenizer
-
 from omnistage.stages.qwen3_tts.talker_prompt import SpeechIds, SpokenText
+from omnistage.stages.speech.text_tokens import TextTokenizer, TextTokens
 
 ROLE = 3  # <|im_start|> assistant \n
 
@@ -14,7 +13,7 @@ class GivenText:
     """
 
     def __init__(self, folder: str, ids: SpeechIds) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+        self._tokenizer = TextTokenizer(folder)
         self._ids = ids
 
     def spoken(self, text: str, instructions: str = "", reference: str = "") -> SpokenText:
@@ -27,13 +26,13 @@ class GivenText:
             reference=self._turn("assistant", reference)[ROLE:] if reference else (),
         )
 
+    def coming(self) -> TextTokens:
+        """The tokens of a text that comes behind a prompt without one."""
+        return TextTokens(self._tokenizer)
+
     def _instructions(self, text: str) -> list[int]:
-        return [*self._turn("user", text), self._ids.im_end, *self._tokens("\n")]
+        return [*self._turn("user", text), self._ids.im_end, *self._tokenizer.tokens("\n")]
 
     def _turn(self, role: str, text: str) -> list[int]:
         """A turn of a chat without its end."""
-        return [self._ids.im_start, *self._tokens(f"{role}\n{text}")]
-
-    def _tokens(self, text: str) -> list[int]:
-        token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return token_ids
+        return [self._ids.im_start, *self._tokenizer.tokens(f"{role}\n{text}")]

@@ -21,7 +21,8 @@ from omnistage.stages.qwen3_tts.talker_prompt import (
     Voice,
     talker_prompt,
 )
-from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder, VoiceFeatures
+from omnistage.stages.qwen3_tts.voice_cache import VoiceFeatures
+from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder
 from omnistage.stages.speech.talker_stage import (
     SpokenPrompt,
     TalkerEngine,
@@ -31,13 +32,15 @@ from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.late_inputs import late_input_options
 from omnistage.stages.vllm.step_schema import Layout
+from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.own_feed import OwnFeed
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 SMALL = "0b6"  # the size of CustomVoice that was not taught to follow instructions
-# Of a context: what the rows before the text may take, and how many rows a character may, as text
-# and as speech; a Chinese one is a token and a third of a second.
-RESERVED_ROWS, ROWS_A_CHARACTER = 512, 5
+# Of a context: what the rows before the text may take, and how many a character may, as a token and
+# as speech; digits are spoken longest.
+RESERVED_ROWS, ROWS_A_CHARACTER = 512, 8
 
 
 class Talker(TalkerStage):
@@ -58,9 +61,12 @@ class Talker(TalkerStage):
         self._text = GivenText(ports.model, self._ids)
         self._generation = Generation.of(ports.model)
         self.defaults = self._generation.defaults
+        self._texts = ComingTexts()  # those of which more may come
         self._voices: VoiceEncoder | None = None
         if self._type == BASE:
-            self._voices = VoiceEncoder(ports.model, self._options.voices)
+            has_weights = ports.engine.get("load_format") != "dummy"
+            folder = self._options.voices
+            self._voices = VoiceEncoder(ports.model, folder, has_weights=has_weights)
 
     @property
     def parts(self) -> TalkerEngine:
@@ -75,6 +81,7 @@ class Talker(TalkerStage):
         room = self._max_model_len - RESERVED_ROWS
         return Speech(
             languages=self._ids.named_languages,
+            takes_pieces=self._ports.own_feed is not None,
             takes_sound=self._type == BASE,
             needs_sound=self._type == BASE,
             needs_instructions=self._type == VOICE_DESIGN,
@@ -96,30 +103,36 @@ class Talker(TalkerStage):
         return self._spoken(request_id, prompt)
 
     async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:
-        """Of a given text."""
+        """Of a given text, or of its beginning: none of it, if more comes."""
         body = opened.request.body
+        is_open = bool(body.get("open"))
         language = self._language(body.get("language") or AUTO, speaker)
         features = await self._features(opened)
-        text = self._text_of(body)
-        self._ports.send_input_tokens(
-            opened.id, len(text.instructions) + len(text.role) + len(text.text)
-        )
+        text = self._text_of(body, "" if is_open else body["input"])
+        if not is_open:
+            self._tell_tokens(opened.id, text)
         if features is None:
             voice = Voice(self._ids.speakers.get(speaker))
         else:
             voice = Voice(VOICE, features.codes if text.reference else None)
-        prompt = talker_prompt(self._ids, text, voice, language, self._is_whole)
-        return self._spoken(opened.id, prompt, features, voice)
+        is_whole = self._is_whole and not is_open
+        prompt = talker_prompt(self._ids, text, voice, language, is_whole)
+        return self._spoken(opened.id, prompt, features, voice, complete=not is_open)
+
+    def _tell_tokens(self, request_id: str, text: SpokenText) -> None:
+        num_tokens = len(text.instructions) + len(text.role) + len(text.text)
+        self._ports.send_input_tokens(request_id, num_tokens)
 
     def _language(self, name: str, speaker: str) -> int | None:
-        if name.lower() not in self._ids.named_languages:
-            allowed = ", ".join(self._ids.named_languages)
+        known = [AUTO, *self._ids.named_languages]
+        if name.lower() not in known:
+            allowed = ", ".join(known)
             raise RequestError(
                 400, f"unknown language {name!r}; allowed: {allowed}", param="language"
             )
         return self._ids.language(name.lower(), speaker)
 
-    def _text_of(self, body: Mapping[str, Any]) -> SpokenText:
+    def _text_of(self, body: Mapping[str, Any], words: str) -> SpokenText:
         instructions = body.get("instructions") or ""
         if self._type == VOICE_DESIGN and not instructions:
             raise RequestError(
@@ -127,9 +140,9 @@ class Talker(TalkerStage):
             )
         if self._config.tts_model_size == SMALL or self._type == BASE:
             instructions = ""
-        words = (body.get("reference") or {}).get("text") or ""
-        text = self._text.spoken(body["input"], instructions, words)
-        if not text.text:
+        reference = (body.get("reference") or {}).get("text") or ""
+        text = self._text.spoken(words, instructions, reference)
+        if not text.text and not body.get("open"):
             raise RequestError(400, "has nothing that can be spoken", param="input")
         return text
 
@@ -156,6 +169,8 @@ class Talker(TalkerStage):
         prompt: TalkerPrompt,
         features: VoiceFeatures | None = None,
         voice: Voice | None = None,
+        *,
+        complete: bool = True,
     ) -> SpokenPrompt:
         after_last, for_ever = prompt.ends
         options = late_input_options(
@@ -164,7 +179,7 @@ class Talker(TalkerStage):
             first_token_position=prompt.first_text,
             ends={"tokens": (after_last, for_ever)},
             fed={"tokens": prompt.spoken},
-            complete=True,
+            complete=complete,
         )
         if features is not None:
             options["model"] = {"voice": features.speaker.astype(np.float32).tobytes()}
@@ -177,6 +192,46 @@ class Talker(TalkerStage):
             about=None if frames is None else Lead(len(frames)),
             tensors={} if frames is None else {"lead": Tensor.from_numpy(frames)},
         )
+
+    # A text that comes in pieces
+
+    def more_text(self, request_id: str, text: str, last: bool) -> None:
+        """The next piece of a given text."""
+        self._texts.add(request_id, text, last)
+
+    async def serve(self, opened: Opened) -> None:
+        """As every talker does; an open text is fed to the engine while it comes."""
+        if not opened.request.body.get("open"):
+            await super().serve(opened)
+            return
+        text = self._texts.open(opened.id, opened.request.body)
+        feeding = asyncio.create_task(self._feed(opened, text))
+        try:
+            await super().serve(opened)
+        finally:
+            self._texts.close(opened.id)
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+
+    async def _feed(self, opened: Opened, text: ComingText) -> None:
+        """Give the engine each token as soon as it is known."""
+        assert self._ports.own_feed is not None  # otherwise the stage says that it takes none
+        request_id = opened.id
+        feed, tokens = OwnFeed(self._ports.own_feed, request_id), self._text.coming()
+
+        def show_life() -> None:
+            feed.show_life()
+            self.upstream_waits(request_id, self._ports.name)
+
+        async for piece in text.pieces(self._ports.deadlines.next_chunk_s / 2, show_life):
+            if token_ids := tokens.add(piece):
+                feed.send(token_ids)
+        feed.send(tokens.finish(), last=True)
+        if not tokens.count:
+            self.nothing_to_say(request_id, self._ports.name)
+        self._ports.send_input_tokens(request_id, tokens.count)
+
+    # Sampling
 
     def frame_sampling(self, params: SamplingParams) -> Mapping[str, Any]:
         """The code predictor's own, but for whether it samples at all."""

@@ -69,8 +69,8 @@ class SpeechIds:
 
     @property
     def named_languages(self) -> list[str]:
-        """Those that may be asked for; `auto` leaves it to the model."""
-        return [AUTO, *sorted(name for name in self.languages if DIALECT not in name)]
+        """Those that may be asked for, beside `auto`, which leaves it to the model."""
+        return sorted(name for name in self.languages if DIALECT not in name)
 
     def language(self, name: str, speaker: str) -> int | None:
         """The id of what is spoken; raises KeyError for a language that is not named."""

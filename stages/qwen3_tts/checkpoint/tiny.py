@@ -11,9 +11,8 @@ from omnistage.stages.qwen3_tts.checkpoint.generation import generation_config
 from omnistage.stages.qwen3_tts.checkpoint.model_types import ModelSize, ModelType
 from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import FOLDER
 from omnistage.stages.qwen3_tts.checkpoint.tiny_config import make_config
-from omnistage.stages.qwen3_tts.checkpoint.tiny_speaker_encoder import tiny_speaker_encoder_tensors
 from omnistage.stages.qwen3_tts.checkpoint.tiny_speech_tokenizer import write_tiny_speech_tokenizer
-from omnistage.stages.qwen3_tts.checkpoint.tiny_weights import make_weights
+from omnistage.stages.qwen3_tts.checkpoint.tiny_weights import make_speaker_encoder, make_weights
 
 MAX_NEW_TOKENS = 512
 
@@ -34,7 +33,7 @@ def write_tiny_checkpoint(
     talker = config["talker_config"]
     weights = make_weights(talker, seed)
     if model_type == "base":
-        weights |= tiny_speaker_encoder_tensors(talker["hidden_size"], seed)
+        weights |= make_speaker_encoder(config["speaker_encoder_config"], seed)
     rounded = {name: weight.to(torch.bfloat16) for name, weight in weights.items()}
     save_file(rounded, folder / "model.safetensors", {"format": "pt"})
     write_tiny_speech_tokenizer(folder / FOLDER, seed)

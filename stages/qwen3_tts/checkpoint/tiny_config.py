@@ -14,7 +14,6 @@ from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
 from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
     TINY_NUM_CODEBOOKS as NUM_CODEBOOKS,
 )
-from omnistage.stages.qwen3_tts.checkpoint.tiny_speaker_encoder import tiny_speaker_encoder_config
 
 TEXT_HIDDEN_SIZE = 48
 PREDICTOR_HIDDEN_SIZE = 32
@@ -47,7 +46,7 @@ def make_config(
         model_type,
         model_size,
         _talker(hidden_size, tokenizer.padded_size),
-        tiny_speaker_encoder_config(hidden_size),
+        _speaker_encoder(hidden_size),
         token_ids,
     )
 
@@ -92,4 +91,14 @@ def _talker(hidden_size: int, text_vocab_size: int) -> dict[str, Any]:
             **_transformer(PREDICTOR_HIDDEN_SIZE),
             "vocab_size": CODEBOOK_SIZE,
         },
+    }
+
+
+def _speaker_encoder(hidden_size: int) -> dict[str, Any]:
+    return {
+        "enc_dim": hidden_size,
+        "enc_channels": [16, 16, 16, 16, 48],
+        "enc_attention_channels": 8,
+        "enc_se_channels": 8,
+        "sample_rate": 24000,
     }

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from omnistage.stages.qwen3_tts.checkpoint.noise import fill_with_noise
 from omnistage.stages.qwen3_tts.checkpoint.tiny_config import CODEC_EOS
+from omnistage.stages.qwen3_tts.speaker_encoder import SpeakerEncoder, SpeakerEncoderConfig
 
 Shape = tuple[int, ...]
 Weights = dict[str, torch.Tensor]
@@ -27,6 +29,13 @@ def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
     }
     weights["talker.codec_head.weight"][CODEC_EOS] *= _END_SCALE
     return weights
+
+
+def make_speaker_encoder(config: Mapping[str, Any], seed: int) -> Weights:
+    """Of a Base model, by its names in the checkpoint; in float32."""
+    encoder = SpeakerEncoder(SpeakerEncoderConfig(**config))
+    fill_with_noise(encoder, torch.Generator().manual_seed(seed))
+    return {f"speaker_encoder.{name}": one for name, one in encoder.state_dict().items()}
 
 
 def _noise(name: str, noise: torch.Tensor) -> torch.Tensor:
