@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.stages.qwen3_tts.step_schema import FRAME, NONE, VOICE
+from omnistage.stages.qwen3_tts.step_schema import FRAME, NONE
 from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
 
 Ints = npt.NDArray[np.int32]
@@ -179,5 +179,3 @@ def _frames(num_rows: int, voice: Voice) -> Ints | None:
     frames = np.full((num_rows, voice.frames.shape[1]), NONE, np.int32)
     frames[num_rows - voice.num_frames :] = voice.frames
     return frames
-
-

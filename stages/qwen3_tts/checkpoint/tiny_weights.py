@@ -25,7 +25,8 @@ def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
     """The talker's; in float32."""
     generator = torch.Generator().manual_seed(seed)
     weights = {
-        name: _noise(name, torch.randn(shape, generator=generator)) for name, shape in shapes(config)
+        name: _noise(name, torch.randn(shape, generator=generator))
+        for name, shape in shapes(config)
     }
     weights["talker.codec_head.weight"][CODEC_EOS] *= _END_SCALE
     return weights
@@ -78,9 +79,7 @@ def _code_predictor(config: Mapping[str, Any], talker_size: int) -> Iterator[tup
 
 def _layers(prefix: str, config: Mapping[str, Any]) -> Iterator[tuple[str, Shape]]:
     size, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    queries, keys = (
-        config[name] * head for name in ("num_attention_heads", "num_key_value_heads")
-    )
+    queries, keys = (config[name] * head for name in ("num_attention_heads", "num_key_value_heads"))
     layer: dict[str, Shape] = {
         "self_attn.q_proj": (queries, size),
         "self_attn.k_proj": (keys, size),
