@@ -217,7 +217,7 @@ class SchedulerHalf:
             self._export[row] = np.arange(len(new.prompt_token_ids)) >= options["export_from"]
         elif options.get("export_all"):
             self._export[row] = True
-        keep = ("id", "sampling", "export", "rows", "to")
+        keep = ("id", "sampling", "model", "export", "rows", "to")
         return {key: options[key] for key in keep if key in options}
 
     def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: Tokens) -> None:
