@@ -56,6 +56,12 @@ class SpokenTokens:
         self.open(prompt_ids, [])
         self._send([], last=True)
 
+    def say(self, token_ids: list[int]) -> None:
+        """Tokens of a given text, at once: it comes at its client's pace."""
+        if token_ids:
+            self._released += token_ids
+            self._send(token_ids, last=False)
+
     def add(self, chunk: Mapping[str, Any]) -> None:
         """Take one chunk of the answer."""
         self._waiting += self._spoken.add(chunk)

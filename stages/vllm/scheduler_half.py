@@ -151,6 +151,15 @@ class SchedulerHalf:
         feed_id = self._ids.pop(request_id, None)
         if self._late is not None and feed_id is not None:
             self._late.close(feed_id)
+        self._count()
+
+    def _count(self) -> None:
+        if self._ledger is None:
+            return
+        self._ledger.write(Held.ROWS, len(self._rows.row_of))
+        self._ledger.write(Held.LATE_INPUTS, len(self._inputs))
+        if self._store is not None:
+            self._ledger.write(Held.LATE_ROWS, self._store.num_held)
 
     def count_blocks(self, num_blocks: int) -> None:
         """KV cache blocks in use."""
@@ -174,9 +183,8 @@ class SchedulerHalf:
         for row, new in self._rows.assign(output):
             options = bridge_options(new)
             meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
-        if self._ledger is not None and (meta.started or meta.finished):
-            self._ledger.write(Held.ROWS, len(self._rows.row_of))
-            self._ledger.write(Held.LATE_INPUTS, len(self._inputs))
+        if meta.started or meta.finished:
+            self._count()
         if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
             return meta  # nothing comes in or goes out
         tokens = self._rows.tokens(output)
@@ -209,7 +217,7 @@ class SchedulerHalf:
             self._export[row] = np.arange(len(new.prompt_token_ids)) >= options["export_from"]
         elif options.get("export_all"):
             self._export[row] = True
-        keep = ("id", "sampling", "export", "rows", "to")
+        keep = ("id", "sampling", "model", "export", "rows", "to")
         return {key: options[key] for key in keep if key in options}
 
     def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: Tokens) -> None:
@@ -219,6 +227,7 @@ class SchedulerHalf:
         meta.num_decodes = int((frames >= 0).sum())
         if self._store is not None:
             meta.hidden = self._take_rows(self._store, columns, tokens)
+            self._count()
 
     def _take_rows(
         self, store: RowStore, columns: step.Ints, tokens: Tokens

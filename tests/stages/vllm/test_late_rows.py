@@ -21,6 +21,7 @@ from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.step import HIDDEN, NUM_OWN, StepMeta
 from omnistage.stages.vllm.step_schema import Column, Layout, RowInput, StepSchema
+from omnistage.stages.worker.ledger import Ledger
 
 SCHEMA = StepSchema(
     (Column("text", after_rows=True), Column("position", counts=True)), RowInput(2, dtype="int32")
@@ -164,7 +165,8 @@ class Engine:
             model_config=SimpleNamespace(max_model_len=MAX_LEN),
             kv_transfer_config=SimpleNamespace(engine_id="rows"),
         )
-        self.half = SchedulerHalf(config, BLOCK, late, prefill_part=LEAST)
+        self.ledger = Ledger(directory / "held")
+        self.half = SchedulerHalf(config, BLOCK, late, self.ledger, LEAST)
         assert late.store is not None
         self.store = late.store
         self.running: dict[str, Any] = {}
@@ -260,6 +262,7 @@ def running_engine(directory: Path) -> Iterator[Engine]:
         engine.sender.close()
         engine.half.shutdown()
         engine.connector.destroy("rows")
+        engine.ledger.close()
 
 
 @pytest.fixture
@@ -330,6 +333,23 @@ def test_a_request_that_ends_early_leaves_no_row(engine: Engine, num_steps: int)
     assert engine.read["b"] == engine.expected("b", 4, 9)
     engine.finish("b")
     assert engine.store.num_held == 0
+
+
+def test_what_waits_of_a_request_that_never_began_is_counted_until_it_is_cancelled(
+    engine: Engine,
+) -> None:
+    engine.add("a", 4)
+    engine.add("b", 4)
+    engine.send(rows("a", range(5)))
+    engine.send(rows("b", range(3)))
+    engine.send(released("a", 5, last=True))
+    assert engine.step() == {"a": 6}
+    counts = {"rows": 1, "late_inputs": 2, "late_rows": 3}
+    assert {what: engine.ledger.read()[what] for what in counts} == counts
+    engine.finish("b")
+    engine.finish("a")
+    engine.step()
+    assert not any(engine.ledger.read().values())
 
 
 NAMES = ("a", "b", "c")
