@@ -13,7 +13,8 @@ import torch
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.messages.loading import Phase, tell_loading
-from omnistage.stages.vocoder.decoder import Decoder, Frames, Piece, Samples, State
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.vocoder.decoder import UNASKED, Decoder, Frames, Piece, Samples, State
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Stream(Generic[State]):
     """One open request."""
 
     request_id: str
+    request: Request
     waiting: deque[Pushed] = field(default_factory=deque)
     has_all: bool = False
     is_held: bool = False
@@ -119,18 +121,18 @@ class DecoderEngine(Generic[State]):
             tell_loading(Phase.CAPTURING)
             decoder.capture()
         tell_loading(Phase.WARMING_UP)
-        state = decoder.open()
+        state = decoder.open(UNASKED)
         to_int16(decoder.decode([Piece(state, decoder.blank(1))]).pcm).cpu()
         decoder.close(state)
 
     # Requests
 
-    def open(self, request_id: str) -> None:
+    def open(self, request_id: str, request: Request = UNASKED) -> None:
         """Begin a request; it takes no memory of the decoder yet."""
         with self._lock:
             if request_id in self._streams:
                 raise ValueError(f"request {request_id} is open already")
-            self._streams[request_id] = Stream(request_id)
+            self._streams[request_id] = Stream(request_id, request)
 
     def push(self, request_id: str, frames: Frames | None, last: bool) -> None:
         """Add frames [n, …], none or zero of them too: each push gets one answer."""
@@ -224,7 +226,7 @@ class DecoderEngine(Generic[State]):
             if stream.state is None:
                 if not self.decoder.num_free:
                     continue
-                stream.state = self.decoder.open()
+                stream.state = self.decoder.open(stream.request)
             yield self._turn(stream, stream.state)
 
     def _turn(self, stream: Stream[State], state: State) -> Turn[State]:

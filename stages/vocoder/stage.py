@@ -71,7 +71,7 @@ class DecoderStage(ABC):
         done = self._done[request_id] = asyncio.Event()
         self._wants_codes[request_id] = opened.request.return_codes
         self._num_frames[request_id] = 0
-        self._engine.open(request_id)
+        self._engine.open(request_id, opened.request)
         try:
             await self._wait(request_id, done)
             if request_id in self._failed:
