@@ -48,6 +48,11 @@ class Schedule:
         """One chunk has all blocks; the vocoder's windows only bound its memory."""
         return cls(Ramp((WHOLE,)), 0, Ramp((window,)), context)
 
+    @property
+    def longest_chunk(self) -> int:
+        """Its blocks, those ahead among them; at the least, as an answer's number is not known."""
+        return max((size for size in self.chunks.sizes if size < WHOLE), default=1) + self.ahead
+
     def window_after(self, num_blocks: int, block_frames: int) -> int:
         """The block at which the next window ends: the first one from which sound leaves."""
         end = self.windows.end_after(num_blocks)

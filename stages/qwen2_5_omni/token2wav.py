@@ -20,7 +20,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.bigvgan import WindowVocoder
 from omnistage.stages.qwen2_5_omni.dit import BlockDiT
 from omnistage.stages.qwen2_5_omni.dit_blocks import Window
-from omnistage.stages.qwen2_5_omni.flow import Noise, Solution, make_times
+from omnistage.stages.qwen2_5_omni.flow import STAGES, Noise, Solution
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav_plan import Chunk, Known, Plan, Progress, Sound
 from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker, name_of
@@ -62,7 +62,7 @@ class Token2Wav:
         self._voices: dict[str, torch.Tensor] = {}
         self._num_free = num_slots
         config = self.dit.config
-        self._mel_dim: int = config.mel_dim
+        self._block = self.dit.block_frames, config.mel_dim
         self._num_codes: int = config.num_embeds + 1
         self._plan = Plan(schedule, self.dit.block_frames, config.repeats)
 
@@ -86,6 +86,13 @@ class Token2Wav:
         """Of a code."""
         return self._plan.repeats * self._vocoder.samples_per_frame
 
+    @property
+    def bytes_each(self) -> int:
+        """Memory that a stream's state takes while its longest chunk is solved, at the least."""
+        carried = 2 * self.dit.depth * self._times.num_evaluations
+        solved = STAGES * self._plan.schedule.longest_chunk
+        return (carried + solved) * self.dit.empty(*self._block).nbytes
+
     # Streams
 
     @property
@@ -96,10 +103,10 @@ class Token2Wav:
     def open(self, request: Request) -> Stream:
         """A new stream; the caller checks `num_free`."""
         self._num_free -= 1
-        block = self.dit.block_frames, self._mel_dim
+        block = self._block
         progress = Progress(
             codes=np.zeros(0, np.int64),
-            mel=self.dit.empty(0, self._mel_dim),
+            mel=self.dit.empty(0, self._block[1]),
             carried=self.dit.empty(self._times.num_evaluations, 0, *block),
         )
         return Stream(request, Noise(request.seed, *block), progress, progress)

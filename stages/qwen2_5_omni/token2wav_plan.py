@@ -94,9 +94,11 @@ class Plan:
         kept = self.schedule.chunks.end_after(first)
         end = kept + self.schedule.ahead
         num_frames = self.repeats * len(known.codes)
-        if progress.solution is not None or num_frames >= end * self.block_frames:
-            return Chunk(first, kept, end)
         total = -(-num_frames // self.block_frames)
-        if not known.is_all or first >= total:
-            return None
-        return Chunk(first, total, total) if total <= end else Chunk(first, kept, end)
+        if progress.solution is not None:
+            return Chunk(first, kept, end)
+        if known.is_all and total <= end:
+            return Chunk(first, total, total) if first < total else None
+        if known.is_all or num_frames >= end * self.block_frames:
+            return Chunk(first, kept, end)
+        return None
