@@ -148,7 +148,7 @@ def test_a_stream_that_was_heard_keeps_its_slot() -> None:
     engine.open("a", lead=lead)
     engine.push("a", own[:1], last=False)
     first = run(engine)["a"]
-    engine.open("b", codes_of(3, 3))
+    engine.open("b", lead=codes_of(3, 3))
     engine.push("b", codes_of(1), last=True)
     assert engine.step() == []
     engine.push("a", own[1:], last=True)
@@ -170,20 +170,20 @@ def test_an_answer_without_frames_after_a_lead_has_no_samples() -> None:
 def test_a_lead_that_cannot_be_decoded_fails_its_request_alone() -> None:
     decoder = RunningSum(4)
     engine = DecoderEngine(decoder)
-    engine.open("guilty", np.full((2, 2), GUILTY, np.int32))
-    engine.open("good", codes_of(2, 1))
+    engine.open("guilty", lead=np.full((2, 2), GUILTY, np.int32))
+    engine.open("good", lead=codes_of(2, 1))
     assert engine.step() == [Failed("guilty")]
     engine.push("good", codes_of(2), last=True)
     assert run(engine)["good"]
     assert decoder.num_free == 4
     with pytest.raises(ValueError, match=r"0\.\.99"):
-        engine.open("wrong", np.full((1, 2), 100, np.int32))
+        engine.open("wrong", lead=np.full((1, 2), 100, np.int32))
 
 
 def test_a_cancel_amid_a_lead_frees_its_slot() -> None:
     decoder = RunningSum(1)
     engine = DecoderEngine(decoder, Limits(piece_frames=2))
-    engine.open("a", codes_of(5, 1))
+    engine.open("a", lead=codes_of(5, 1))
     decode = decoder.decode
 
     def cancelling(pieces: Any) -> Any:
