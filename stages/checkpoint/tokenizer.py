@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 MEDIA_TOKENS = {
     "image_token": "<|image_pad|>",
@@ -36,6 +36,11 @@ SPECIAL_TOKENS = (
 )
 # Qwen's words of one token that are not special: a decoder shows them.
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+# Where Qwen's tokenizers split a text before its words become tokens.
+QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # The config names the roles by one token id each, so each has to be one token.
 ROLE_WORDS = ("user", "system", "assistant")
 
@@ -136,7 +141,9 @@ def byte_tokenizer(special_tokens: Iterable[str]) -> Tokenizer:
 def byte_level(model: models.BPE, special_tokens: Iterable[str]) -> Tokenizer:
     """A tokenizer of bytes with these special tokens."""
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    split = pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in special_tokens]

@@ -51,13 +51,14 @@ def empty_codec_decoder(model: str, dtype: torch.dtype) -> CodecDecoder:
 
 def with_codebooks(stored: Iterable[tuple[str, torch.Tensor]], dtype: torch.dtype) -> Tensors:
     """Stored tensors in a dtype by the decoder's names; codebooks are made of sums and counts."""
+    exact = torch.promote_types(dtype, torch.float32)
     tensors: Tensors = {}
     layers: dict[str, dict[int, Tensors]] = defaultdict(lambda: defaultdict(dict))
     for name, one in stored:
         place, _, rest = name.partition(".vq.layers.")
         if rest:
             number, _, kind = rest.split(".")
-            layers[place][int(number)][kind] = one.float()
+            layers[place][int(number)][kind] = one.to(exact)
         elif name not in UNUSED:  # those are for encoding
             tensors[name] = one.to(dtype)
     for place, books in layers.items():
