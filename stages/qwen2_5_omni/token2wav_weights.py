@@ -56,6 +56,11 @@ def empty_token2wav(model: str, dtype: torch.dtype) -> Qwen2_5OmniToken2WavModel
     return empty
 
 
+def num_embeddings(model: str) -> int:
+    """The codes that token2wav of a checkpoint folder or hub name can speak."""
+    return int(_config(model).dit_config.num_embeds) + 1
+
+
 def load_speakers(model: str) -> dict[str, Speaker]:
     """Those of a checkpoint folder or hub name."""
     file = find(model, FILE)
@@ -77,11 +82,15 @@ def memory(
     }
 
 
-def _made(model: str) -> Qwen2_5OmniToken2WavModel:
+def _config(model: str) -> Qwen2_5OmniToken2WavConfig:
     settings = read_config(model)
     if "token2wav_config" not in settings:
         raise ValueError(f"{model} has no token2wav_config: not a Qwen2.5-Omni checkpoint")
-    made = Qwen2_5OmniToken2WavModel(Qwen2_5OmniToken2WavConfig(**settings["token2wav_config"]))
+    return Qwen2_5OmniToken2WavConfig(**settings["token2wav_config"])
+
+
+def _made(model: str) -> Qwen2_5OmniToken2WavModel:
+    made = Qwen2_5OmniToken2WavModel(_config(model))
     module: nn.Module = made
     module.float().train(False).requires_grad_(False)
     return made

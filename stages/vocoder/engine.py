@@ -145,9 +145,7 @@ class DecoderEngine(Generic[State]):
 
     # Requests
 
-    def open(
-        self, request_id: str, request: Request = UNASKED, *, lead: Frames | None = None
-    ) -> None:
+    def open(self, request_id: str, lead: Frames | None = None, request: Request = UNASKED) -> None:
         """Begin a request; it takes no memory of the decoder yet.
 
         `lead`: frames [n, …] that are decoded before its own, and whose samples nobody hears.

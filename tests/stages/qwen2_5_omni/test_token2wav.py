@@ -75,12 +75,12 @@ def mel(schedule: Schedule, coupling: float, is_deep: bool = True) -> torch.Tens
 
 
 @pytest.mark.parametrize(
-    ("coupling", "bounds"), [(1, (2e-2, 5e-4, 1e-5)), (8, (3e-2, 3e-3, 8e-5))], ids=str
+    ("coupling", "bounds"), [(1, (2e-2, 5e-4, 2e-5)), (8, (4e-2, 3e-3, 1e-4))], ids=str
 )
 def test_each_block_ahead_divides_the_error_of_a_stream(
     coupling: float, bounds: Sequence[float]
 ) -> None:
-    streams = [mel(Schedule.streamed((3,), ahead, 20), coupling) for ahead in range(3)]
+    streams = [mel(Schedule.streamed((2,), ahead, 20), coupling) for ahead in range(3)]
     errors = [relative_error(stream, mel(WHOLE, coupling)) for stream in streams]
     assert all(error < bound for error, bound in zip(errors, bounds, strict=True)), errors
     assert all(10 * after < before for before, after in pairwise(errors)), errors
@@ -172,7 +172,7 @@ def test_beside_eleven_others_a_stream_is_the_same_bit_for_bit() -> None:
     def arrive(chance: float) -> None:
         for name in [name for name in parts if random.random() < chance]:
             if name not in opened:
-                engine.open(name, ASKING[name])
+                engine.open(name, request=ASKING[name])
                 opened.add(name)
             engine.push(name, parts[name].pop(0), last=not parts[name])
             if not parts[name]:
@@ -204,7 +204,7 @@ def test_small_forwards_are_the_same_as_one(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setattr(token2wav, "MAX_BLOCKS", limit)
         _, engine = make_engine(num_slots=4)
         for name in ("r1", "r4", "r7"):
-            engine.open(name, ASKING[name])
+            engine.open(name, request=ASKING[name])
             engine.push(name, CODES[name], last=True)
         sounds.append(defaultdict(list))
         while engine.num_streams:
@@ -224,7 +224,7 @@ def test_a_failure_amid_a_chunk_is_one_stream_s_alone() -> None:
     failed = []
     names = ("r3", "r5", "r6")
     for name in names:
-        engine.open(name, ASKING[name])
+        engine.open(name, request=ASKING[name])
         engine.push(name, CODES[name], last=True)
     while engine.num_streams:
         answers = engine.step()
@@ -243,7 +243,7 @@ def test_a_cancel_amid_a_chunk_frees_its_slot_for_a_stream_that_begins_anew() ->
     decoder, engine = make_engine(num_slots=2)
     sounds: dict[str, list[Any]] = defaultdict(list)
     for name in ("r3", "r4", "r5"):
-        engine.open(name, ASKING[name])
+        engine.open(name, request=ASKING[name])
         engine.push(name, CODES[name], last=True)
     cancel = iter(range(1000))
     decode = decoder.decode
@@ -291,7 +291,7 @@ def test_first_samples_come_with_the_third_block() -> None:
     """36 codes give 28 frames: 2 blocks without the 20 by which the vocoder is behind."""
     decoder = make_decoder(Schedule.streamed((2, 3), ahead=1, context=20), is_deep=False)
     engine = DecoderEngine(decoder)
-    engine.open("one", asked())
+    engine.open("one", request=asked())
     codes = random_codes(36)
     lengths = []
     for part in (codes[:35], codes[35:]):

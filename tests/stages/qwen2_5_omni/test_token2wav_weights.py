@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support.token2wav import asked, speak
 from transformers import Qwen2_5OmniForConditionalGeneration
 
 from omnistage.stages.device.start import DoesNotFit
@@ -45,7 +46,7 @@ class Made:
         return self.engine.decoder
 
     def samples(self) -> npt.NDArray[np.int16]:
-        self.engine.open("one", Request({}, [], seed=1, speaker="Ethan"))
+        self.engine.open("one", request=Request({}, [], seed=1, speaker="Ethan"))
         self.engine.push("one", CODES, last=True)
         (answer,) = self.engine.step()
         assert isinstance(answer, Audio)
@@ -61,7 +62,7 @@ def test_its_samples_are_those_of_the_whole_model(tiny_qwen2_5_omni: Path) -> No
     voice = torch.load(folder / "spk_dict.pt", weights_only=True)["Ethan"]
     codes = torch.from_numpy(CODES.T).long()
     torch.manual_seed(1)
-    expected = model.token2wav(codes, voice["cond"], voice["ref_mel"]).numpy()
+    expected = model.token2wav(codes, voice["cond"], voice["ref_mel"]).detach().numpy()
     assert np.abs(expected).max() > 0.1
     assert np.abs(Made(folder).samples() - 32767 * expected).max() < 1
 
@@ -125,13 +126,15 @@ def test_memory_is_what_it_takes(tiny_qwen2_5_omni: Path, monkeypatch: pytest.Mo
         Made(tiny_qwen2_5_omni)
 
 
-def test_dummy_weights_are_heard_and_not_clipped(tiny_qwen2_5_omni: Path) -> None:
+def test_dummy_weights_come_back_and_are_not_clipped(tiny_qwen2_5_omni: Path) -> None:
+    """Of this narrow model they are next to silence."""
     made = Made(tiny_qwen2_5_omni, load_format="dummy")
-    samples = made.samples()
-    assert 0 < np.abs(samples).max() < 32767
+    samples = speak(made.decoder, CODES, asked(1))
+    assert samples.std() > 0
+    assert samples.abs().max() < 1
     made.obey("sleep", level=2, tags=None)
     made.obey("wake", tags=None)
-    assert (made.samples() == samples).all()
+    assert torch.equal(speak(made.decoder, CODES, asked(1)), samples)
 
 
 @pytest.mark.parametrize("level", [1, 2])
@@ -146,7 +149,7 @@ def test_one_that_slept_makes_the_same_samples(level: int, tiny_qwen2_5_omni: Pa
 
 def test_a_checkpoint_without_speakers_or_of_another_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="not a Qwen2.5-Omni checkpoint"):
+    with pytest.raises(ValueError, match="has no token2wav_config"):
         load_token2wav(str(tmp_path), CPU, torch.float32)
     with pytest.raises(FileNotFoundError, match="nobody to speak as"):
         load_speakers(str(tmp_path))

@@ -244,7 +244,7 @@ def test_a_decoder_hears_what_a_stream_was_asked_for() -> None:
     engine = DecoderEngine(decoder)
     asked = {name: Request({}, [], speaker=name, seed=seed) for seed, name in enumerate("ab")}
     for name, request in asked.items():
-        engine.open(name, request)
+        engine.open(name, request=request)
         push(engine, name, floats_of(2), 2)
     run(engine)
     assert decoder.requests == [*asked.values()]

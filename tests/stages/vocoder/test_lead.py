@@ -69,7 +69,7 @@ def test_the_sound_goes_on_from_the_lead_and_is_all_that_is_heard(
     leads = {name: frames_of(num_lead, 7 + seed) for seed, name in enumerate("abcde")}
     frames = {name: frames_of(5, seed) for seed, name in enumerate("abcde")}
     for name, own in frames.items():
-        engine.open(name, lead=leads[name] if name != "c" else None)
+        engine.open(name, leads[name] if name != "c" else None)
         push(engine, name, own, *sizes)
     answers = run(engine)
     for name, own in frames.items():
@@ -88,7 +88,7 @@ def test_a_lead_is_decoded_before_its_request_has_frames() -> None:
     decoder = RunningSum(2)
     engine = DecoderEngine(decoder)
     lead, own = codes_of(6, 1), codes_of(2, 2)
-    engine.open("a", lead=lead)
+    engine.open("a", lead)
     assert engine.is_idle("a")  # what upstream owes is its frames: it may be overdue
     assert engine.step() == []
     assert decoder.batches == [[6]]
@@ -101,7 +101,7 @@ def test_a_lead_is_decoded_before_its_request_has_frames() -> None:
 def test_frames_that_are_there_go_ahead_of_a_lead_for_which_none_wait() -> None:
     decoder = RunningSum(4)
     engine = DecoderEngine(decoder)
-    engine.open("later", lead=codes_of(20, 1))
+    engine.open("later", codes_of(20, 1))
     engine.open("now")
     engine.push("now", codes_of(2), last=True)
     engine.step()
@@ -111,7 +111,7 @@ def test_frames_that_are_there_go_ahead_of_a_lead_for_which_none_wait() -> None:
 def test_a_lead_for_which_frames_wait_is_as_urgent_as_they_are() -> None:
     decoder = RunningSum(4)
     engine = DecoderEngine(decoder)
-    engine.open("voice", lead=codes_of(40, 1))
+    engine.open("voice", codes_of(40, 1))
     engine.push("voice", codes_of(1), last=True)
     engine.open("long")
     engine.push("long", codes_of(30), last=True)
@@ -129,7 +129,7 @@ def test_a_stream_with_its_lead_alone_gives_its_slot_to_one_whose_frames_wait(
     leads = {name: frames_of(3, 5 + seed) for seed, name in enumerate("abc")}
     frames = {name: frames_of(2, seed) for seed, name in enumerate("abc")}
     for name, lead in leads.items():
-        engine.open(name, lead=lead)
+        engine.open(name, lead)
     assert engine.step() == []
     assert decoder.num_free == 0
     engine.push("c", frames["c"], last=True)
@@ -145,10 +145,10 @@ def test_a_stream_that_was_heard_keeps_its_slot() -> None:
     decoder = RunningSum(1)
     engine = DecoderEngine(decoder)
     lead, own = codes_of(3, 1), codes_of(2, 2)
-    engine.open("a", lead=lead)
+    engine.open("a", lead)
     engine.push("a", own[:1], last=False)
     first = run(engine)["a"]
-    engine.open("b", lead=codes_of(3, 3))
+    engine.open("b", codes_of(3, 3))
     engine.push("b", codes_of(1), last=True)
     assert engine.step() == []
     engine.push("a", own[1:], last=True)
@@ -160,7 +160,7 @@ def test_a_stream_that_was_heard_keeps_its_slot() -> None:
 def test_an_answer_without_frames_after_a_lead_has_no_samples() -> None:
     for make, lead in ((RunningSum, codes_of(3)), (Pairs, floats_of(3))):
         engine: DecoderEngine[Any] = DecoderEngine(make(1))
-        engine.open("a", lead=lead)
+        engine.open("a", lead)
         engine.push("a", None, last=True)
         (audio,) = run(engine)["a"]
         assert audio.last
@@ -170,20 +170,20 @@ def test_an_answer_without_frames_after_a_lead_has_no_samples() -> None:
 def test_a_lead_that_cannot_be_decoded_fails_its_request_alone() -> None:
     decoder = RunningSum(4)
     engine = DecoderEngine(decoder)
-    engine.open("guilty", lead=np.full((2, 2), GUILTY, np.int32))
-    engine.open("good", lead=codes_of(2, 1))
+    engine.open("guilty", np.full((2, 2), GUILTY, np.int32))
+    engine.open("good", codes_of(2, 1))
     assert engine.step() == [Failed("guilty")]
     engine.push("good", codes_of(2), last=True)
     assert run(engine)["good"]
     assert decoder.num_free == 4
     with pytest.raises(ValueError, match=r"0\.\.99"):
-        engine.open("wrong", lead=np.full((1, 2), 100, np.int32))
+        engine.open("wrong", np.full((1, 2), 100, np.int32))
 
 
 def test_a_cancel_amid_a_lead_frees_its_slot() -> None:
     decoder = RunningSum(1)
     engine = DecoderEngine(decoder, Limits(piece_frames=2))
-    engine.open("a", lead=codes_of(5, 1))
+    engine.open("a", codes_of(5, 1))
     decode = decoder.decode
 
     def cancelling(pieces: Any) -> Any:
