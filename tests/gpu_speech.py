@@ -38,7 +38,7 @@ from omnistage.stages.qwen3_tts.checkpoint.writers import (
 )
 
 NUM_WORDS, NUM_FRAMES = 30, 100
-TINY_WORDS = 10  # more are cut into several requests
+TINY_WORDS = 5  # more are cut into several requests
 NUM_JUDGED, FRAMES_JUDGED = 8, 24
 SAME_IN_BF16, SAME_IN_FLOAT32 = 0.6, 0.95
 READY_S = 600.0
