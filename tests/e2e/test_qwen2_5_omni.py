@@ -125,8 +125,10 @@ async def test_both_read_a_long_prompt_at_once_and_no_stage_waits_for_the_end_of
     reply = await server.ask(asked.messages, **options(return_timeline=True))
     assert_equal(reply, answer)
     talker = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
-    more = {"max_completion_tokens": 200, "ignore_eos": True, "stage_params": {"talker": talker}}
-    reply = await server.ask(asked.messages, **options(return_timeline=True, **more))
+    more: dict[str, Any] = {"max_completion_tokens": 200, "stage_params": {"talker": talker}}
+    reply = await server.ask(
+        asked.messages, **options(return_timeline=True, ignore_eos=True, **more)
+    )
     at_ms = {f"{mark['stage']}.{mark['event']}": mark["ms"] for mark in reply.raw["timeline"]}
     assert at_ms["talker.first_prefill"] < at_ms["thinker.first_token"]
     assert at_ms["talker.first_code"] < at_ms["thinker.finished"]
