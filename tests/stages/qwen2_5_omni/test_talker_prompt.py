@@ -64,7 +64,8 @@ def test_positions_and_those_of_decodes_equal_the_reference(
         "audio": (config.audio_start_token_id, config.audio_end_token_id),
     }
     prompt: list[int] = []
-    grids, sizes = [], {"image": [], "video": [], "audio": []}
+    grids: list[Grid] = []
+    sizes: dict[str, list[list[int]]] = {"image": [], "video": [], "audio": []}
     for part in parts:
         if isinstance(part, int):
             prompt += [5] * part
