@@ -422,3 +422,44 @@ def play(
     for name in NAMES:
         engine.finish(name)
     assert not engine.half._places.any()
+
+
+def test_rows_of_an_ended_request_are_taken_until_the_last(tmp_path: Path) -> None:
+    """They hold credit upstream, which nobody would give back while the engine has no request."""
+    with running_engine(tmp_path) as engine:
+        engine.add("a", 2)
+        engine.send(rows("a", [0, 1]))
+        engine.step()
+        assert not engine.half.is_draining
+        engine.finish("a")
+        assert engine.half.is_draining
+        engine.send(rows("a", [2]))
+        assert engine.half.is_draining
+        engine.send(Chunk("a", RowsReleased(3), 0, {}, True))
+        assert engine.half.is_draining  # that is the feed's last
+        engine.send(Chunk("a", Rows(), 3, {}, True))
+        assert not engine.half.is_draining
+        assert engine.store.num_held == 0
+        assert engine.sender.num_requests == 0
+
+
+def test_a_request_whose_rows_have_all_come_needs_no_more(tmp_path: Path) -> None:
+    with running_engine(tmp_path) as engine:
+        engine.add("a", 2)
+        engine.send(rows("a", [0, 1]))
+        engine.step()
+        engine.send(Chunk("a", Rows(), 2, {}, True))
+        engine.finish("a")
+        assert not engine.half.is_draining
+
+
+def test_rows_that_upstream_never_began_are_waited_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_engine(tmp_path) as engine:
+        engine.add("a", 2)
+        engine.step()
+        engine.finish("a")
+        assert engine.half.is_draining
+        monkeypatch.setattr("omnistage.stages.vllm.late_inputs.EARLY_S", 0.0)
+        assert not engine.half.is_draining
