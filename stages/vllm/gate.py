@@ -103,12 +103,6 @@ class _Gate:
         finally:
             scheduler.max_num_scheduled_tokens = limit
 
-    def has_requests(self) -> bool:
-        """As the scheduler's; an engine with nothing to do would not look at its channels."""
-        scheduler: Any = self
-        is_draining: bool = scheduler.connector.scheduler_half.is_draining
-        return is_draining or super().has_requests()  # type: ignore[misc, no-any-return]
-
     def add_request(self, request: Request) -> None:
         scheduler: Any = self
         scheduler.connector.scheduler_half.expect(request)

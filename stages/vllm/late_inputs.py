@@ -90,8 +90,6 @@ class RequestInputs:
         self.waits_since = time.monotonic()
         self.has_heard = False
         self.is_refused = False  # what came does not fit to what its family declares
-        # Rows without a known end come until upstream has ended, whether they are wanted or not.
-        self.awaits_rows = options.get("following") is not None
         self._add_fed(
             {name: np.asarray(values) for name, values in options["fed"].items()},
             options["complete"],
@@ -127,8 +125,6 @@ class RequestInputs:
         self.waits_since = time.monotonic()
         self.has_heard = True
         message, rows = chunk.message, self.rows
-        if isinstance(message, Rows) and chunk.last:
-            self.awaits_rows = False
         if isinstance(message, Tokens):
             values = {name: one.numpy() for name, one in chunk.tensors.items()}
             self._add_fed(values, chunk.last)
@@ -214,7 +210,6 @@ class LateInputs:
         self._by_id: dict[str, RequestInputs] = {}
         self._expected: set[str] = set()
         self._early: OrderedDict[str, tuple[float, list[Chunk[Edge]]]] = OrderedDict()
-        self._ended: dict[str, float] = {}  # requests whose rows still come, and since when
 
     def expect(self, request_id: str) -> None:
         """The engine has the request: keep what comes for it until it is opened or closed."""
@@ -237,8 +232,6 @@ class LateInputs:
         inputs = self._by_id.pop(request_id, None)
         if inputs is not None:
             inputs.close()
-            if inputs.awaits_rows:
-                self._ended[request_id] = time.monotonic()
         self._early.pop(request_id, None)
         self._expected.discard(request_id)
         for receiver in self._receivers:
@@ -252,30 +245,9 @@ class LateInputs:
                 inputs = self._by_id.get(chunk.request_id)
                 if inputs is not None:
                     self._add(inputs, chunk)
-                elif chunk.request_id in self._ended:
-                    self._drop(chunk)
                 else:
                     new: tuple[float, list[Chunk[Edge]]] = (time.monotonic(), [])
                     self._early.setdefault(chunk.request_id, new)[1].append(chunk)
-
-    def _drop(self, chunk: Chunk[Edge]) -> None:
-        """Of a request that has ended."""
-        if isinstance(chunk.message, Rows) and chunk.last:
-            del self._ended[chunk.request_id]
-        else:
-            self._ended[chunk.request_id] = time.monotonic()
-
-    @property
-    def is_draining(self) -> bool:
-        """Whether rows still come for requests that have ended: they hold credit upstream.
-
-        A request that upstream never began has no last row: it is forgotten after a while.
-        """
-        due = time.monotonic() - EARLY_S
-        for request_id, heard_at in list(self._ended.items()):
-            if heard_at < due:
-                del self._ended[request_id]
-        return bool(self._ended)
 
     def _add(self, inputs: RequestInputs, chunk: Chunk[Edge]) -> None:
         """What does not fit ends its request, not the engine."""

@@ -124,11 +124,6 @@ class SchedulerHalf:
         """Whether one of these waiting requests could start."""
         return any(self.can_run(request) for request in requests)
 
-    @property
-    def is_draining(self) -> bool:
-        """Whether what comes for requests that have ended must still be taken."""
-        return self._late is not None and self._late.is_draining
-
     def wait(self, timeout_s: float) -> None:
         """Sleep until late inputs arrive."""
         if self._late is not None:

@@ -20,7 +20,6 @@ class Half:
         self.part: Part | None = None
         self.asked: tuple[list[str], list[str]] = ([], [])
         self.may_begin = False
-        self.is_draining = False
 
     def count_waiting(self, num_requests: int) -> None:
         self.num_waiting = num_requests
@@ -60,9 +59,6 @@ class Queues:
         self.seen.append((running, self.max_num_running_reqs))
         self.limits.append(self.max_num_scheduled_tokens)
         return SimpleNamespace(scheduled_new_reqs=[], finished_req_ids=set())
-
-    def has_requests(self) -> bool:
-        return bool(self.running)
 
 
 class GatedQueues(_Gate, Queues):
@@ -157,17 +153,3 @@ def test_half_of_the_seats_are_for_prompts_that_have_come_whole(
     scheduler.schedule()
     assert half.asked == ([one.request_id for one in scheduler.running], waiting)
     assert half.may_begin is may_begin
-
-
-def test_an_engine_without_requests_goes_on_while_rows_of_ended_ones_come() -> None:
-    """Else it would not look at its channels, and upstream would wait for its credit."""
-    scheduler: Any = GatedQueues()
-    scheduler.waiting = []
-    assert not scheduler.has_requests()
-    scheduler.connector.scheduler_half.is_draining = True
-    assert scheduler.has_requests()
-    scheduler.schedule()
-    assert scheduler.connector.scheduler_half.num_waits == 1
-    scheduler.connector.scheduler_half.is_draining = False
-    scheduler.running = [request("a")]
-    assert scheduler.has_requests()
