@@ -61,12 +61,13 @@ class Speech:
         gateway = self.gateway
         choice = speech_choice(asked, gateway.runtime, gateway.voices)
         request = speech_request(asked, gateway.runtime, choice)
+        max_text = max_text_of(gateway.runtime, asked.instructions)
         ticket = held(http, gateway.runtime.flights.admit(request.outputs))
         if choice.has_sound:
             async with within_deadline(http.scope):
                 loading = choice.reference(gateway.voices, gateway.media)
                 request = with_reference(request, await unless_gone(http.receive, loading))
-        requests = pieces_of_request(request, max_text_of(gateway.runtime, asked.instructions))
+        requests = pieces_of_request(request, max_text)
         form = asked.response_format or "mp3"
         events = self._events(requests, partial(speech_encoder, form, asked.speed or 1.0), ticket)
         limit = gateway.max_unsent_bytes

@@ -250,7 +250,7 @@ def test_while_the_stage_loads_nothing_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_sound_comes_with_the_text(asking: httpx.Client, cloning: RunningGateway) -> None:
-    more = {"ref_audio": data_url(WAV), "ref_text": "said", "language": "en"}
+    more: dict[str, Any] = {"ref_audio": data_url(WAV), "ref_text": "said", "language": "en"}
     more |= {"voice": "default", "task_type": "Base", "x_vector_only_mode": False}
     response = asking.post(SPEECH, json=asked(**more))
     assert response.status_code == 200, response.text
