@@ -35,8 +35,9 @@ class Kind:
     a choice together; none: it has no edges to it. `is_entry`: requests may come to it from the
     gateway. `joins`: it may have several edges to it, and serves a request when all of them have
     announced it. `samples`: whether a request can set its sampling by `stage_params`. As an entry,
-    `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound. `is_parallel`:
-    its engine is vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
+    `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound.
+    `feeds_itself`: a channel goes from its process to its own engine. `is_parallel`: its engine is
+    vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
     `arguments`: the names of its engine's, where that is not vLLM. `stores_voices`: it keeps what
     it computes of the sounds of voices in the folder that its option `voices` names.
 
@@ -49,6 +50,7 @@ class Kind:
     engine_takes_feed: bool = False
     samples: bool = True
     reads_out: bool = False
+    feeds_itself: bool = False
     hears: bool = False
     is_parallel: bool = False
     makes: Payloads = frozenset()

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.media.check import Medium
 from omnistage.server.media.load import MediaLoader
@@ -105,7 +107,8 @@ def _named(
 ) -> Choice:
     if called is None:
         return Choice()
-    if not speakers and speech == PLAIN:  # its names are not known yet, or to nobody
+    is_plain = replace(speech, takes_pieces=False) == PLAIN
+    if is_plain and not speakers:  # its names are not known yet, or to nobody
         return Choice(called)
     for speaker in speakers:
         if speaker.lower() == called.lower():
