@@ -15,6 +15,7 @@ The tables of speeds are printed only if all of that holds, and then the exit co
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -138,7 +139,9 @@ def bench(server: TinyServer, num_words: int, *options: str) -> str:
     """What `omnistage bench speech` prints."""
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "speech", server.url]
     command += ["--words", str(num_words), "--frames", str(NUM_FRAMES), "--voice", "vivian"]
-    done = subprocess.run([*command, "--seed", "1", *options], capture_output=True, text=True)
+    command += ["--seed", "1", *options]
+    wide = {**os.environ, "COLUMNS": "150"}
+    done = subprocess.run(command, capture_output=True, text=True, env=wide)
     return f"{' '.join(options)}\n{done.stdout}{done.stderr}"
 
 
