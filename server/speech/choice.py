@@ -1,6 +1,7 @@
 """Whose voice a text is spoken with, and how: what a model offers of what a request asks."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,17 +49,21 @@ class Choice:
         """Whether the voice is one of a sound."""
         return self.stored is not None or self.sound is not None
 
-    async def reference(self, voices: StoredVoices, media: MediaLoader) -> Reference | None:
-        """The sound that is spoken with, if it is one; raises ApiError."""
+    async def reference(
+        self, voices: StoredVoices, media: MediaLoader, until: ExitStack
+    ) -> Reference | None:
+        """The sound that is spoken with, if it is one, for as long as `until`; raises ApiError."""
         if self.stored is not None:
             kept = await voices.reference(self.stored)
             return Reference(kept.samples, kept.key, self.text)
         if self.sound is None:
             return None
         place = self.sound.place
-        return await media.read_one(
+        given = await media.read_one(
             self.sound, lambda data: Reference.of(samples_of(data, place), self.text)
         )
+        await media.keep(given.samples.nbytes, until)
+        return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,3 +304,19 @@ def test_what_cannot_be_spoken_with_is_refused_before_a_stage_gets_it(
     assert response.json()["error"]["param"] == param
     assert len(cloning.stages.stages["thinker"].opened) == before
     assert cloning.do(lambda: not cloning.stages.running)
+
+
+def test_sounds_in_use_share_the_room_of_media(tmp_path: Path) -> None:
+    """Of two that do not fit together the second waits until the first has been spoken with."""
+    long = data_url(wav_of(tone(40, 8_000), 8_000))  # 3.7 MiB, as the stages get it
+    room: Any = {"speech": CLONING, "speakers": [], "decode_bytes": 5 << 20, "arena_mb": 16}
+    with (
+        running_gateway(tmp_path, OMNI, **room) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as client,
+    ):
+        with client.stream("POST", SPEECH, json=asked(input="endless", ref_audio=long)) as first:
+            sounding = first.iter_bytes()
+            next(sounding)
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(SPEECH, json=asked(ref_audio=long), timeout=1.5)
+        assert client.post(SPEECH, json=asked(ref_audio=long)).status_code == 200
