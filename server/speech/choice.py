@@ -50,9 +50,12 @@ class Choice:
         return self.stored is not None or self.sound is not None
 
     async def reference(
-        self, voices: StoredVoices, media: MediaLoader, until: ExitStack
+        self, voices: StoredVoices, media: MediaLoader, until: ExitStack | None = None
     ) -> Reference | None:
-        """The sound that is spoken with, if it is one, for as long as `until`; raises ApiError."""
+        """The sound that is spoken with, if it is one; raises ApiError.
+
+        One that came with the request takes room among the media until the stack ends.
+        """
         if self.stored is not None:
             kept = await voices.reference(self.stored)
             return Reference(kept.samples, kept.key, self.text)
@@ -62,7 +65,8 @@ class Choice:
         given = await media.read_one(
             self.sound, lambda data: Reference.of(samples_of(data, place), self.text)
         )
-        await media.keep(given.samples.nbytes, until)
+        if until is not None:
+            await media.keep(given.samples.nbytes, until)
         return given
 
 
