@@ -159,9 +159,7 @@ class Talker(TalkerStage):
             )
         sound = opened.tensors["reference"].numpy()
         wants_codes = bool(reference.get("text"))
-        return await asyncio.to_thread(
-            self._voices.features, sound, reference["key"], wants_codes
-        )
+        return await asyncio.to_thread(self._voices.features, sound, reference["key"], wants_codes)
 
     def _spoken(
         self,

@@ -39,9 +39,13 @@ class Generation(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, model: str) -> "Generation":
         """Of a folder or a name; a model without the file has the defaults."""
-        path = cached_file(model, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False)
+        path = cached_file(
+            model, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False
+        )
         told: dict[str, Any] = {} if path is None else json.loads(Path(path).read_bytes())
-        return msgspec.convert({name: value for name, value in told.items() if value is not None}, cls)
+        return msgspec.convert(
+            {name: value for name, value in told.items() if value is not None}, cls
+        )
 
     @property
     def defaults(self) -> SamplingDefaults:

@@ -16,9 +16,7 @@ MAX_POSITIONS = 32768
 MAX_NEW_TOKENS = 8192
 
 
-def write_real_size_folder(
-    folder: Path, *, model_type: ModelType, model_size: ModelSize
-) -> None:
+def write_real_size_folder(folder: Path, *, model_type: ModelType, model_size: ModelSize) -> None:
     """Config, tokenizer and the speech tokenizer's config, in Hugging Face layout."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
