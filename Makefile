@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -39,6 +39,10 @@ chaos: venv
 # ARGS="--hostile --minutes 60 --server omni|pictures|both --rate 2 --seed 0": plain requests beside hostile ones.
 soak: venv
 	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
+
+# ARGS="--tiny qwen3-tts --minutes 5 --kill": clients of a tiny model's speech.
+soak-speech: venv
+	PYTHONPATH=tests $(BIN)/python tests/soak_speech.py $(ARGS)
 
 # ARGS="--shots FOLDER --browser PATH": a browser is needed, which pip does not bring (docs/demo.md).
 page: venv

@@ -109,6 +109,16 @@ def tiny_checkpoint(tiny_checkpoints: Callable[[int], Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one tiny Qwen2.5-Omni checkpoint."""
+    from omnistage.stages.qwen2_5_omni.checkpoint.tiny import write_tiny_checkpoint
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-qwen2.5-omni"
+    write_tiny_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen-Image pipeline."""
     from omnistage.stages.diffusion.checkpoint import write_tiny

@@ -15,6 +15,7 @@ The tables of speeds are printed only if all of that holds, and then the exit co
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,7 @@ from omnistage.stages.qwen3_tts.checkpoint.writers import (
 )
 
 NUM_WORDS, NUM_FRAMES = 30, 100
+TINY_WORDS = 5  # more are cut into several requests
 NUM_JUDGED, FRAMES_JUDGED = 8, 24
 SAME_IN_BF16, SAME_IN_FLOAT32 = 0.6, 0.95
 READY_S = 600.0
@@ -133,11 +135,13 @@ def leading_frames(one: Codes, other: Codes) -> int:
     return len(same) if same.all() else int(same.argmin())
 
 
-def bench(server: TinyServer, *options: str) -> str:
+def bench(server: TinyServer, num_words: int, *options: str) -> str:
     """What `omnistage bench speech` prints."""
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "speech", server.url]
-    command += ["--words", str(NUM_WORDS), "--frames", str(NUM_FRAMES), "--voice", "vivian"]
-    done = subprocess.run([*command, "--seed", "1", *options], capture_output=True, text=True)
+    command += ["--words", str(num_words), "--frames", str(NUM_FRAMES), "--voice", "vivian"]
+    command += ["--seed", "1", *options]
+    wide = {**os.environ, "COLUMNS": "150"}
+    done = subprocess.run(command, capture_output=True, text=True, env=wide)
     return f"{' '.join(options)}\n{done.stdout}{done.stderr}"
 
 
@@ -173,8 +177,9 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     graph = yaml.safe_load(asked.graph.read_text())
     if asked.float32:
         graph = float32_graph(graph)
+    num_words = TINY_WORDS if asked.tiny else NUM_WORDS
     streams = [int(one) for one in asked.streams.split(",")]
-    texts = [Texts(7, NUM_WORDS).text(number) for number in range(max(*streams, NUM_JUDGED))]
+    texts = [Texts(7, num_words).text(number) for number in range(max(*streams, NUM_JUDGED))]
     options = ["--model", str(model), *([] if asked.tiny else ["--load-format", "dummy"])]
     rounds: dict[str, list[Codes]] = {}
     began = time.monotonic()
@@ -183,11 +188,11 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         for count in streams:
             some = texts[: max(count, NUM_JUDGED)]
             rounds[f"{count} at once"] = asyncio.run(ask_all(server, some, at_once=count))
-        tables = [bench(server, "--concurrency", asked.levels)] if asked.levels else []
+        tables = [bench(server, num_words, "--concurrency", asked.levels)] if asked.levels else []
         rates = asked.rates.split(",") if asked.rates else []
         counts = ",".join(str(max(10, round(float(rate) * asked.seconds))) for rate in rates)
         if rates:
-            tables.append(bench(server, "--rate", asked.rates, "--requests", counts))
+            tables.append(bench(server, num_words, "--rate", asked.rates, "--requests", counts))
         num_nan = nan_steps(server)
     eager = written(eager_graph(graph), "eager", folder)
     with running_server(eager, out / "eager.log", *options) as server:

@@ -107,7 +107,9 @@ def _named(
 ) -> Choice:
     if called is None:
         return Choice()
-    if not speakers and replace(speech, takes_pieces=False) == PLAIN:  # its names are not known yet, or to nobody
+    if (
+        not speakers and replace(speech, takes_pieces=False) == PLAIN
+    ):  # its names are not known yet, or to nobody
         return Choice(called)
     for speaker in speakers:
         if speaker.lower() == called.lower():

@@ -9,7 +9,7 @@ from omnistage.stages.qwen3_tts.codec_weights import FOLDER
 from omnistage.stages.vocoder.checkpoint import read_config, read_part
 
 PREFIX = "encoder."
-# The reference's attention has no window: the transformers that it wants does not read the config's.
+# The reference's attention has no window: its version of transformers ignores that of the config.
 NO_WINDOW = 1 << 30
 
 

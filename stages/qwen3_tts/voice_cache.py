@@ -97,7 +97,7 @@ class VoiceCache:
             os.utime(path)  # asked for now
         except FileNotFoundError:
             return None
-        except (OSError, SafetensorError, ValueError) as error:
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
             logger.warning("%s is made anew: %s", path, error)
             return None
         return features

@@ -73,13 +73,14 @@ class SpokenPrompt:
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Those of the reference's generate()."""
+    """Those of the reference's generate(); without `max_tokens` as many as the engine can."""
 
     temperature: float
     top_k: int
     top_p: float
     repetition_penalty: float
     min_tokens: int = 0
+    max_tokens: int | None = None
 
 
 class TalkerStage(EngineStage, ABC):
@@ -193,7 +194,8 @@ class TalkerStage(EngineStage, ABC):
         An end that is to be ignored is not sampled either: it is no sound.
         """
         defaults = self.defaults
-        max_tokens = wanted.get("max_tokens", self._max_model_len) + self.parts.num_unheard
+        most = wanted.get("max_tokens", defaults.max_tokens or self._max_model_len)
+        max_tokens = most + self.parts.num_unheard
         least = wanted.get("min_tokens", defaults.min_tokens)
         return SamplingParams(
             temperature=wanted.get("temperature", defaults.temperature),
