@@ -255,8 +255,9 @@ class CodePredictor(nn.Module):
         if self.frame_table is None:
             return set()
         tables = self.frame_table.split(self._vocab_size)
-        project = self.small_to_mtp_projection or nn.Identity()
-        for table, own in zip(tables, self.model.codec_embedding, strict=True):
+        project: Any = self.small_to_mtp_projection or nn.Identity()
+        own_tables: Any = self.model.codec_embedding
+        for table, own in zip(tables, own_tables, strict=True):
             own.weight.copy_(project(table))
         return {"frame_table"}
 

@@ -1,8 +1,8 @@
-"""Qwen3-TTS over HTTP: a Base model speaks with the voices of sounds as the qwen-tts package does."""
+"""Qwen3-TTS over HTTP: a Base model speaks with voices of sounds as the qwen-tts package does."""
 
 import asyncio
 import base64
-import io
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from pkgutil import resolve_name
@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
-import soundfile
 from references.qwen3_tts_talks import MAX_FRAMES, STRIDE, Talk, key, sound_of, talks
 from safetensors.numpy import load_file
 from support.server import TinyServer, running_server
@@ -38,9 +37,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
 
 def wav(talk: Talk) -> str:
     """The reference sound as a data URL; float32 samples, which nothing rounds."""
-    file = io.BytesIO()
-    soundfile.write(file, sound_of(talk), 24_000, format="WAV", subtype="FLOAT")
-    return f"data:audio/wav;base64,{base64.b64encode(file.getvalue()).decode()}"
+    samples = sound_of(talk).tobytes()
+    rate, width, floats = 24_000, 4, 3
+    form = struct.pack("<HHIIHH", floats, 1, rate, rate * width, width, 8 * width)
+    chunks = b"WAVE" + b"fmt " + struct.pack("<I", len(form)) + form
+    chunks += b"data" + struct.pack("<I", len(samples)) + samples
+    file = b"RIFF" + struct.pack("<I", len(chunks)) + chunks
+    return f"data:audio/wav;base64,{base64.b64encode(file).decode()}"
 
 
 def body(server: TinyServer, talk: Talk, **more: Any) -> dict[str, Any]:

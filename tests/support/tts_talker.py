@@ -156,7 +156,7 @@ async def running_talker(folder: Path, run: Path) -> AsyncIterator[TalkerHarness
 
     ports = talker_ports(folder, run)
     connector = make_connector("shm", run, {"credit": 0})
-    messages = {"outputs": TO_GATEWAY, "open": EDGE, "codes": EDGE}
+    messages: dict[str, Any] = {"outputs": TO_GATEWAY, "open": EDGE, "codes": EDGE}
     receivers = {name: connector.receiver(name, known) for name, known in messages.items()}
     stage = Talker(ports)
     await stage.start()
