@@ -28,7 +28,7 @@ from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.step import Started
-from omnistage.stages.vllm.step_schema import StepSchema
+from omnistage.stages.vllm.step_schema import NO_FRAME, StepSchema
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.transfer import to_device
 
@@ -83,6 +83,7 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         suppressed[vocab_size - NUM_SUPPRESSED :] = True
         suppressed[codec_eos] = False
         self.register_buffer("suppressed", suppressed, persistent=False)
+        self.codec_eos = codec_eos
 
         self._nan_watch = NanWatch.of_engine(vllm_config, device)
         self.table = table = StepTable(vllm_config, device, schema)
@@ -203,7 +204,8 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         code0 = torch.where(is_decode, input_ids, 0).long().clamp(0, self.suppressed.shape[0] - 1)
         frame = columns[:, step.FRAME].long()
         codes, frames = predict(**self._predictor_arguments(rows, code0, frame))
-        self.codes[lines] = codes.int()
+        is_end = input_ids == self.codec_eos
+        self.codes[lines] = codes.masked_fill(is_end[:, None], NO_FRAME).int()
         frames = torch.where(is_decode[:, None], frames, 0)
         if which is None:
             inputs += frames

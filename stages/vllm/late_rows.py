@@ -30,7 +30,7 @@ class LateRows:
         self._store = store
         self._positions = np.frombuffer(options["hidden_positions"], np.int32)
         self._sources = np.frombuffer(options["hidden_sources"], np.int32)
-        following = options["following"]
+        following: tuple[int, int] | None = options["following"]
         self._source, self._first = following or (ALL, max_model_len)
         self._last = max_model_len  # no position: where rows go that nobody asked for
         self.places: Ints = np.full(max_model_len + 1, NO_ROW, np.int32)

@@ -183,7 +183,8 @@ async def talker(
     assert ready.speakers == ["chelsie", "ethan"]
     yield Harness(stage, senders | receivers, Ledger(ledger))
     await stage.close()
-    for one in (*senders.values(), *receivers.values()):
+    ends: list[Sender | Receiver[Edge]] = [*senders.values(), *receivers.values()]
+    for one in ends:
         one.close()
     for address in addresses.values():
         limited.destroy(address)

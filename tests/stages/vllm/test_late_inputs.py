@@ -16,12 +16,12 @@ from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
 from omnistage.stages.vllm import late_inputs
 from omnistage.stages.vllm.late_inputs import (
-    ALL,
     EARLY_S,
     LateInputs,
     RequestInputs,
     late_input_options,
 )
+from omnistage.stages.vllm.late_rows import ALL
 from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.step_schema import Column, Layout, RowInput, StepSchema
 

@@ -24,7 +24,8 @@ def test_every_row_comes_back_as_it_was_put_and_once(
     turns: list[tuple[int, float]],
 ) -> None:
     """However many are put at once, and whichever are taken."""
-    rows, held, number = store(), {}, 1
+    rows, number = store(), 1
+    held: dict[int, int] = {}
     for count, share in turns:
         values = list(range(number, number + count))
         number += count
