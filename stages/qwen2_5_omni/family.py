@@ -70,4 +70,5 @@ FAMILY = Family(
         "qwen2.5-omni": TinyModel(WRITE_TINY, f"{HERE}.checkpoint.real_size:write_7b_folder"),
         "qwen2.5-omni-3b": TinyModel(WRITE_TINY, f"{HERE}.checkpoint.real_size:write_3b_folder"),
     },
+    benches={"token2wav": f"{HERE}.token2wav_bench:token2wav"},
 )

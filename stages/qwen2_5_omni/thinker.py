@@ -11,7 +11,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTh
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.edge import Open
-from omnistage.stages.messages.to_gateway import Ready, TextDelta
+from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.given_text import GivenText
 from omnistage.stages.qwen2_5_omni.speech import SpokenRows
@@ -36,6 +36,8 @@ from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
 THINKER = ModelPart("thinker.", Qwen2_5OmniThinkerTextModel)
+# Characters of a given text that one request has: its speech has at most 4096 codes, 82 s.
+MAX_TEXT = 300
 
 
 class Thinker(EngineStage):
@@ -75,6 +77,7 @@ class Thinker(EngineStage):
             max_model_len=self._max_model_len,
             commands=self._control.commands,
             loras=self._loras,
+            speech=None if self._given is None else Speech(max_text=MAX_TEXT),
         )
 
     @property

@@ -54,6 +54,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         multimodal_embeddings: Any = None,
         *,
         is_multimodal: torch.Tensor | None = None,
+        **more: Any,
     ) -> torch.Tensor:
         """As the in-tree class; the places of media are kept."""
         if self.table is not None:
@@ -63,7 +64,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
             else:
                 here.copy_(is_multimodal, non_blocking=True)
         embedded: torch.Tensor = super().embed_input_ids(
-            input_ids, multimodal_embeddings, is_multimodal=is_multimodal
+            input_ids, multimodal_embeddings, is_multimodal=is_multimodal, **more
         )
         return embedded
 

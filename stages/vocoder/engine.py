@@ -13,7 +13,8 @@ import torch
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.messages.loading import Phase, tell_loading
-from omnistage.stages.vocoder.decoder import Decoder, Frames, Piece, Samples, State
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.vocoder.decoder import UNASKED, Decoder, Frames, Piece, Samples, State
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 
 logger = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class Stream(Generic[State]):
     """
 
     request_id: str
+    request: Request
     waiting: deque[Pushed] = field(default_factory=deque)
     has_all: bool = False
     is_held: bool = False
@@ -137,13 +139,13 @@ class DecoderEngine(Generic[State]):
             tell_loading(Phase.CAPTURING)
             decoder.capture()
         tell_loading(Phase.WARMING_UP)
-        state = decoder.open()
+        state = decoder.open(UNASKED)
         to_int16(decoder.decode([Piece(state, decoder.blank(1))]).pcm).cpu()
         decoder.close(state)
 
     # Requests
 
-    def open(self, request_id: str, lead: Frames | None = None) -> None:
+    def open(self, request_id: str, lead: Frames | None = None, request: Request = UNASKED) -> None:
         """Begin a request; it takes no memory of the decoder yet.
 
         `lead`: frames [n, …] that are decoded before its own, and whose samples nobody hears.
@@ -153,7 +155,7 @@ class DecoderEngine(Generic[State]):
         with self._lock:
             if request_id in self._streams:
                 raise ValueError(f"request {request_id} is open already")
-            stream = self._streams[request_id] = Stream[State](request_id)
+            stream = self._streams[request_id] = Stream[State](request_id, request)
             if lead is not None and len(lead):
                 self._put_lead(stream, lead)
 
@@ -253,7 +255,7 @@ class DecoderEngine(Generic[State]):
             if stream.state is None:
                 if not self._has_slot_for(stream):
                     continue
-                stream.state = self.decoder.open()
+                stream.state = self.decoder.open(stream.request)
             yield self._turn(stream, stream.state)
 
     def _has_slot_for(self, stream: Stream[State]) -> bool:

@@ -69,7 +69,7 @@ class DecoderStage(ABC):
     async def serve(self, opened: Opened) -> None:
         """Wait until every sample of the request has left."""
         request_id = opened.id
-        self._engine.open(request_id, _lead_of(opened))
+        self._engine.open(request_id, _lead_of(opened), opened.request)
         self._work.set()  # a lead is decoded while its request's own frames are made
         done = self._done[request_id] = asyncio.Event()
         self._wants_codes[request_id] = opened.request.return_codes

@@ -118,7 +118,7 @@ async def test_both_read_a_long_prompt_at_once_and_no_stage_waits_for_the_end_of
     server: TinyServer, transformers: Qwen2_5Reference
 ) -> None:
     images = [picture(224, 224, seed=number) for number in range(4)]
-    words = text("Tell me more about the fox and the hound. " * 3)
+    words = text("Tell me more about the fox and the hound. " * 2)
     parts = [part for image in images for part in (words, image_part(image))]
     asked = question("long with images", [*parts, text("What is it?")], images=images)
     answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
@@ -196,8 +196,17 @@ async def test_a_given_text_is_spoken_as_the_reference_speaks_it(
     assert_sounds(np.frombuffer(response.content, "<i2"), answer)
 
 
-async def test_a_given_text_that_is_too_long_is_refused(server: TinyServer) -> None:
-    response = await speak(server, "x" * 1100)
+async def test_a_longer_text_is_spoken_in_pieces_one_after_the_other(server: TinyServer) -> None:
+    sentence = "One sentence of many words, all alike. "
+    pieces = [sentence * 7, f"{sentence}And another one."]
+    alone = [np.frombuffer((await speak(server, piece)).content, "<i2") for piece in pieces]
+    together = np.frombuffer((await speak(server, "".join(pieces))).content, "<i2")
+    assert all(map(len, alone))
+    assert_same_sound(together, np.concatenate(alone))
+
+
+async def test_instructions_that_are_too_long_are_refused(server: TinyServer) -> None:
+    response = await speak(server, "Hello", instructions="x" * 1100)
     assert response.status_code == 400
     error = response.json()["error"]
     assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
