@@ -177,9 +177,11 @@ class BlockLayer:
         elif self._looks_right:
             right, sees = blocks.right[:count], blocks.sees_right
             key, value = (torch.cat([one[:count], one[right]], 2) for one in (key, value))
+        query, key, value = (
+            one.flatten(0, 1).transpose(1, 2).to(self._dtype) for one in (query, key, value)
+        )
         attended = functional.scaled_dot_product_attention(
-            *(one.flatten(0, 1).transpose(1, 2).to(self._dtype) for one in (query, key, value)),
-            attn_mask=sees[: 2 * count],
+            query, key, value, attn_mask=sees[: 2 * count]
         )
         attended = attended.transpose(1, 2).flatten(2).unflatten(0, (-1, 2)).to(hidden.dtype)
         return blockwise_linear(attended, net.to_out[0])

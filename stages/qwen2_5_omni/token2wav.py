@@ -133,7 +133,9 @@ class Token2Wav:
     def group_of(self, piece: Piece[Stream]) -> Hashable:
         """All evaluations share a step; of the vocoder's windows those that are equally long."""
         work = self._plan.next(piece.state.now, _known(piece))
-        return work.end - work.start if isinstance(work, Sound) else type(work)
+        if isinstance(work, Sound):
+            return work.end - work.start
+        return "nothing" if work is None else "evaluation"
 
     @torch.inference_mode()
     def decode(self, pieces: Sequence[Piece[Stream]]) -> Decoded:

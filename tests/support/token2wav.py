@@ -1,11 +1,12 @@
 """Small random models of Qwen2.5-Omni's token2wav with the published one's layers."""
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
     Qwen2_5OmniToken2WavConfig,
@@ -13,6 +14,8 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import (
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
 
 from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.qwen2_5_omni import dit
+from omnistage.stages.qwen2_5_omni.flow import make_times
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav import Token2Wav
 from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker
@@ -91,11 +94,15 @@ def make_decoder(
     coupling: float = 1,
     dtype: torch.dtype = torch.float32,
     is_deep: bool = True,
+    make: type[Token2Wav] = Token2Wav,
 ) -> Token2Wav:
-    """With the random model of these."""
+    """With the random model of these; one that is not deep has few evaluations, too."""
     speakers = {name: Speaker(one["cond"], one["ref_mel"]) for name, one in make_speakers().items()}
     model = make_token2wav(coupling, dtype, is_deep)
-    return Token2Wav(model, speakers, schedule, num_slots)
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_deep:
+            patch.setattr(dit, "make_times", partial(make_times, num_points=3))
+        return make(model, speakers, schedule, num_slots)
 
 
 def random_codes(num_codes: int, seed: int = 0) -> npt.NDArray[np.int32]:

@@ -40,7 +40,8 @@ def reference(dit: Any, window: Window, time: torch.Tensor) -> torch.Tensor:
         time_step=time,
     )
     guided, free = output
-    return guided + (guided - free) * 0.5
+    velocity: torch.Tensor = guided + (guided - free) * 0.5
+    return velocity
 
 
 @torch.inference_mode()

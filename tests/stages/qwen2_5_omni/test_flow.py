@@ -71,7 +71,13 @@ def test_the_reference_has_so_many_evaluations() -> None:
     dit = make_token2wav(is_deep=False).code2wav_dit_model
     seen: list[float] = []
     embed = dit.time_embed.forward
-    dit.time_embed.forward = lambda time: (seen.append(float(time[0])), embed(time))[1]
+
+    def watched(time: torch.Tensor) -> torch.Tensor:
+        seen.append(float(time[0]))
+        embedded: torch.Tensor = embed(time)
+        return embedded
+
+    dit.time_embed.forward = watched
     try:
         dit.sample(torch.zeros(1, 16), torch.zeros(1, 60, 80), torch.zeros(1, 2, dtype=torch.int64))
     finally:

@@ -118,7 +118,7 @@ class Watched(Token2Wav):
         self.steps.append([0 if one is None else one.num_evaluated for one in solutions])
         decoded = super().decode(pieces)
         for piece, solution in zip(pieces, solutions, strict=True):
-            is_amid = solution is not None and solution.num_evaluated == 7
+            is_amid = solution is not None and solution.num_evaluated == 5
             if is_amid and piece.state.request.seed == self.guilty_seed:
                 raise RuntimeError("injected")
         return decoded
@@ -136,9 +136,7 @@ def floats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_engine(num_slots: int) -> tuple[Watched, DecoderEngine[Stream]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("support.token2wav.Token2Wav", Watched)
-        decoder = make_decoder(RAMP, num_slots, is_deep=False, coupling=8)
+    decoder = make_decoder(RAMP, num_slots, is_deep=False, coupling=8, make=Watched)
     assert isinstance(decoder, Watched)
     return decoder, DecoderEngine(decoder, Limits(1 << 20, 1 << 30))
 
@@ -181,7 +179,7 @@ def test_beside_eleven_others_a_stream_is_the_same_bit_for_bit() -> None:
     decode = decoder.decode
 
     def arriving(pieces: Sequence[Piece[Stream]]) -> Decoded:
-        arrive(chance=0.05)
+        arrive(chance=0.2)
         return decode(pieces)
 
     decoder.decode = arriving  # type: ignore[method-assign]
@@ -189,8 +187,8 @@ def test_beside_eleven_others_a_stream_is_the_same_bit_for_bit() -> None:
     while parts or engine.num_streams:
         arrive(chance=0.3)
         joined(engine.step(), sounds)
-    assert max(map(len, decoder.steps)) > 6
-    assert any(len(set(step)) > 3 for step in decoder.steps)
+    assert max(map(len, decoder.steps)) > 4
+    assert any(len(set(step)) > 2 for step in decoder.steps)
     for name, expected in alone(ASKING, CODES).items():
         assert np.array_equal(np.concatenate(sounds[name]), expected.numpy()), name
     engine.step()
@@ -249,7 +247,7 @@ def test_a_cancel_amid_a_chunk_frees_its_slot_for_a_stream_that_begins_anew() ->
     decode = decoder.decode
 
     def cancelling(pieces: Sequence[Piece[Stream]]) -> Decoded:
-        if next(cancel) == 20:
+        if next(cancel) == 5:
             engine.cancel("r4")
         return decode(pieces)
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from safetensors import safe_open
 from support.token2wav import asked, speak
 from transformers import Qwen2_5OmniForConditionalGeneration
 
@@ -71,13 +72,10 @@ def test_no_tensor_of_the_other_stages_is_read(
     tiny_qwen2_5_omni: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []
-    from omnistage.stages.vocoder import checkpoint
-
-    opened = checkpoint.safe_open
 
     class Watched:
         def __init__(self, *args: Any, **named: Any) -> None:
-            self._file = opened(*args, **named)
+            self._file: Any = safe_open(*args, **named)
 
         def __enter__(self) -> "Watched":
             self._file.__enter__()
@@ -93,7 +91,7 @@ def test_no_tensor_of_the_other_stages_is_read(
             read.append(name)
             return self._file.get_tensor(name)
 
-    monkeypatch.setattr(checkpoint, "safe_open", Watched)
+    monkeypatch.setattr("omnistage.stages.vocoder.checkpoint.safe_open", Watched)
     model: Any = load_token2wav(str(tiny_qwen2_5_omni), CPU, torch.float32)
     assert sorted(read) == sorted(f"token2wav.{name}" for name, _ in model.named_parameters())
 
