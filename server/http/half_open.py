@@ -58,6 +58,11 @@ class Wire:
         self._transport.pause_reading()
         self._protocol.begin_looking()
 
+    @property
+    def unwrapped(self) -> asyncio.Transport:
+        """The transport itself."""
+        return self._transport
+
     def probe(self) -> bool:
         """Send one byte ahead; False if there is none left."""
         if self._num_ahead == len(self._ahead):
@@ -118,6 +123,13 @@ class HalfOpen(asyncio.Protocol):
     def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:
         self._started = cycle
         super()._start_asgi_task(cycle, app)  # type: ignore[misc]
+
+    def handle_websocket_upgrade(self, *event: Any) -> None:
+        """From here on the connection is a WebSocket's, whose bytes are no answers of HTTP."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self.transport = self._wire.unwrapped
+        super().handle_websocket_upgrade(*event)  # type: ignore[misc]
 
     def _unsupported_upgrade_warning(self) -> None:
         """An offer to upgrade may be passed over."""

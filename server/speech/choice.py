@@ -107,7 +107,8 @@ def _named(
 ) -> Choice:
     if called is None:
         return Choice()
-    if not speakers and replace(speech, takes_pieces=False) == PLAIN:  # its names are not known yet, or to nobody
+    says_no_more = replace(speech, takes_pieces=False) == PLAIN
+    if not speakers and says_no_more:  # its names are not known yet, or to nobody
         return Choice(called)
     for speaker in speakers:
         if speaker.lower() == called.lower():

@@ -20,6 +20,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.socket_protocol import SOCKETS
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.request import Output, Request
 from omnistage.server.runtime.runtime import Runtime
@@ -133,7 +134,7 @@ def running_gateway(
         limit = chosen.max_requests
         async with Runtime(parsed, directory, stages.launch, shared, limit) as runtime:
             app = build_app(runtime, chosen)
-            config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, lifespan="off")
+            config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", **SOCKETS)
             if chosen.tls is not None:
                 config.ssl_certfile, config.ssl_keyfile = chosen.tls.certificate, chosen.tls.key
             config.timeout_graceful_shutdown = 1
