@@ -4,7 +4,10 @@ import base64
 import contextlib
 import io
 import json
+import re
 import socket
+import subprocess
+import sys
 import time
 import wave
 from collections.abc import Iterator
@@ -667,3 +670,12 @@ def test_a_text_that_does_not_end_gets_an_error_when_the_server_stops(tmp_path: 
         assert [one["type"] for one in events] == ["error", "session.done"]
         assert events[0]["error"]["code"] == "stopping"
         assert code_of(ws) == speech_stream.RESTART
+
+
+def test_the_documented_example_prints_what_it_should(piecewise: RunningGateway) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "api.md").read_text(encoding="utf-8")
+    section = page.partition(f"## WebSocket {PATH}\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    program = example.replace("ws://localhost:8000", piecewise.url.replace("http", "ws", 1))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("True\n", "")
