@@ -34,7 +34,7 @@ from omnistage.server.http.json_body import parse_json
 from omnistage.server.http.keys import KEY_PROTOCOL
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
-from omnistage.server.http.socket_protocol import ENDING
+from omnistage.server.http.socket_protocol import ENDING, SPEECH_STREAM
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.outcome import Outcome, of_status
@@ -48,7 +48,7 @@ from omnistage.server.trace import FIRST_AUDIO, GATEWAY, following
 
 logger = logging.getLogger(__name__)
 
-PATH = "/v1/audio/speech/stream"
+PATH = SPEECH_STREAM
 CONFIG_S = 10.0  # from the connection to its first session.config
 IDLE_S = 60.0  # without a word while nothing is spoken
 FAREWELL_S = 5.0  # for a client to take the last events

@@ -14,6 +14,7 @@ import msgspec
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from omnistage.server.errors import ApiError
+from omnistage.server.http.socket_protocol import SPEECH_STREAM
 
 START = b"HTTP/1.1 "
 INTERIM = START + b"1"
@@ -98,6 +99,7 @@ class Cycle(Protocol):
 class HalfOpen(asyncio.Protocol):
     """What one of uvicorn's HTTP protocols needs before it to answer such clients."""
 
+    scope: dict[str, Any]
     cycle: Cycle | None  # of the last request that came
     transport: asyncio.Transport
     _started: Cycle | None = None  # httptools': of the request that is being answered
@@ -130,6 +132,12 @@ class HalfOpen(asyncio.Protocol):
             self._looking.cancel()
         self.transport = self._wire.unwrapped
         super().handle_websocket_upgrade(*event)  # type: ignore[misc]
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Whether a WebSocket is offered where there is one; httptools' knows the URL alone yet."""
+        target: bytes = getattr(self, "url", None) or self.scope["raw_path"]
+        path = target.partition(b"?")[0]
+        return path.endswith(SPEECH_STREAM.encode())
 
     def _unsupported_upgrade_warning(self) -> None:
         """An offer to upgrade may be passed over."""
