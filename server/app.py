@@ -53,7 +53,10 @@ from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.follow import Exporter, Followed, Following
 from omnistage.server.telemetry.recent import RecentTraces
 
-DESCRIPTION = "OpenAI's API for models that are graphs of models."
+DESCRIPTION = (
+    "OpenAI's API for models that are graphs of models. OpenAPI has no WebSockets: "
+    "/v1/audio/speech/stream, which speaks a text while it comes, is described in docs/api.md."
+)
 DEFAULTS = GatewayOptions()
 
 Routes = Callable[[Gateway], APIRouter]

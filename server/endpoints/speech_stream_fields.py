@@ -15,6 +15,6 @@ class SessionConfig(SpeechRequest):
     ignored = SpeechRequest.ignored | {"type", "stream_audio", "split_granularity"}
     refused = SpeechRequest.refused | {"word_timestamps"}
 
-    input: Literal[""] = ""  # type: ignore[assignment]
-    stream_format: Literal["audio"] | None = None  # type: ignore[assignment]
+    input: Literal[""] = ""
+    stream_format: Literal["audio"] | None = None
     audio_encoding: Literal["binary", "base64"] = "binary"
