@@ -41,12 +41,13 @@ class StoredVoice(TypedDict):
     id: str
     name: str
     created_at: int
+    type: Literal["audio_sample"]
 
 
 class DeletedVoice(TypedDict):
     """One that is no longer there."""
 
-    object: Literal["audio.voice"]
+    object: Literal["audio.voice.deleted"]
     id: str
     deleted: Literal[True]
 

@@ -85,8 +85,9 @@ class Speech:
             async with aclosing(outputs):
                 async for output in outputs:
                     usage.add(output)
-                    if isinstance(output, AudioOutput) and output.data:
-                        yield {"type": "speech.audio.delta", "audio": output.data}
+                    if isinstance(output, AudioOutput) and (output.data or output.codes):
+                        codes = {"codes": output.codes} if output.codes else {}
+                        yield {"type": "speech.audio.delta", "audio": output.data, **codes}
                         timeline.mark(GATEWAY, FIRST_AUDIO)
         except ApiError as error:
             raise about_input(error) from None

@@ -32,6 +32,7 @@ class SpeechRequest(RequestFields):
     stream_format: Literal["audio", "sse"] | None = None
     seed: Seed | None = None
     stage_params: StageParams | None = None
+    return_codes: Flag | None = None
     # Beside our own, what vllm-omni calls the voice of a sound and how it is spoken.
     ref_audio: str | None = None
     ref_text: Annotated[str, Field(min_length=1, max_length=MAX_REF_TEXT)] | None = None

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 from omnistage.server.chat.translate import checked_stage_params, stage_params_of
 from omnistage.server.endpoints.speech_fields import MAX_TEXT, SpeechRequest
-from omnistage.server.errors import ApiError
+from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.request import Request
@@ -61,6 +61,8 @@ def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) 
     speech = speech_of(runtime)
     asked.check()
     check_task(asked.task_type, speech)
+    if asked.return_codes and asked.stream_format != "sse":
+        raise invalid("return_codes", "needs stream_format sse")
     check_instructions(asked.instructions, speech)
     chosen_language(asked.language, speech)
     return chosen_voice(asked.asked_voice, speech, runtime.fleet.voices, voices)
@@ -88,6 +90,7 @@ def speech_request(asked: SpeechRequest, runtime: Runtime, choice: Choice) -> Re
         speaker=choice.speaker,
         stage_params=stage_params_of(graph, path, given),
         seed=asked.seed,
+        return_codes=bool(asked.return_codes),
     )
 
 

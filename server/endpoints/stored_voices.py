@@ -62,7 +62,7 @@ class VoiceRequests:
     async def delete(self, voice_id: str) -> Mapping[str, Any]:
         """Delete it; what is spoken with it is spoken to the end."""
         await self.gateway.voices.delete(voice_id)
-        return {"id": voice_id, "object": "audio.voice", "deleted": True}
+        return {"id": voice_id, "object": "audio.voice.deleted", "deleted": True}
 
     async def _reference(self, asked: VoiceRequest) -> Reference:
         data, text = asked.audio_sample, asked.ref_text
@@ -83,4 +83,5 @@ def card_of(voice: Voice) -> Mapping[str, Any]:
         "id": voice.id,
         "name": voice.name,
         "created_at": voice.created_at,
+        "type": "audio_sample",
     }

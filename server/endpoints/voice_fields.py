@@ -1,6 +1,6 @@
 """What can be said of a voice that is to be stored."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
@@ -21,8 +21,9 @@ def _printable(name: str) -> str:
 class VoiceRequest(RequestFields):
     """OpenAI's fields, and `ref_text`: what is said in the sound."""
 
-    refused = frozenset({"speaker_embedding"})
+    refused = frozenset({"speaker_embedding", "prompt"})
 
+    type: Literal["audio_sample"] = "audio_sample"
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]
     audio_sample: Annotated[
         bytes,

@@ -15,7 +15,6 @@ from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
-from omnistage.stages.qwen3_omni.media_markers import check_markers
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
@@ -26,6 +25,7 @@ from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.grids import Grids
+from omnistage.stages.vllm.media_markers import check_markers
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM

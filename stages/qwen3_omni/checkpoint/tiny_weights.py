@@ -6,6 +6,12 @@ from typing import Any
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
+from omnistage.stages.checkpoint.random_weights import (
+    PRINTABLE,
+    let_sentences_end,
+    scale,
+    with_norm_of_noise,
+)
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.qwen3_omni.checkpoint.tiny_config import (
     CODEBOOK_SIZE,
@@ -18,12 +24,8 @@ _GAIN = 2.5
 # What they write back is kept low, so that the newest token stays visible in the last layer.
 _OUTPUT_GAIN = 1.5
 _EMBEDDING_SCALE = 1.0
-_PRINTABLE = slice(32, 127)
-_SENTENCE_ENDS = [ord(character) for character in ".!?"]
-# How readily an answer ends: its length falls quickly as these grow.
-_END_OF_TEXT_SCALE = 1.2
+# How readily speech ends: its length falls quickly as this grows.
 _END_OF_CODES_SCALE = 0.5
-_LINE_BREAK_SCALE = 0.6
 # Of the waveform, for random codes.
 _PEAK = 0.4
 
@@ -47,7 +49,11 @@ def fill_with_noise(
             parameter.copy_(noise / math.sqrt(parameter[0].numel()))
         else:
             parameter.copy_(_weight_scale(name, parameter) * noise)
-    _let_sentences_end(model, tokenizer)
+    let_sentences_end(
+        model.thinker.lm_head.weight,
+        model.thinker.get_input_embeddings().weight,
+        tokenizer.id("<|im_end|>"),
+    )
     _let_speech_end(model, tokenizer)
     _set_loudness(model.code2wav)
 
@@ -71,37 +77,13 @@ def _weight_scale(name: str, parameter: torch.Tensor) -> float:
     return gain / math.sqrt(fan_in)
 
 
-def _let_sentences_end(
-    model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer
-) -> None:
-    """Let only printable ASCII follow, and the end of the turn after a full stop or its like."""
-    head = model.thinker.lm_head.weight
-    embedding = model.thinker.get_input_embeddings().weight
-    embedding[_SENTENCE_ENDS] = embedding[_SENTENCE_ENDS[0]] + 0.4 * embedding[_SENTENCE_ENDS]
-    printable = head[_PRINTABLE].clone()
-    head.zero_()
-    head[_PRINTABLE] = printable
-    others = embedding[_PRINTABLE].mean(dim=0)
-    towards = embedding[_SENTENCE_ENDS].mean(dim=0) - others
-    end = tokenizer.id("<|im_end|>")
-    head[end] = _END_OF_TEXT_SCALE * _with_norm_of_noise(towards)
-    # An answer follows a line break, and should be neither empty nor a full stop alone.
-    line_break = _with_norm_of_noise(embedding[ord("\n")])
-    head[[*_SENTENCE_ENDS, end]] -= _LINE_BREAK_SCALE * line_break
-
-
 def _let_speech_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer) -> None:
     """Let codec EOS come once the text is spoken: transformers fails on an answer of no frames."""
     embedding = model.thinker.get_input_embeddings().weight
-    spoken = model.talker.text_projection(embedding[_PRINTABLE]).mean(dim=0)
+    spoken = model.talker.text_projection(embedding[PRINTABLE]).mean(dim=0)
     silence = model.talker.text_projection(embedding[tokenizer.id("<tts_pad>")])
-    row = _END_OF_CODES_SCALE * _with_norm_of_noise(silence - spoken)
+    row = _END_OF_CODES_SCALE * with_norm_of_noise(silence - spoken)
     model.talker.codec_head.weight[CODEC_EOS] = row
-
-
-def _with_norm_of_noise(vector: torch.Tensor) -> torch.Tensor:
-    """The vector, as long as one of standard normal noise."""
-    return vector * (math.sqrt(vector.numel()) / vector.norm())
 
 
 def _set_loudness(code2wav: Any) -> None:
@@ -112,10 +94,5 @@ def _set_loudness(code2wav: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     codes = torch.randint(CODEBOOK_SIZE, (1, NUM_CODEBOOKS, 50), generator=generator)
     last = code2wav.decoder[-1].conv
-    _scale(last, 1e-4)
-    _scale(last, _PEAK / code2wav(codes).abs().max().item())
-
-
-def _scale(layer: torch.nn.Module, factor: float) -> None:
-    for parameter in layer.parameters():
-        parameter.mul_(factor)
+    scale(last, 1e-4)
+    scale(last, _PEAK / code2wav(codes).abs().max().item())

@@ -82,6 +82,20 @@ def test_events_are_openai_s(client: httpx.Client) -> None:
     assert done == {"type": "speech.audio.done", "usage": usage}
 
 
+def test_events_have_the_codes_of_their_sound_if_asked_for(client: httpx.Client) -> None:
+    events = events_of(client, asked("Hello", response_format="pcm", return_codes=True))
+    codes = [code for event in events for code in event.get("codes", ())]
+    assert codes == [[frame, 9] for frame in range(NUM_FRAMES)]
+    plain = events_of(client, asked("Hello", response_format="pcm"))
+    assert not any("codes" in event for event in plain)
+
+
+def test_codes_need_events(client: httpx.Client) -> None:
+    response = client.post(URL, json=asked(return_codes=True))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "return_codes"
+
+
 def test_events_carry_one_file(client: httpx.Client) -> None:
     events = events_of(client, asked(response_format="flac"))
     data = b"".join(base64.b64decode(event.get("audio", "")) for event in events)
