@@ -210,7 +210,7 @@ class CodePredictor(nn.Module):
         return frames, total.to(code0_embedding.dtype)
 
     def embedded(self, residuals: torch.Tensor) -> torch.Tensor:
-        """The sum, float32 [n, talker's width], of the embeddings of residual codes [n, groups - 1].
+        """The sum [n, talker's width], in float32, of what residual codes [n, groups - 1] embed to.
 
         Of a predictor with `embeds_frames`, or whose embeddings are projected.
         """

@@ -13,6 +13,7 @@ from openai import AsyncOpenAI
 from support.audio import samples_of
 from support.reference import Answer, Reference
 from support.server import TinyServer, assert_same_sound
+from support.text_stream import address, streamed
 from support.waiting import until
 from websockets.asyncio.client import connect
 
@@ -57,26 +58,6 @@ async def test_given_text_is_spoken_as_the_reference_speaks_it(
     assert_equal(await pcm(server, text, instructions=instructions, voice=voice), answer)
 
 
-async def streamed(
-    server: TinyServer, pieces: list[str], pause_s: float = 0.0, **more: Any
-) -> npt.NDArray[np.int16]:
-    """A text that is sent piece by piece over a WebSocket."""
-    url = server.url.replace("http", "ws", 1) + "/v1/audio/speech/stream"
-    config = {"model": server.model, "voice": "ethan", "response_format": "pcm"}
-    async with connect(url) as socket:
-        told = {"type": "session.config", **config, "stage_params": GREEDY, **more}
-        await socket.send(json.dumps(told))
-        for piece in pieces:
-            await socket.send(json.dumps({"type": "input.text", "text": piece}))
-            await asyncio.sleep(pause_s)
-        await socket.send(json.dumps({"type": "input.done"}))
-        sound = b""
-        while not isinstance(got := await socket.recv(), str) or "session.done" not in got:
-            sound += got if isinstance(got, bytes) else b""
-        assert json.loads(got)["status"] == "completed"
-    return np.frombuffer(sound, "<i2")
-
-
 @pytest.mark.parametrize(
     "sampled", [{}, {"seed": 3, "stage_params": {"talker": {"max_tokens": 40}}}]
 )
@@ -87,14 +68,14 @@ async def test_a_text_in_pieces_sounds_as_the_same_text_whole(
     words = text.split(" ")
     cuttings = [list(text), [word + " " for word in words[:-1]] + words[-1:], [text[:9], text[9:]]]
     whole = await pcm(server, text, **sampled)
-    sounds = await asyncio.gather(*(streamed(server, one, 0.02, **sampled) for one in cuttings))
+    config = {"voice": "ethan", "stage_params": GREEDY, **sampled}
+    sounds = await asyncio.gather(*(streamed(server.url, one, config) for one in cuttings))
     for sound in sounds:
         assert_same_sound(sound, whole)
 
 
 async def test_sound_comes_before_the_text_has_ended(server: TinyServer) -> None:
-    url = server.url.replace("http", "ws", 1) + "/v1/audio/speech/stream"
-    async with connect(url) as socket:
+    async with connect(address(server.url)) as socket:
         config = {"type": "session.config", "voice": "ethan", "stage_params": GREEDY}
         await socket.send(json.dumps(config))
         text = {"type": "input.text", "text": "One two three four five six "}
