@@ -13,6 +13,9 @@ from openai import AsyncOpenAI
 from support.audio import samples_of
 from support.reference import Answer, Reference
 from support.server import TinyServer, assert_same_sound
+from support.text_stream import address, streamed
+from support.waiting import until
+from websockets.asyncio.client import connect
 
 MAX_FRAMES = 40
 GREEDY = {"talker": {"temperature": 0, "max_tokens": MAX_FRAMES}}
@@ -53,6 +56,38 @@ async def test_given_text_is_spoken_as_the_reference_speaks_it(
     answer = reference.speech(text, instructions, MAX_FRAMES, voice)
     assert answer.text == text
     assert_equal(await pcm(server, text, instructions=instructions, voice=voice), answer)
+
+
+@pytest.mark.parametrize(
+    "sampled", [{}, {"seed": 3, "stage_params": {"talker": {"max_tokens": 40}}}]
+)
+async def test_a_text_in_pieces_sounds_as_the_same_text_whole(
+    sampled: dict[str, Any], server: TinyServer
+) -> None:
+    text = "Ein Satz, it's 3 Ümläute, 漢字 und\nmehr!"
+    words = text.split(" ")
+    cuttings = [list(text), [word + " " for word in words[:-1]] + words[-1:], [text[:9], text[9:]]]
+    whole = await pcm(server, text, **sampled)
+    config = {"voice": "ethan", "stage_params": GREEDY, **sampled}
+    sounds = await asyncio.gather(*(streamed(server.url, one, config) for one in cuttings))
+    for sound in sounds:
+        assert_same_sound(sound, whole)
+
+
+async def test_sound_comes_before_the_text_has_ended(server: TinyServer) -> None:
+    async with connect(address(server.url)) as socket:
+        config = {"type": "session.config", "voice": "ethan", "stage_params": GREEDY}
+        await socket.send(json.dumps(config))
+        text = {"type": "input.text", "text": "One two three four five six "}
+        await socket.send(json.dumps(text))
+        start = json.loads(await asyncio.wait_for(socket.recv(), 60))
+        assert (start["type"], start["sample_rate"]) == ("audio.start", 24_000)
+        assert isinstance(await asyncio.wait_for(socket.recv(), 60), bytes)
+        await socket.send(json.dumps({"type": "input.cancel"}))
+        while "session.done" not in (got := str(await socket.recv())):
+            continue
+        assert json.loads(got)["status"] == "cancelled"
+    await until(lambda: not server.held(), within_s=10)
 
 
 async def test_twelve_texts_at_once_equal_one_at_a_time(server: TinyServer) -> None:

@@ -15,6 +15,7 @@ import pytest
 from references.qwen3_tts_talks import MAX_FRAMES, STRIDE, Talk, key, sound_of, talks
 from safetensors.numpy import load_file
 from support.server import TinyServer, running_server
+from support.text_stream import streamed
 
 from omnistage.stages.qwen3_tts.family import FAMILY
 
@@ -77,6 +78,22 @@ async def test_samples_equal_the_package(talk: Talk, server: TinyServer) -> None
     heard = samples[::STRIDE] / 32767
     assert heard.shape == expected.shape
     assert np.abs(heard - expected).max() < 1e-4
+
+
+@pytest.mark.parametrize("talk", STREAMED, ids=lambda talk: talk.name)
+async def test_samples_of_a_text_in_pieces_equal_the_package(
+    talk: Talk, server: TinyServer
+) -> None:
+    """In any cutting those of the package's mode that streams the text."""
+    expected = load_file(SPOKEN)[key(MODEL, talk, "samples")]
+    config = {name: value for name, value in body(server, talk).items() if name != "input"}
+    config["stage_params"] = GREEDY
+    cuttings = [list(talk.text), [talk.text[:5], talk.text[5:]], talk.text.split(" ")]
+    cuttings[2] = [word + " " for word in cuttings[2][:-1]] + cuttings[2][-1:]
+    for samples in await asyncio.gather(*(streamed(server.url, one, config) for one in cuttings)):
+        heard = samples[::STRIDE] / 32767
+        assert heard.shape == expected.shape
+        assert np.abs(heard - expected).max() < 1e-4
 
 
 async def test_twelve_at_once_on_four_seats_equal_one_at_a_time(server: TinyServer) -> None:
