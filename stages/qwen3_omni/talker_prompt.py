@@ -5,7 +5,7 @@ of the thinker's prompt, then nine for the last assistant header.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -117,15 +117,26 @@ def talker_prompt(
     text = np.concatenate([np.where(is_media, NO_TEXT, prompt[kept]), assistant])
     codec = np.concatenate([np.full(len(kept), NO_CODEC), codec_track])
     own_grids = [
-        Grid(int(np.searchsorted(kept, grid.offset)), grid.size, grid.time_step)
+        replace(grid, offset=int(np.searchsorted(kept, grid.offset)))
         for grid in grids
         if grid.offset in kept
     ]
     return TalkerPrompt(
         text.astype(np.int32),
         codec.astype(np.int32),
-        rope_positions(len(text), own_grids),
+        rope_positions(len(text), _known_grids(own_grids)),
         np.flatnonzero(is_media).astype(np.int32),
         kept[is_media].astype(np.int32),
         tuple(lead.tolist()),
     )
+
+
+def _known_grids(grids: Sequence[Grid]) -> list[Grid]:
+    """Those that transformers' talker knows of: others are text to it.
+
+    Its `generate` does not tell the talker that videos are heard (`use_audio_in_video`). The talker
+    finds such a video only on its way to an image that comes later.
+    """
+    images = [grid.offset for grid in grids if not grid.is_video]
+    last_image = max(images, default=-1)
+    return [grid for grid in grids if not grid.sounds or grid.offset < last_image]

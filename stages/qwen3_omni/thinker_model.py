@@ -17,6 +17,7 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.rope import Grid, rope_positions
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
@@ -30,8 +31,31 @@ def thinker_config(config: Any) -> Any:
     return config
 
 
+class ThinkerProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):  # type: ignore[misc]
+    """The in-tree class; a video is processed with its sound, or neither is."""
+
+    def _get_cache_missing_items(self, cache: Any, mm_data_items: Any, mm_hashes: Any) -> Any:
+        """As the in-tree class, but of a prompt with sounds and videos all are processed, or none.
+
+        Each medium is cached for itself; that class refuses a video whose sound alone is cached.
+        """
+        if {"audio", "video"} <= mm_hashes.keys():
+            cached = [cache.is_cached(hashes) for hashes in mm_hashes.values()]
+            if not all(map(all, cached)):
+                cache = NothingCached()
+        return super()._get_cache_missing_items(cache, mm_data_items, mm_hashes)
+
+
+class NothingCached:
+    """A cache as that method sees it."""
+
+    def is_cached(self, hashes: list[str]) -> list[bool]:
+        """Not one of them."""
+        return [False] * len(hashes)
+
+
 @MULTIMODAL_REGISTRY.register_processor(
-    Qwen3OmniMoeThinkerMultiModalProcessor,
+    ThinkerProcessor,
     info=Qwen3OmniMoeThinkerProcessingInfo,
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
@@ -69,14 +93,17 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         """Positions int64 [3, n] of a prompt, and what a later token's index lacks to its own.
 
         The in-tree method of vLLM 0.26 and 0.28 puts an image's and a video's positions one token
-        too late, 0.32's does not. Sound inside a video is left to it.
+        too late, 0.32's does not; it says wrongly what follows a video with a short sound.
         """
         grids = []
+        videos = video_ids(self.config)
         for offset, modality, data in self.iter_mm_features(mm_features):
-            if data.get("use_audio_in_video"):
-                return super().get_mrope_input_positions(input_tokens, mm_features)
-            if modality in ("image", "video"):
-                size = (data["grid_t"], data["grid_h"], data["grid_w"])
+            if modality not in ("image", "video"):
+                continue
+            size = (data["grid_t"], data["grid_h"], data["grid_w"])
+            if modality == "video":
+                grids.append(videos.grid(input_tokens, offset, size, data["t_factor"]))
+            else:
                 grids.append(Grid(offset, size, data["t_factor"]))
         positions = rope_positions(len(input_tokens), grids)
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)

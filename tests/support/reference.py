@@ -47,12 +47,12 @@ class Reference:
         self.spoken: list[int] = []  # tokens that the last answer's talker was given
         self._eos = self.model.generation_config.eos_token_id
 
-    def inputs(self, question: Question) -> Any:
-        """Tensors of the processor."""
+    def inputs(self, question: Question, **options: Any) -> Any:
+        """Tensors of the processor, with its options."""
         prompt = self.processor.apply_chat_template(
             question.turns, add_generation_prompt=True, tokenize=False
         )
-        inputs = self.processor(text=prompt, return_tensors="pt", **question.media)
+        inputs = self.processor(text=prompt, return_tensors="pt", **question.media, **options)
         return inputs.to(self.model.device)
 
     def speech(self, text: str, instructions: str, max_frames: int, speaker: str) -> Answer:
