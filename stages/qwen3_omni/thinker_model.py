@@ -12,11 +12,11 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3_omni_moe_thinker import (
     Qwen3OmniMoeThinkerDummyInputsBuilder,
     Qwen3OmniMoeThinkerForConditionalGeneration,
-    Qwen3OmniMoeThinkerMultiModalProcessor,
     Qwen3OmniMoeThinkerProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from omnistage.stages.qwen3_omni.video_sound import ThinkerProcessor, in_order_of_tokens
 from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.rope import Grid, rope_positions
@@ -29,29 +29,6 @@ def thinker_config(config: Any) -> Any:
     """`hf_overrides`: the checkpoint's configuration with our architecture."""
     config.architectures = ["OmnistageQwen3OmniThinker"]
     return config
-
-
-class ThinkerProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):  # type: ignore[misc]
-    """The in-tree class; a video is processed with its sound, or neither is."""
-
-    def _get_cache_missing_items(self, cache: Any, mm_data_items: Any, mm_hashes: Any) -> Any:
-        """As the in-tree class, but of a prompt with sounds and videos all are processed, or none.
-
-        Each medium is cached for itself; that class refuses a video whose sound alone is cached.
-        """
-        if {"audio", "video"} <= mm_hashes.keys():
-            cached = [cache.is_cached(hashes) for hashes in mm_hashes.values()]
-            if not all(map(all, cached)):
-                cache = NothingCached()
-        return super()._get_cache_missing_items(cache, mm_data_items, mm_hashes)
-
-
-class NothingCached:
-    """A cache as that method sees it."""
-
-    def is_cached(self, hashes: list[str]) -> list[bool]:
-        """Not one of them."""
-        return [False] * len(hashes)
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -107,6 +84,29 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
                 grids.append(Grid(offset, size, data["t_factor"]))
         positions = rope_positions(len(input_tokens), grids)
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
+
+    def embed_input_ids(
+        self,
+        input_ids: torch.Tensor,
+        multimodal_embeddings: Any = None,
+        *,
+        is_multimodal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As the in-tree class, whatever part of a video and its sound a step has."""
+        embeddings = list(multimodal_embeddings or ())
+        if is_multimodal is not None and len({rows.shape[-1] for rows in embeddings}) > 1:
+            token_ids = input_ids.cpu()[is_multimodal.cpu()].tolist()
+            embeddings = in_order_of_tokens(embeddings, token_ids, self._modalities)
+        embedded: torch.Tensor = super().embed_input_ids(
+            input_ids, embeddings, is_multimodal=is_multimodal
+        )
+        return embedded
+
+    @property
+    def _modalities(self) -> dict[int, str]:
+        """By the tokens that stand for them."""
+        names = ("audio", "image", "video")
+        return {getattr(self.config, f"{name}_token_id"): name for name in names}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """As the in-tree class; steps with a NaN are counted."""
