@@ -17,8 +17,8 @@ import numpy.typing as npt
 class Grid:
     """An image or a video in a prompt: `size` (t, h, w) after merging, at token `offset`.
 
-    `time_step`: positions from one time slice to the next. `sounds`: which of its tokens, from 0 on,
-    are the video's own sound; the others are its patches.
+    `time_step`: positions from one time slice to the next. `sounds`: which of its tokens, counted
+    from 0, are the video's own sound; the others are its patches.
     """
 
     offset: int

@@ -22,6 +22,7 @@ class Question:
     messages: list[dict[str, Any]]
     turns: list[dict[str, Any]]
     media: dict[str, list[Any]] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # of the processor
 
 
 def data_url(kind: str, data: bytes) -> str:
@@ -59,12 +60,17 @@ def sound_part(samples: npt.NDArray[np.int16]) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
-def video_bytes(num_frames: int, size: int) -> bytes:
-    """An mp4 of moving noise."""
+def video_bytes(
+    num_frames: int, size: int, samples: npt.NDArray[np.int16] | None = None, form: str = "mp4"
+) -> bytes:
+    """A file of moving noise at four frames a second, with these samples as they are."""
     buffer = io.BytesIO()
     random = np.random.default_rng(num_frames)
-    with av.open(buffer, "w", format="mp4") as container:
+    with av.open(buffer, "w", format=form) as container:
         stream = container.add_stream("mpeg4", rate=4)
+        if samples is not None:
+            track = container.add_stream("pcm_s16le", rate=RATE)
+            track.layout = "mono"
         stream.width = stream.height = size
         stream.pix_fmt = "yuv420p"
         for _ in range(num_frames):
@@ -73,7 +79,17 @@ def video_bytes(num_frames: int, size: int) -> bytes:
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+        if samples is not None:
+            frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+            frame.rate = RATE
+            for packet in [*track.encode(frame), *track.encode()]:
+                container.mux(packet)
     return buffer.getvalue()
+
+
+def heard_video_bytes(num_frames: int, size: int, samples: npt.NDArray[np.int16]) -> bytes:
+    """A video whose sound is exactly these samples."""
+    return video_bytes(num_frames, size, samples, form="matroska")
 
 
 def video_part(data: bytes) -> dict[str, Any]:

@@ -52,7 +52,9 @@ class Reference:
         prompt = self.processor.apply_chat_template(
             question.turns, add_generation_prompt=True, tokenize=False
         )
-        inputs = self.processor(text=prompt, return_tensors="pt", **question.media, **options)
+        inputs = self.processor(
+            text=prompt, return_tensors="pt", **{**question.media, **question.options, **options}
+        )
         return inputs.to(self.model.device)
 
     def speech(self, text: str, instructions: str, max_frames: int, speaker: str) -> Answer:
@@ -75,6 +77,7 @@ class Reference:
     ) -> Answer:
         """One greedy answer; n frames are n + 1 sampled code-0 tokens."""
         inputs = self.inputs(question)
+        is_heard = question.options.get("use_audio_in_video", False)
         kept = []
         generate = self.model.talker.generate
 
@@ -87,7 +90,7 @@ class Reference:
             sequences, _ = self.model.generate(
                 **inputs,
                 speaker=speaker,
-                use_audio_in_video=False,
+                use_audio_in_video=is_heard,
                 thinker_max_new_tokens=max_tokens,
                 thinker_do_sample=False,
                 thinker_eos_token_id=self._eos,

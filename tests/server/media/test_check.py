@@ -22,7 +22,7 @@ def user(*parts: Any) -> list[dict[str, Any]]:
 
 
 def check_media(messages: list[dict[str, Any]]) -> int:
-    media = list(media_of(messages))
+    media = list(media_of({"messages": messages}))
     for medium in media:
         check_medium(medium, base64.b64decode(medium.encoded))
     return len(media)
