@@ -16,14 +16,17 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def write_tokenizer(
-    folder: Path, tokenizer: TinyTokenizer, settings: Mapping[str, Any] | None = None
+    folder: Path,
+    tokenizer: TinyTokenizer,
+    settings: Mapping[str, Any] | None = None,
+    template: str = CHAT_TEMPLATE,
 ) -> None:
     """Tokenizer and chat template; `settings` win over the tokenizer's own configuration."""
     tokenizer.tokenizer.save(str(folder / "tokenizer.json"))
     write_json(folder / "tokenizer_config.json", {**tokenizer.config, **(settings or {})})
     # transformers reads the first of the two, vLLM the second.
-    write_json(folder / "chat_template.json", {"chat_template": CHAT_TEMPLATE})
-    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    write_json(folder / "chat_template.json", {"chat_template": template})
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
 
 
 def generation_config(tokenizer: TinyTokenizer) -> GenerationConfig:

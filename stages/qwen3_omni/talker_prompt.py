@@ -39,12 +39,12 @@ class SpeechIds:
     @classmethod
     def of(cls, config: Any) -> "SpeechIds":
         """From a Qwen3OmniMoeConfig."""
-        talker, thinker = config.talker_config, config.thinker_config
+        talker = config.talker_config
         return cls(
             im_start=config.im_start_token_id,
             user=config.user_token_id,
             assistant=config.assistant_token_id,
-            media=(thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id),
+            media=media_ids(config),
             tts_pad=config.tts_pad_token_id,
             tts_bos=config.tts_bos_token_id,
             tts_eos=config.tts_eos_token_id,
@@ -58,6 +58,12 @@ class SpeechIds:
             codec_eos=talker.codec_eos_token_id,
             speakers={name.lower(): int(row) for name, row in talker.speaker_id.items()},
         )
+
+
+def media_ids(config: Any) -> tuple[int, ...]:
+    """The tokens that stand for sounds, images and videos."""
+    thinker = config.thinker_config
+    return (thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id)
 
 
 @dataclass(frozen=True, slots=True)

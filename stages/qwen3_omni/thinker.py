@@ -17,7 +17,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
 from omnistage.stages.qwen3_omni.media_markers import check_markers
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
-from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, media_ids
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.engine import make_engine
@@ -47,10 +47,9 @@ class Thinker(EngineStage):
         self._ports = ports
         self._config = AutoConfig.from_pretrained(ports.model)
         self._grids = Grids(self._config)
-        self._ids = SpeechIds.of(self._config)
-        self._media_ids = frozenset(self._ids.media)
-        has_talker = ports.carrying(Payload.TOKENS)
-        self._given = GivenText(ports.model, self._ids) if has_talker else None
+        self._media_ids = media_ids(self._config)
+        has_talker = ports.carrying(Payload.TOKENS)  # a checkpoint may have none
+        self._given = GivenText(ports.model, SpeechIds.of(self._config)) if has_talker else None
         self._sinks = sinks_of(ports.downstream, Payload.ROWS)
 
     async def start(self) -> Ready:
@@ -74,7 +73,7 @@ class Thinker(EngineStage):
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer
-        self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
+        self._markers = tokenizer.convert_ids_to_tokens(list(self._media_ids))
         await self._take_control(ports, self._chat, THINKER.prefix)
         max_model_len = self._engine.model_config.max_model_len
         commands = self._control.commands
@@ -170,8 +169,8 @@ class Thinker(EngineStage):
         if any(edge.all_hidden_states for edge in edges):
             return {**bridge, "export_all": True}
         # By id, not by placeholder: to the talker a marker that a user wrote is a medium too.
-        if edges and not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
-            return {**bridge, "export_ids": list(self._ids.media)}
+        if edges and not set(self._media_ids).isdisjoint(prompt["prompt_token_ids"]):
+            return {**bridge, "export_ids": list(self._media_ids)}
         return {}
 
     def _tokenizer_length(self, token_ids: list[int]) -> int:

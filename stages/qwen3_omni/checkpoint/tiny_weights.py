@@ -20,8 +20,10 @@ _OUTPUT_GAIN = 1.5
 _EMBEDDING_SCALE = 1.0
 _PRINTABLE = slice(32, 127)
 _SENTENCE_ENDS = [ord(character) for character in ".!?"]
+_THOUGHT_ENDS = [ord(character) for character in ",;:"]
 # How readily an answer ends: its length falls quickly as these grow.
 _END_OF_TEXT_SCALE = 1.2
+_END_OF_THOUGHT_SCALE = 1.2
 _END_OF_CODES_SCALE = 0.5
 _LINE_BREAK_SCALE = 0.6
 # Of the waveform, for random codes.
@@ -48,8 +50,21 @@ def fill_with_noise(
         else:
             parameter.copy_(_weight_scale(name, parameter) * noise)
     _let_sentences_end(model, tokenizer)
-    _let_speech_end(model, tokenizer)
-    _set_loudness(model.code2wav)
+    if model.has_talker:
+        _let_speech_end(model, tokenizer)
+        _set_loudness(model.code2wav)
+
+
+@torch.no_grad()
+def let_thoughts_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer) -> None:
+    """Let a thought end after a comma or its like, and not at once."""
+    head = model.thinker.lm_head.weight
+    embedding = model.thinker.get_input_embeddings().weight
+    towards = embedding[_THOUGHT_ENDS].mean(dim=0) - embedding[_PRINTABLE].mean(dim=0)
+    end = tokenizer.id("</think>")
+    line_break = _with_norm_of_noise(embedding[ord("\n")])
+    head[end] = _END_OF_THOUGHT_SCALE * _with_norm_of_noise(towards)
+    head[end] -= _LINE_BREAK_SCALE * line_break
 
 
 def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> None:
