@@ -115,7 +115,8 @@ def test_a_response_has_the_thought_as_an_item(
     fields: dict[str, Any] = {"input": "And then?", "temperature": 0, "max_output_tokens": 40}
     response = client.responses.create(model=thinking.model, **fields)
     first, last = response.output
-    assert first.type == "reasoning" and first.content is not None
+    assert first.type == "reasoning"
+    assert first.content is not None
     assert [part.text for part in first.content] == [thought]
     assert last.type == "message"
     assert response.output_text == said

@@ -3,7 +3,7 @@
 import base64
 import io
 import wave
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import av
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 RATE = 16000
+VIDEO_FPS = 4
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def video_bytes(
     buffer = io.BytesIO()
     random = np.random.default_rng(num_frames)
     with av.open(buffer, "w", format=form) as container:
-        stream = container.add_stream("mpeg4", rate=4)
+        stream = container.add_stream("mpeg4", rate=VIDEO_FPS)
         if samples is not None:
             track = container.add_stream("pcm_s16le", rate=RATE)
             track.layout = "mono"
@@ -145,8 +146,31 @@ QUESTIONS = [
 
 def video_question(data: bytes) -> Question:
     """A question about a video; the reference gets the frames that vLLM reads of it."""
+    return question("video", [video_part(data), text("What happens?")], videos=[frames_of(data)])
+
+
+def frames_of(data: bytes) -> npt.NDArray[np.uint8]:
+    """All frames of a video, as vLLM reads them."""
     from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
 
-    video = VideoMediaIO(ImageMediaIO()).load_bytes(data)
+    video = VideoMediaIO(ImageMediaIO(), num_frames=-1).load_bytes(data)
     frames, _ = getattr(video, "media", video)  # vLLM 0.26 has no wrapper around the pair
-    return question("video", [video_part(data), text("What happens?")], videos=[np.array(frames)])
+    return np.array(frames)
+
+
+def sampled_question(
+    name: str, data: bytes, part: dict[str, Any] | None = None, **sampling: Any
+) -> Question:
+    """One about a video of which transformers' own processor samples the frames."""
+    from transformers import Qwen2VLVideoProcessor
+    from transformers.video_utils import VideoMetadata
+
+    frames = frames_of(data)
+    metadata = VideoMetadata(total_num_frames=len(frames), fps=VIDEO_FPS)
+    asked = {"fps": 2.0, **sampling}
+    indices = Qwen2VLVideoProcessor().sample_frames(metadata, **asked)
+    seen = frames[indices.clamp(max=len(frames) - 1).numpy()]
+    parts = [{**video_part(data), **(part or {})}, text("What happens?")]
+    made = question(name, parts, videos=[seen])
+    options = {"fps": sampling["fps"]} if "fps" in sampling else {}
+    return replace(made, options=options)
