@@ -96,7 +96,8 @@ def media_options(
     _add_parts(given, messages)
     values = {name: one.value for name, one in given.items()}
     frames = {name: values.pop(name) for name in FRAME_FIELDS if name in values}
-    parse(PartOptions, {name: values[name] for name in PIXEL_FIELDS if name in values} | frames)
+    pixels = {name: values[name] for name in PIXEL_FIELDS if name in values}
+    parse(PartOptions, frames | pixels, "mm_processor_kwargs")  # bounds may be of two places
     if "fps" in frames:
         values["fps"] = frames["fps"]
     if not values.get(HEARD):

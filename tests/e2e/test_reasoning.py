@@ -15,6 +15,7 @@ from support.server import TinyServer, running_server
 pytestmark = pytest.mark.engine
 
 END_OF_THOUGHT = 290
+HEARD = sound(36800)
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,9 @@ def thinking(tiny_thinking: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     """The tiny model without a talker, with the graph that is chosen by its folder."""
     log = tmp_path_factory.mktemp("thinking") / "log"
     with running_server(str(tiny_thinking), log) as server:
+        body = {"messages": [{"role": "user", "content": [sound_part(HEARD)]}], "max_tokens": 2}
+        # What its stage opens for its whole life is open then.
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
         yield server
 
 
@@ -39,14 +43,13 @@ def client(thinking: TinyServer) -> Iterator[OpenAI]:
 def think(client: OpenAI, thinking: TinyServer, **more: Any) -> Answers:
     """A thought and an answer of a few letters: the model may write nothing else."""
     letters = {"allowed_token_ids": [*b"abcd", END_OF_THOUGHT], **more}
-    messages: Any = [{"role": "user", "content": "Hello"}]
+    messages: Any = [{"role": "user", "content": "And then?"}]
     return ask(
         client,
         model=thinking.model,
         messages=messages,
         seed=2,
         max_tokens=24,
-        logit_bias={str(END_OF_THOUGHT): 4},
         extra_body=letters,
     )
 
@@ -72,7 +75,6 @@ def test_a_thought_can_be_left_out(client: OpenAI, thinking: TinyServer) -> None
     assert "reasoning" not in hidden.whole.choices[0].message.model_dump()
 
 
-HEARD = sound(36800)
 QUESTIONS = [
     plain("thought and answer", ("user", "And then?")),
     plain("no end of the thought", ("user", "What is one?")),
@@ -84,7 +86,7 @@ QUESTIONS = [
 def joined(message: dict[str, Any]) -> str:
     """A thought, and the answer after it, as the model wrote both."""
     thought, said = message.get("reasoning") or "", message.get("content")
-    return thought if said is None else f"{thought}</think>{said}"
+    return f"{thought}</think>{said}" if said else thought
 
 
 @pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: asked.name)
