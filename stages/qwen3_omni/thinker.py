@@ -25,7 +25,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
-from omnistage.stages.vllm.grids import Grids
+from omnistage.stages.vllm.grids import Grids, check_encoder_room
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
@@ -96,7 +96,7 @@ class Thinker(EngineStage):
         if self._ports.live(request, Payload.TEXT):
             followers.append(released := ReleasedText(request_id, request, self._ports))
             released.open()
-        if has_turns and self._sinks:
+        if has_turns:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, request, spoken)
         try:
             headers = trace_headers(request, self._ports.name)
@@ -159,6 +159,7 @@ class Thinker(EngineStage):
     ) -> dict[str, Any]:
         self._ports.mark(request_id, "rendered")
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
+        check_encoder_room(grids, self._engine.input_processor.mm_encoder_cache_size)
         for one in spoken:
             one.open(prompt["prompt_token_ids"], grids)
         edges = self._ports.live(request, Payload.ROWS)

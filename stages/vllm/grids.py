@@ -1,7 +1,7 @@
 """Where the images and videos of a rendered prompt are, which its M-RoPE positions follow from."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omnistage.stages.vllm.rope import Grid, VideoIds
@@ -54,6 +54,20 @@ class Grids:
         while len(self._seen) > MAX_GRIDS:
             self._seen.popitem(last=False)
         return self._seen[key]
+
+
+def check_encoder_room(grids: Sequence[Grid], num_places: int) -> None:
+    """Raise ValueError for a video and its sound that are more than the engine encodes at once.
+
+    vLLM looks at each of the two for itself. The first token needs both, so the request would wait
+    for ever.
+    """
+    for grid in grids:
+        if grid.sounds and grid.num_tokens > num_places:
+            raise ValueError(
+                f"A video has {grid.num_tokens} tokens with its sound, more than the {num_places} "
+                "of the engine's encoder cache: ask for fewer frames or pixels, or a part of it"
+            )
 
 
 def video_ids(thinker_config: Any) -> VideoIds:

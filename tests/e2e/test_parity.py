@@ -69,7 +69,7 @@ def heard(name: str, num_frames: int, size: int, num_samples: int) -> Question:
     [
         ("short sound", 6, 64, 8000),
         ("long sound", 6, 64, 48000),
-        ("in several steps", 20, 256, 80000),  # more tokens than one step of the thinker has
+        ("in several steps", 12, 64, 48000),  # more tokens than one step of the thinker has
     ],
 )
 async def test_a_video_that_is_heard_equals_the_reference(
@@ -96,16 +96,31 @@ def num_prompt_tokens(asked: Question, reference: Reference) -> int:
     return int(reference.inputs(asked)["input_ids"].shape[1])
 
 
+async def test_a_video_that_is_too_much_with_its_sound_is_refused_not_waited_for(
+    server: TinyServer,
+) -> None:
+    asked = heard("too much", 20, 256, 80000)
+    options = {"mm_processor_kwargs": {"use_audio_in_video": True}}
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = server.body(asked.messages, **options)
+        refused = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "messages"
+    assert "tokens with its sound" in error["message"]
+
+
 FILM = video_bytes(num_frames=24, size=64)
-SAMPLED = [
+# Rates for which a pair of frames is a whole number of positions.
+SAMPLED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"mm_processor_kwargs": {"fps": 1}}, {}, {"fps": 1.0}),
-    ({"mm_processor_kwargs": {"fps": 1, "min_frames": 10}}, {}, {"fps": 1.0, "min_frames": 10}),
+    ({"mm_processor_kwargs": {"fps": 1, "min_frames": 8}}, {}, {"fps": 1.0, "min_frames": 8}),
     (
-        {"media_io_kwargs": {"video": {"fps": 4, "max_frames": 7}}},
+        {"media_io_kwargs": {"video": {"fps": 2, "max_frames": 7}}},
         {},
-        {"fps": 4.0, "max_frames": 7},
+        {"fps": 2.0, "max_frames": 7},
     ),
-    ({}, {"fps": 4, "min_frames": 4, "max_frames": 20}, {"fps": 4.0, "max_frames": 20}),
+    ({}, {"fps": 2, "min_frames": 4, "max_frames": 8}, {"fps": 2.0, "max_frames": 8}),
     ({}, {"max_frames": 5}, {"max_frames": 5}),
 ]
 
