@@ -20,7 +20,7 @@ class NothingCached:
         return [False] * len(hashes)
 
 
-class ThinkerProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):  # type: ignore[misc]
+class ThinkerProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):
     """The in-tree class; a video is processed with its sound, or neither is."""
 
     def _get_cache_missing_items(self, cache: Any, mm_data_items: Any, mm_hashes: Any) -> Any:

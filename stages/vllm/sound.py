@@ -23,19 +23,19 @@ VARIABLE = "VLLM_MEDIA_CONNECTOR"  # names vLLM's connector of media
 Sound = tuple[npt.NDArray[np.float32], float]
 
 
-@MEDIA_CONNECTOR_REGISTRY.register(CONNECTOR)  # type: ignore[untyped-decorator]
-class SoundConnector(MediaConnector):  # type: ignore[misc]
+@MEDIA_CONNECTOR_REGISTRY.register(CONNECTOR)
+class SoundConnector(MediaConnector):
     """vLLM's own, but for sounds in containers of other things."""
 
     async def fetch_audio_async(self, audio_url: str) -> tuple[npt.NDArray[Any], float]:
         """The samples of a data URL, one channel, and their rate."""
         header, _, encoded = audio_url.partition(",")
-        if not header.endswith(";base64"):
-            return await super().fetch_audio_async(audio_url)
-        data = await asyncio.to_thread(base64.b64decode, encoded)
-        if _is_sound_file(data):
-            return await super().fetch_audio_async(audio_url)
-        return await asyncio.to_thread(sound_of, data)
+        if header.endswith(";base64"):
+            data = await asyncio.to_thread(base64.b64decode, encoded)
+            if not _is_sound_file(data):
+                return await asyncio.to_thread(sound_of, data)
+        heard: tuple[npt.NDArray[Any], float] = await super().fetch_audio_async(audio_url)
+        return heard
 
 
 def use_sound_connector() -> None:
@@ -77,7 +77,7 @@ def _decoded(container: Any, stream: Any) -> Sound:
 def _is_sound_file(data: bytes) -> bool:
     """Whether libsndfile reads it."""
     try:
-        import soundfile
+        import soundfile  # type: ignore[import-untyped]
     except ImportError:
         return False
     try:

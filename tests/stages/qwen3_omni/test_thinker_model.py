@@ -73,7 +73,11 @@ def test_positions_of_videos_that_are_heard_equal_the_reference(
     """Sounds shorter and longer than the videos, whose frames are far apart and close together."""
     parts = [video_part(b""), text("and"), image_part(PICTURE), video_part(b""), text("What?")]
     sounds = [sound(num_samples) / 32768, sound(16000) / 32768]
-    media = {"videos": [FRAMES, FRAMES[:2]], "images": [PICTURE], "audio": sounds}
+    media: dict[str, list[Any]] = {
+        "videos": [FRAMES, FRAMES[:2]],
+        "images": [PICTURE],
+        "audio": sounds,
+    }
     asked = ask("heard", parts, **media)
     inputs = reference.inputs(asked, use_audio_in_video=True, fps=fps)
     assert_positions_equal(reference, inputs, is_heard=True)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from omnistage.stages.qwen3_omni import video_sound
 from omnistage.stages.qwen3_omni.video_sound import ThinkerProcessor, in_order_of_tokens
 
 SOUND, IMAGE, VIDEO = 1, 2, 3
@@ -66,7 +65,7 @@ def test_a_video_and_its_sound_are_taken_from_the_cache_together_or_not_at_all(
     expected: dict[str, list[bool]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    base: Any = video_sound.Qwen3OmniMoeThinkerMultiModalProcessor
+    base: Any = ThinkerProcessor.__base__
     asked = lambda _, cache, items, hashes: {  # noqa: E731
         name: cache.is_cached(of_kind) for name, of_kind in hashes.items()
     }
