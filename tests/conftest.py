@@ -119,6 +119,16 @@ def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tiny_thinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen3-Omni that thinks before it answers, and does not speak."""
+    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_thinking
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-thinking"
+    write_tiny_thinking(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one tiny Qwen-Image pipeline."""
     from omnistage.stages.diffusion.checkpoint import write_tiny

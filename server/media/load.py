@@ -44,9 +44,9 @@ class MediaLoader:
         self._folder = folder
         self.room = room or DecodeRoom(NUM_BYTES, GivingBack())
 
-    async def load(self, messages: Sequence[Message], http: Request) -> list[float]:
-        """Put what is elsewhere into the messages, which are checked; as `load_media`."""
-        return await self.load_media(list(media_of(messages)), http)
+    async def load(self, body: Message, http: Request) -> list[float]:
+        """Put what is elsewhere into a chat's messages, which are checked; as `load_media`."""
+        return await self.load_media(list(media_of(body)), http)
 
     async def load_media(self, media: Sequence[Medium], http: Request) -> list[float]:
         """Put what is elsewhere into the media; the seconds of each, 0 of what is no audio.

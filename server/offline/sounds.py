@@ -83,7 +83,7 @@ async def transcript(
     try:
         request = await asyncio.to_thread(transcription_chat, written, engine.graph)
         with engine.runtime.flights.admit(request.outputs) as ticket:
-            media = list(media_of(request.body["messages"]))
+            media = list(media_of(request.body))
             (written.duration_s,) = await engine.media.load_all(media)
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:

@@ -124,11 +124,9 @@ def test_a_refused_field_is_refused_by_name(name: str, client: httpx.Client) -> 
         ({"modalities": []}, "modalities"),
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
         ({"n": 2, "temperature": 0}, "n"),
-        (
-            {"mm_processor_kwargs": {"use_audio_in_video": True}},
-            "mm_processor_kwargs.use_audio_in_video",
-        ),
-        ({"mm_processor_kwargs": {"fps": 2}}, "mm_processor_kwargs.fps"),
+        ({"mm_processor_kwargs": {"total_pixels": 2048}}, "mm_processor_kwargs.total_pixels"),
+        ({"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio"),
+        ({"media_io_kwargs": {"video": {"num_frames": 8}}}, "media_io_kwargs.video.num_frames"),
         ({"mm_processor_kwargs": {"min_pixels": 4096, "max_pixels": 2048}}, "mm_processor_kwargs"),
     ],
 )
