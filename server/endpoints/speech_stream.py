@@ -380,10 +380,10 @@ class Session:
         asked = voice.config.model_copy(update={"input": first})
         request = speech_request(asked, runtime, voice.choice)
         request = with_reference(request, voice.reference)
+        if voice.takes_pieces:  # also one that is whole: a model may speak it in another way then
+            return ticket.run(replace(request, text=utterance.text))
         if is_whole:
             return spoken(ticket, pieces_of_request(request, voice.max_text))
-        if voice.takes_pieces:
-            return ticket.run(replace(request, text=utterance.text))
         return spoken_by_sentences(ticket, request, utterance.text, voice.max_text)
 
     @property

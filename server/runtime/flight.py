@@ -39,6 +39,7 @@ class Flight:
     failure: Exception | None = None
     goes_on: bool = False  # with an answer that another request began: nobody waits for its start
     has_text: bool = False  # a text that came in pieces was sent to its end
+    patience: asyncio.Timeout | None = None  # while its next output is waited for
     trace: Trace = field(default_factory=current_trace)  # of the request that runs it
     waited_s: float = 0.0  # from its admission until it was sent: its media were loaded
     pace: AudioPace = field(default_factory=AudioPace)
@@ -78,6 +79,8 @@ class Flight:
             is_first = kind not in self.first_at
             limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
             self.deadlines[kind] = max(self.deadlines[kind], now + limit_s)
+        if self.patience is not None and self.unfinished and not self.patience.expired():
+            self.patience.reschedule(self.due_at)
 
     def extend(self, seconds: float) -> None:
         """Put the deadline of each unfinished output off."""

@@ -180,8 +180,9 @@ class Flights:
         """The next item; ApiError once an output is overdue, or before that the text."""
         while flight.queue.empty():
             kind = flight.next_due
+            flight.patience = asyncio.timeout_at(flight.due_at)
             try:
-                async with asyncio.timeout_at(flight.due_at):
+                async with flight.patience:
                     return await flight.queue.get()
             except TimeoutError:
                 if flight.due_at > self._now():
@@ -189,6 +190,8 @@ class Flights:
                 if flight.waits_for_text:
                     raise late_text() from None
                 raise self._overdue(flight, kind) from None
+            finally:
+                flight.patience = None
         return flight.queue.get_nowait()
 
     def _overdue(self, flight: Flight, kind: str) -> ApiError:

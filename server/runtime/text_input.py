@@ -35,12 +35,13 @@ class TextInput:
         self._changed.set()
 
     async def ready(self) -> None:
-        """Return once there is something to take: a piece, or the end."""
+        """Return once there is something to take: a piece, or the end, as often as it is asked."""
         await self._changed.wait()
 
     def take(self) -> tuple[str, bool]:
         """All that waits, and whether it is the last."""
-        self._changed.clear()
+        if not self.is_whole:
+            self._changed.clear()
         text = "".join(self._waiting)
         self._waiting.clear()
         return text, self.is_whole

@@ -168,6 +168,19 @@ def test_texts_that_are_sent_ahead_wait_for_their_turn(piecewise: RunningGateway
     assert all(events[-1]["status"] == "completed" for events in told)
 
 
+def test_a_text_that_comes_at_once_is_spoken_in_the_same_way(piecewise: RunningGateway) -> None:
+    """Whether its end came before it began to be spoken is a matter of moments."""
+    with opened(piecewise) as ws:
+        configured(ws)
+        for text in ("One. ", "Two. "):
+            say(ws, "input.text", text=text)
+            say(ws, "input.done")
+        until_done(ws), until_done(ws)
+    request = piecewise.stages.stages["thinker"].last_request
+    assert (request.body["input"], request.body["open"]) == ("Two. ", True)
+    assert texts_sent(piecewise)[-1] == ("", True)
+
+
 def test_an_empty_text_is_done_at_once(piecewise: RunningGateway) -> None:
     with opened(piecewise) as ws:
         configured(ws)
