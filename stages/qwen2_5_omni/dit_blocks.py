@@ -60,10 +60,8 @@ def make_block_list(windows: Sequence[Window], depth: int, codes_per_block: int)
     sizes = np.array([len(window.state) for window in windows])
     window_of = np.repeat(np.arange(len(windows)), sizes)
     block = np.concatenate([np.arange(size) for size in sizes])
-    num_past, first, time = (
-        np.array([getattr(window, name) for window in windows])[window_of]
-        for name in ("num_past", "first", "time")
-    )
+    told = np.array([(window.num_past, window.first, window.time) for window in windows])
+    num_past, first, time = told[window_of].T
     depths = np.maximum(num_past - block, 0)
     order = np.argsort(depths, kind="stable")
     place = np.argsort(order)
