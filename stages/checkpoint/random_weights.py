@@ -33,8 +33,8 @@ def let_sentences_end(
 
 def with_norm_of_noise(vector: torch.Tensor) -> torch.Tensor:
     """The vector, as long as one of standard normal noise."""
-    long: torch.Tensor = vector * (math.sqrt(vector.numel()) / vector.norm())
-    return long
+    made: torch.Tensor = vector * (math.sqrt(vector.numel()) / vector.norm())
+    return made
 
 
 def scale(layer: torch.nn.Module, factor: float) -> None:

@@ -75,15 +75,12 @@ def assert_sounds(pcm: npt.NDArray[np.int16], answer: Answer) -> None:
     assert np.abs(pcm / 32767 - answer.pcm).max() < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("asked", "seed"),
-    zip(ASKED, range(len(ASKED)), strict=True),
-    ids=lambda one: getattr(one, "name", one),
-)
+@pytest.mark.parametrize("asked", ASKED, ids=names)
 async def test_an_answer_equals_the_reference(
-    asked: Question, seed: int, server: TinyServer, transformers: Qwen2_5Reference
+    asked: Question, server: TinyServer, transformers: Qwen2_5Reference
 ) -> None:
     """Each with a seed of its own for the noise that its sound is made of."""
+    seed = ASKED.index(asked)
     answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES, seed=seed)
     assert_equal(await server.ask(asked.messages, **options(seed)), answer)
     assert_equal(await server.stream(asked.messages, **options(seed)), answer)
@@ -125,8 +122,10 @@ async def test_both_read_a_long_prompt_at_once_and_no_stage_waits_for_the_end_of
     reply = await server.ask(asked.messages, **options(return_timeline=True))
     assert_equal(reply, answer)
     talker = {"temperature": 0, "max_tokens": 120, "ignore_eos": True}
-    more = {"max_completion_tokens": 200, "ignore_eos": True, "stage_params": {"talker": talker}}
-    reply = await server.ask(asked.messages, **options(return_timeline=True, **more))
+    more: dict[str, Any] = {"max_completion_tokens": 200, "stage_params": {"talker": talker}}
+    reply = await server.ask(
+        asked.messages, **options(return_timeline=True, ignore_eos=True, **more)
+    )
     at_ms = {f"{mark['stage']}.{mark['event']}": mark["ms"] for mark in reply.raw["timeline"]}
     assert at_ms["talker.first_prefill"] < at_ms["thinker.first_token"]
     assert at_ms["talker.first_code"] < at_ms["thinker.finished"]

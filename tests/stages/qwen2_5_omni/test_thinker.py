@@ -22,6 +22,7 @@ from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.messages.edge import Edge, NothingToSay, Open, RowsReleased
+from omnistage.stages.messages.to_gateway import TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
 from omnistage.stages.worker.failure import RequestError
@@ -190,6 +191,7 @@ async def test_the_rows_of_a_given_text_are_those_of_an_answer_with_it(
     await until(lambda: thinker.got[name])
     (last,) = thinker.got[name]
     assert last.last
+    assert isinstance(last.message, TextDelta)
     assert last.message.chunk["usage"]["prompt_tokens"] == len(expected.rows)
 
 
