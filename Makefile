@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak page exact gpu gpu-commands overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -23,8 +23,10 @@ $(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 demo: venv
 	@$(BIN)/python scripts/tiny_demo.py
 
+# Two processes share the suite; PARALLEL= runs it in one.
+PARALLEL ?= -n 2 --dist loadgroup --no-loadscope-reorder
 test: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
 
 # More bodies drawn from the API's description, and more mutated ones, than in the suite.
 fuzz: venv
@@ -37,6 +39,10 @@ chaos: venv
 # ARGS="--hostile --minutes 60 --server omni|pictures|both --rate 2 --seed 0": plain requests beside hostile ones.
 soak: venv
 	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
+
+# ARGS="--tiny qwen3-tts --minutes 5 --kill": clients of a tiny model's speech.
+soak-speech: venv
+	PYTHONPATH=tests $(BIN)/python tests/soak_speech.py $(ARGS)
 
 # ARGS="--shots FOLDER --browser PATH": a browser is needed, which pip does not bring (docs/demo.md).
 page: venv
@@ -55,6 +61,10 @@ overlap: venv
 # Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
 gpu-commands: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_commands.py $(ARGS)
+
+# Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
+gpu-speech: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu_speech.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

@@ -1,4 +1,4 @@
-"""Sends chat requests and records when the parts of their answers arrive.
+"""Sends requests for answers that stream, and records when the parts of those arrive.
 
 A request starts when its body is written to its connection: neither making the connection is
 counted nor waiting for other requests that are sent at the same moment.
@@ -39,12 +39,16 @@ def api_url(url: str) -> str:
     return base if base.endswith("/v1") else f"{base}/v1"
 
 
-class ChatClient:
-    """One server, with a connection for each request in flight; they are kept and used again.
+class Client:
+    """One server and one of its endpoints.
+
+    There is a connection for each request in flight; they are kept and used again.
 
     Each connection is a pool of its own: a pool's search for a free connection takes longer with
     each that it has, so that 64 requests sent at once would wait for each other.
     """
+
+    path = "chat/completions"
 
     def __init__(
         self,
@@ -117,8 +121,14 @@ class ChatClient:
         except (ValueError, LookupError, TypeError):
             raise ServerError(f"{place} lists no model; name one with --model") from None
 
-    async def ask(self, number: int, body: Mapping[str, Any], level_start_s: float) -> Sample:
-        """One request; whatever fails is the sample's error."""
+    async def ask(
+        self,
+        number: int,
+        body: Mapping[str, Any],
+        level_start_s: float,
+        due_s: float | None = None,
+    ) -> Sample:
+        """One request; whatever fails is the sample's error. With `due_s` it starts then."""
         loop = asyncio.get_running_loop()
         content = msgspec.json.encode(body)
         recording = Recording(loop.time())
@@ -127,10 +137,10 @@ class ChatClient:
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
-                self._response("POST", "chat/completions", content) as response,
+                self._response("POST", self.path, content) as response,
             ):
-                end_s = await _receive(response, recording)
-            recording.check("audio" in body.get("modalities", ()))
+                end_s = await self._receive(response, recording)
+            recording.check(self._has_sound(body))
         except TimeoutError:
             error = f"no whole answer within {self._timeout_s:g} s"
         except NETWORK_ERRORS as failure:
@@ -140,28 +150,38 @@ class ChatClient:
         except (AnswerError, AudioError) as failure:
             error = str(failure)
         end_s = loop.time() if end_s is None else end_s
+        recording.start_at(due_s)
         return recording.to_sample(number, level_start_s, end_s, error)
 
+    def _has_sound(self, body: Mapping[str, Any]) -> bool:
+        """Whether an answer without sound has failed."""
+        return "audio" in body.get("modalities", ())
 
-async def _receive(response: httpcore.Response, recording: Recording) -> float:
-    """Record an answer; when its last bytes came."""
-    stream = response.extensions["network_stream"]
-    assert isinstance(stream, StampedStream)
-    recording.start_s = stream.written_s
-    if response.status != OK:
-        said = error_message(await response.aread())
-        raise AnswerError(f"HTTP {response.status}: {said}")
-    if not _is_event_stream(response):
-        whole = await response.aread()
-        recording.add(decode_event(whole), stream.read_s)
+    async def _receive(self, response: httpcore.Response, recording: Recording) -> float:
+        """Record an answer; when its last bytes came."""
+        stream = response.extensions["network_stream"]
+        assert isinstance(stream, StampedStream)
+        recording.start_s = stream.written_s
+        if response.status != OK:
+            said = error_message(await response.aread())
+            raise AnswerError(f"HTTP {response.status}: {said}")
+        await self._read(response, recording, stream)
         return stream.read_s
-    lines = Lines()
-    async for block in response.aiter_stream():
-        for line in lines.feed(block):
-            data = payload(line)
-            if data and data != DONE:
-                recording.add(decode_event(data), stream.read_s)
-    return stream.read_s
+
+    async def _read(
+        self, response: httpcore.Response, recording: Recording, stream: StampedStream
+    ) -> None:
+        """The parts of an answer that has begun."""
+        if not _is_event_stream(response):
+            whole = await response.aread()
+            recording.add(decode_event(whole), stream.read_s)
+            return
+        lines = Lines()
+        async for block in response.aiter_stream():
+            for line in lines.feed(block):
+                data = payload(line)
+                if data and data != DONE:
+                    recording.add(decode_event(data), stream.read_s)
 
 
 def _is_event_stream(response: httpcore.Response) -> bool:
@@ -183,9 +203,10 @@ async def connected(
     api_key: str | None,
     timeout_s: float,
     network: httpcore.AsyncNetworkBackend | None = None,
-) -> AsyncIterator[ChatClient]:
+    make: type[Client] = Client,
+) -> AsyncIterator[Client]:
     """A client of the server at `url`, which ends in /v1."""
-    client = ChatClient(url, api_key, timeout_s, network or StampedNetwork())
+    client = make(url, api_key, timeout_s, network or StampedNetwork())
     try:
         yield client
     finally:

@@ -142,7 +142,7 @@ class PictureBench:
         samples: list[PictureSample] = []
         start_s = time.perf_counter()
 
-        async def ask(_: int) -> None:
+        async def ask(_: int, due_s: float | None) -> None:
             samples.append(await self.ask(concurrency, round_, start_s))
 
         count = self._plan.requests or 4 * concurrency

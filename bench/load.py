@@ -7,7 +7,8 @@ from itertools import accumulate
 from random import Random
 from typing import Any
 
-Ask = Callable[[int], Coroutine[Any, Any, None]]
+Ask = Callable[[int, float | None], Coroutine[Any, Any, None]]
+"""Asks a number; with when it was to come, on the loop's clock, in an open loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class ClosedLoop:
 
         async def stream() -> None:
             for number in waiting:
-                await ask(number)
+                await ask(number, None)
 
         async with asyncio.TaskGroup() as streams:
             for _ in range(self.concurrency):
@@ -48,8 +49,9 @@ class OpenLoop:
             for number, arrival_s in zip(
                 numbers, arrivals(self.rate, len(numbers), self.seed), strict=True
             ):
-                await asyncio.sleep(start_s + arrival_s - loop.time())
-                requests.create_task(ask(number))
+                due_s = start_s + arrival_s
+                await asyncio.sleep(due_s - loop.time())
+                requests.create_task(ask(number, due_s))
 
 
 Load = ClosedLoop | OpenLoop

@@ -43,6 +43,21 @@ class Recording:
     _meter: AudioMeter = field(default_factory=AudioMeter)
     _repeats: Repeats = field(default_factory=Repeats)
 
+    def start_at(self, due_s: float | None) -> None:
+        """Count from when the request was to come, if it was to; nothing is added afterwards."""
+        if due_s is None:
+            return
+        late_s = self.start_s - due_s
+        self.start_s = due_s
+        self.text_arrivals_s = [one + late_s for one in self.text_arrivals_s]
+        self.packets = [Packet(one.arrival_s + late_s, one.duration_s) for one in self.packets]
+
+    def add_samples(self, num_bytes: int, at_s: float) -> None:
+        """Add raw samples, of 24 kHz mono s16le."""
+        if num_bytes:
+            duration_s = num_bytes / self._meter.bytes_per_s
+            self.packets.append(Packet(at_s - self.start_s, duration_s))
+
     def add(self, event: Event, at_s: float) -> None:
         """Add one event; raises AnswerError if it is an error, AudioError if it cannot be timed."""
         if event.error is not None:

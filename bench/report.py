@@ -9,6 +9,7 @@ from pydantic import BaseModel, computed_field
 from omnistage.bench.metrics import Packet, Playback, Summary, gaps, play, summarize
 
 FIRST_SOUND = "gateway.first_audio"
+TOLERATED_S = 0.001  # between two reads of what the server sent at once
 
 
 class Sample(BaseModel, frozen=True):
@@ -120,6 +121,12 @@ class Level(BaseModel, frozen=True):
     def num_failed(self) -> int:
         """Requests that got no whole answer."""
         return len(self.samples) - len(self.answered)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def num_underruns(self) -> int:
+        """Answers in which a player that starts at the first packet ran dry."""
+        return sum(one.playback.longest_stall_s > TOLERATED_S for one in self.answered)
 
     @computed_field  # type: ignore[prop-decorator]
     @cached_property

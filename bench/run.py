@@ -3,25 +3,39 @@
 import asyncio
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from typing import Any, Protocol
 
 import httpcore
 
-from omnistage.bench.client import ChatClient, api_url, connected
+from omnistage.bench.client import Client, api_url, connected
 from omnistage.bench.load import Load, OpenLoop
 from omnistage.bench.metrics import summarize
 from omnistage.bench.report import Level, Report, Sample
-from omnistage.bench.workload import Workload
 
 PROBE_S = 0.02
 
 
+class Workload(Protocol):
+    """What is asked."""
+
+    @property
+    def seed(self) -> int:
+        """Of all that is random in it."""
+
+    def body(self, number: int, model: str) -> Mapping[str, Any]:
+        """The body of request `number`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Without `model` it is the first one that the server offers."""
+    """What to measure. Without `model` it is the first one that the server offers.
+
+    `from_plan`: a request of an open loop starts when it was to come, however late it was sent.
+    """
 
     url: str
     workload: Workload
@@ -30,6 +44,8 @@ class Plan:
     command: str = ""
     model: str | None = None
     api_key: str | None = None
+    client: type[Client] = Client
+    from_plan: bool = False
 
 
 async def run_plan(
@@ -41,14 +57,14 @@ async def run_plan(
     date = datetime.now(UTC).isoformat(timespec="seconds")
     url = api_url(plan.url)
     levels: list[Level] = []
-    async with connected(url, plan.api_key, plan.timeout_s, network) as client:
+    async with connected(url, plan.api_key, plan.timeout_s, network, plan.client) as client:
         model = plan.model or await client.first_model()
         next_number = 0
         for load in plan.loads:
             num_all = load.num_warmups + load.num_requests
             numbers = range(next_number, next_number + num_all)
             next_number += num_all
-            level = await run_level(client, plan.workload, model, load, numbers)
+            level = await run_level(client, plan, model, load, numbers)
             levels.append(level)
             on_level(level)
     return Report(
@@ -62,16 +78,15 @@ async def run_plan(
     )
 
 
-async def run_level(
-    client: ChatClient, workload: Workload, model: str, load: Load, numbers: range
-) -> Level:
+async def run_level(client: Client, plan: Plan, model: str, load: Load, numbers: range) -> Level:
     """Warm up, then measure; every request has a number, and so a prompt, of its own."""
     loop = asyncio.get_running_loop()
     samples: list[Sample] = []
 
-    async def ask(number: int) -> None:
-        body = workload.body(number, model)
-        samples.append(await client.ask(number, body, start_s))
+    async def ask(number: int, due_s: float | None) -> None:
+        body = plan.workload.body(number, model)
+        due_s = due_s if plan.from_plan else None
+        samples.append(await client.ask(number, body, start_s, due_s))
 
     start_s = loop.time()
     await load.run(ask, numbers[: load.num_warmups])

@@ -18,6 +18,7 @@ from omnistage.server.endpoints import (
     models,
     responses,
     speech,
+    stored_voices,
     text_completions,
     tokens,
     traces,
@@ -46,6 +47,7 @@ from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.follow import Exporter, Followed
 from omnistage.server.telemetry.recent import RecentTraces
 
@@ -72,6 +74,7 @@ GUARDED: tuple[Routes, ...] = (
     tokens.routes,
     embeddings.routes,
     speech.routes,
+    stored_voices.routes,
     videos.routes,
     images.routes,
     transcription.routes,
@@ -125,9 +128,11 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
         Metrics(runtime),
         ImageStore(),
         RecentTraces(),
+        StoredVoices(options.voices_path),
         options.keep_alive_s,
         options.max_unsent_bytes,
         has_admin=bool(options.admin_keys),
+        has_keys=bool(options.keys),
     )
 
 
@@ -146,5 +151,7 @@ def endpoints_of(app: FastAPI) -> frozenset[str]:
     """The paths of the API that take a POST."""
     routes = (route for route in app.routes if isinstance(route, APIRoute))
     return frozenset(
-        route.path for route in routes if "POST" in route.methods and is_guarded(route.path)
+        route.path
+        for route in routes
+        if "POST" in route.methods and is_guarded(route.path, method="POST")
     )

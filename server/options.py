@@ -34,6 +34,7 @@ class GatewayOptions:
     decode_bytes: int = NUM_BYTES
     media_path: Path | None = None
     media_domains: tuple[str, ...] = ()
+    voices_path: Path | None = None  # where stored voices are; None: in memory
     mps: Mps = Mps.OFF
     log_format: LogFormat = LogFormat.TEXT
     log_level: LogLevel = LogLevel.INFO

@@ -4,6 +4,7 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -449,6 +450,16 @@ class StageGraph(Model):
         stages = {
             name: stage.model_copy(update={"engine": {**stage.engine, **arguments}})
             if name in chosen
+            else stage
+            for name, stage in self.stages.items()
+        }
+        return self.model_copy(update={"stages": stages})
+
+    def with_voices(self, folder: Path) -> "StageGraph":
+        """The graph whose stages that keep something of voices keep it in a folder."""
+        stages = {
+            name: stage.model_copy(update={"options": {"voices": str(folder), **stage.options}})
+            if KINDS[stage.kind].stores_voices
             else stage
             for name, stage in self.stages.items()
         }

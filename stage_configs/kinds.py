@@ -36,9 +36,11 @@ class Kind:
     gateway. `joins`: it may have several edges to it, and serves a request when all of them have
     announced it. `samples`: whether a request can set its sampling by `stage_params`. As an entry,
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound; `hears_videos`:
-    that of videos, too. `is_parallel`: its engine is vLLM's, which several GPUs may share by its
-    parallel sizes; others use one GPU. `arguments`: the names of its engine's, where that is not
-    vLLM.
+    that of videos, too. `feeds_itself`: a channel goes from its process to its own engine.
+    `is_parallel`: its engine is vLLM's, which several GPUs may share by its parallel sizes; others
+    use one GPU.
+    `arguments`: the names of its engine's, where that is not vLLM. `stores_voices`: it keeps what
+    it computes of the sounds of voices in the folder that its option `voices` names.
 
     `needs`: packages of Python that it cannot start without, and that not every kind needs.
     `uses`: others, each with what is lost without it.
@@ -49,6 +51,7 @@ class Kind:
     engine_takes_feed: bool = False
     samples: bool = True
     reads_out: bool = False
+    feeds_itself: bool = False
     hears: bool = False
     hears_videos: bool = False
     is_parallel: bool = False
@@ -59,3 +62,4 @@ class Kind:
     needs: tuple[str, ...] = ()
     uses: Mapping[str, str] = field(default_factory=dict)
     arguments: frozenset[str] = frozenset()
+    stores_voices: bool = False

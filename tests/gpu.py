@@ -1,4 +1,6 @@
-"""`make gpu`: Qwen3-Omni at its real size, served as shipped: every token checked, then its speed.
+"""`make gpu`: an Omni model at its real size, served as shipped: tokens checked, then its speed.
+
+`--family` says which: Qwen3-Omni, or Qwen2.5-Omni.
 
 The folder has no weights: they are dummy ones, the same in every process. The graph is served under
 NVIDIA's MPS (`--mps on`) and asked by 1, 8 and 64 streams; then its talker's engine is killed and
@@ -27,6 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import httpx
@@ -36,10 +39,9 @@ from rich.console import Console
 from support.chaos import victims
 from support.server import TinyServer, running_server
 
+from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.mps import ALLOW, SHARE
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
-from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
 STREAMS = (1, 8, 64)
 AFTER_A_KILL = 8
@@ -50,6 +52,34 @@ MAX_ABOVE = 0.01  # the share of tokens that may be further away
 WRONG_NATS = 2.0  # and this is no rounding
 MIN_SAME_FIRST_CODES = 0.6
 READY_S = 600.0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is checked: its writers by name, its graph files, a voice, and frames of an answer."""
+
+    tiny: str
+    graph: str
+    tiny_graph: str
+    voice: str
+    num_frames: int = NUM_FRAMES
+
+    def write(self, folder: Path, is_tiny: bool) -> None:
+        """A tiny checkpoint, or the real sizes without weights."""
+        writers = FAMILIES.part(self.tiny, lambda family: family.tiny)
+        if is_tiny:
+            resolve_name(writers.write)(folder, 0)
+            (folder / "words.txt").write_text("one two three four\n")
+        else:
+            resolve_name(writers.write_real_size)(folder)
+
+
+SUBJECTS = {
+    "qwen3_omni": Subject("qwen3-omni", "qwen3_omni_1gpu.yaml", "qwen3_omni_tiny.yaml", "ethan"),
+    "qwen2_5_omni": Subject(
+        "qwen2.5-omni", "qwen2_5_omni_1gpu.yaml", "qwen2_5_omni_tiny.yaml", "chelsie", 400
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +167,9 @@ def prompts(words: Sequence[str], count: int) -> list[str]:
     return [" ".join(chance.choices(words, k=NUM_WORDS)) for _ in range(count)]
 
 
-async def ask(client: httpx.AsyncClient, server: TinyServer, prompt: str, frames: int) -> Answer:
+async def ask(
+    client: httpx.AsyncClient, server: TinyServer, prompt: str, frames: int, voice: str
+) -> Answer:
     """One answer with its ids; the likeliest token and code every time."""
     talker = {"temperature": 0, "repetition_penalty": 1.0, "max_tokens": frames, "ignore_eos": True}
     body = server.body(
@@ -146,6 +178,7 @@ async def ask(client: httpx.AsyncClient, server: TinyServer, prompt: str, frames
         ignore_eos=True,
         return_token_ids=True,
         stage_params={"talker": talker},
+        audio={"voice": voice, "format": "pcm16"},
         seed=1,
     )
     response = await client.post(f"{server.url}/v1/chat/completions", json=body)
@@ -158,7 +191,7 @@ async def ask(client: httpx.AsyncClient, server: TinyServer, prompt: str, frames
 
 
 async def ask_all(
-    server: TinyServer, asked: Sequence[str], frames: int = NUM_FRAMES, at_once: int = 1 << 20
+    server: TinyServer, voice: str, asked: Sequence[str], frames: int, at_once: int = 1 << 20
 ) -> list[Answer]:
     """All answers, so many at once."""
     seats = asyncio.Semaphore(at_once)
@@ -166,7 +199,7 @@ async def ask_all(
 
         async def one(prompt: str) -> Answer:
             async with seats:
-                return await ask(client, server, prompt, frames)
+                return await ask(client, server, prompt, frames, voice)
 
         return list(await asyncio.gather(*map(one, asked)))
 
@@ -222,26 +255,29 @@ def nan_steps(server: TinyServer) -> dict[str, int]:
     return {name: stage["nan_steps"] for name, stage in server.health().items()}
 
 
-def revive(server: TinyServer) -> float:
+def revive(server: TinyServer, voice: str) -> float:
     """Kill the talker's engine; seconds until speech is answered again."""
     engine = next(v for v in victims(server) if (v.stage, v.role) == ("talker", "engine"))
     os.kill(engine.pid, signal.SIGKILL)
     killed = time.monotonic()
     while time.monotonic() < killed + READY_S:
         with contextlib.suppress(httpx.HTTPError):
-            asyncio.run(ask_all(server, ["Hello"], frames=2))
+            asyncio.run(ask_all(server, voice, ["Hello"], frames=2))
             return time.monotonic() - killed
         time.sleep(0.2)
     raise TimeoutError("no speech after the talker's engine was killed")
 
 
-def speed_table(server: TinyServer, words: Path, levels: str, folder: Path) -> str:
+def speed_table(
+    server: TinyServer, subject: Subject, words: Path, levels: str, folder: Path
+) -> str:
     """What `omnistage bench serve` prints of the levels."""
     counts = ",".join(str(max(8, 3 * int(level))) for level in levels.split(","))
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
     command += ["--concurrency", levels, "--requests", counts, "--modalities", "text,audio"]
     command += ["--words", str(words), "--prompt-tokens", str(NUM_WORDS), "--seed", "1"]
-    command += ["--max-tokens", str(MAX_TOKENS), "--frames", str(NUM_FRAMES), "--voice", "ethan"]
+    command += ["--max-tokens", str(MAX_TOKENS), "--frames", str(subject.num_frames)]
+    command += ["--voice", subject.voice]
     command += ["--json", str(folder / "speed.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
@@ -250,7 +286,8 @@ def speed_table(server: TinyServer, words: Path, levels: str, folder: Path) -> s
 def main() -> None:
     """Serve, ask, kill, ask, measure; then let the reference judge."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--graph", type=Path, default=GRAPHS / "qwen3_omni_1gpu.yaml")
+    parser.add_argument("--family", choices=SUBJECTS, default="qwen3_omni")
+    parser.add_argument("--graph", type=Path, help="default: the family's for one GPU")
     parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
     parser.add_argument("--levels", default="1,8,32,64,128", help="streams of the speed table")
     parser.add_argument("--streams", default=",".join(map(str, STREAMS)), help="that are checked")
@@ -271,16 +308,14 @@ def main() -> None:
 
 def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     """The exit code."""
-    model = asked.model or folder / "model"
+    subject, model = SUBJECTS[asked.family], asked.model or folder / "model"
     if model.exists():
         say(f"a warm start: {model} is there, and what was compiled for it")
-    elif asked.tiny:
-        write_tiny_checkpoint(model, 0)
-        (model / "words.txt").write_text("one two three four\n")
     else:
-        write_real_size_folder(model)
-    if asked.tiny:
-        asked.graph = GRAPHS / "qwen3_omni_tiny.yaml"
+        subject.write(model, asked.tiny)
+    usual = GRAPHS / (subject.tiny_graph if asked.tiny else subject.graph)
+    asked.graph = asked.graph or usual
+    voice, frames = subject.voice, subject.num_frames
     words = model / "words.txt"
     graph = yaml.safe_load(asked.graph.read_text())
     path = shared_graph(graph, asked.share, folder) if asked.share else asked.graph
@@ -298,13 +333,15 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         with running_server(str(path), log, *options, *mps_option(has_mps)) as server:
             say(f"{way}: ready after {time.monotonic() - began:.1f} s")
             for count in streams:
-                rounds[f"{way}, {count} at once"] = asyncio.run(ask_all(server, questions[:count]))
+                rounds[f"{way}, {count} at once"] = asyncio.run(
+                    ask_all(server, voice, questions[:count], frames)
+                )
             if asked.levels:
-                tables[way] = speed_table(server, words, asked.levels, folder)
+                tables[way] = speed_table(server, subject, words, asked.levels, folder)
             seen[way] = nan_steps(server)
             if has_mps is ways[0] and not asked.no_kill:
-                say(f"{way}: speech {revive(server):.1f} s after a kill -9")
-                again = asyncio.run(ask_all(server, questions[:AFTER_A_KILL]))
+                say(f"{way}: speech {revive(server, voice):.1f} s after a kill -9")
+                again = asyncio.run(ask_all(server, voice, questions[:AFTER_A_KILL], frames))
                 rounds[f"{way}, after a kill"] = again
                 seen[f"{way}, after a kill"] = nan_steps(server)
     began = time.monotonic()
@@ -312,8 +349,8 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     with running_server(str(eager), out / "reference.log", *options, *mps_option(False)) as server:
         say(f"reference: ready after {time.monotonic() - began:.1f} s")
         own = questions[:NUM_SPOKEN]
-        expected = asyncio.run(ask_all(server, own, FRAMES_OF_REFERENCE, at_once=1))
-        verdicts = asyncio.run(judge(server, rounds, expected, NUM_FRAMES))
+        expected = asyncio.run(ask_all(server, voice, own, FRAMES_OF_REFERENCE, at_once=1))
+        verdicts = asyncio.run(judge(server, rounds, expected, frames))
     say(f"NaN steps: {seen}")
     has_nan = any(count for stages in seen.values() for count in stages.values())
     if has_nan or not all(verdict.is_right for verdict in verdicts):

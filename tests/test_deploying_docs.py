@@ -127,6 +127,50 @@ def test_a_smaller_second_gpu(weights_gb: dict[str, float], config: Any) -> None
     assert num_answers - 5 < int(shown) <= num_answers
 
 
+def test_the_layouts_of_qwen2_5_omni_are_those_of_its_configuration_and_graphs() -> None:
+    import torch
+    from transformers import Qwen2_5OmniForConditionalGeneration
+
+    from omnistage.stages.qwen2_5_omni.checkpoint.real_config import B7, real_config
+
+    config = real_config(B7)
+    with torch.device("meta"):
+        model = Qwen2_5OmniForConditionalGeneration._from_config(config)
+    weights = {}
+    for name, size in (("thinker", 2), ("talker", 2), ("token2wav", 4)):
+        number = sum(p.numel() for p in model.get_submodule(name).parameters())
+        weights[name] = number * size / GB
+        assert cells(f"the 7B's {name}")[1].startswith(f"{number / GB:.2f} G")
+        assert cells(f"the 7B's {name}")[2] == f"{weights[name]:.1f}"
+    text, talker = config.thinker_config.text_config, config.talker_config
+    per_token = text.num_hidden_layers * 2 * text.num_key_value_heads * 128 * BYTES
+    per_code = talker.num_hidden_layers * 2 * talker.num_key_value_heads * 128 * BYTES
+    assert cells("of the 7B's thinker")[2] == f"{per_token:,}"
+    assert cells("of the 7B's talker")[2] == f"{per_code:,}"
+    kv = {
+        name: stage.engine.get("kv_cache_memory_bytes", 0)
+        for name, stage in load_graph(GRAPHS / "qwen2_5_omni_1gpu.yaml").stages.items()
+    }
+    row = cells("one of 80 GB: `stage_configs/qwen2_5")
+    told = f"{weights['thinker']:.1f} weights, {kv['thinker'] / GB:.1f} KV"
+    assert row[1] == f"{told}: {kv['thinker'] // per_token:,} tokens"
+    assert kv["talker"] == 64 * 8192 * per_code + (4 << 20)  # a spare block among them
+    assert row[2].startswith(f"{weights['talker']:.1f} weights, {kv['talker'] / GB:.1f} KV")
+    total = sum(weights.values()) + sum(kv.values()) / GB
+    assert row[4] == f"{total:.1f}"
+    assert row[5].startswith(f"{80 - total:.1f} GB")
+    stages = load_graph(GRAPHS / "qwen2_5_omni.yaml").stages
+    given = {
+        name: stages[name].engine["gpu_memory_utilization"] * 48 for name in weights if kv[name]
+    }
+    row = cells("two of 48 GB")
+    for cell, (name, share) in zip(row[1:3], given.items(), strict=True):
+        told = f"{share:.1f}: {weights[name]:.1f} weights, {share - weights[name]:.1f} for"
+        assert told in cell
+    assert row[2].endswith(f"64 answers need {64 * 8192 * per_code / GB:.1f}")
+    assert row[5] == f"{48 - given['talker'] - weights['token2wav']:.1f} GB of the other"
+
+
 @pytest.mark.parametrize("size", [24, 48, 80, 141])
 def test_a_text_model_s_size(size: int) -> None:
     assert cells(f"{size} GB | {size} x")[1:] == [

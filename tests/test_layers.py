@@ -44,6 +44,7 @@ ROOMS: Table = {
     "telemetry": ("http",),
     "media": ("http", "runtime"),
     "audio": ("runtime",),
+    "speech": ("media", "runtime"),
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
     "responses": ("chat", "http"),
@@ -55,9 +56,20 @@ ROOMS: Table = {
         "media",
         "responses",
         "runtime",
+        "speech",
         "telemetry",
     ),
-    "offline": ("audio", "chat", "endpoints", "http", "images", "media", "runtime", "telemetry"),
+    "offline": (
+        "audio",
+        "chat",
+        "endpoints",
+        "http",
+        "images",
+        "media",
+        "runtime",
+        "speech",
+        "telemetry",
+    ),
 }
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {

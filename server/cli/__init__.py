@@ -4,6 +4,7 @@ import typer
 
 from omnistage.bench.command import serve as bench_serve
 from omnistage.bench.images_command import images as bench_images
+from omnistage.bench.speech_command import speech as bench_speech
 from omnistage.server.cli.bench_connectors import connectors
 from omnistage.server.cli.benches import Benches
 from omnistage.server.cli.check import check
@@ -20,6 +21,7 @@ bench = typer.Typer(cls=Benches, help="Measure a server, or parts of one.", no_a
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
 bench.command("images")(bench_images)
+bench.command("speech")(bench_speech)
 
 
 app.command(cls=StrictCommand, context_settings=SETTINGS)(check)

@@ -131,6 +131,16 @@ def serve(
             ".example.org means every host below example.org."
         ),
     ] = None,
+    voices: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True,
+            file_okay=False,
+            writable=True,
+            help="The folder in which voices that clients make from a sound are kept. "
+            "Without one they are lost at the end.",
+        ),
+    ] = None,
     mps: Annotated[
         Mps,
         typer.Option(
@@ -211,6 +221,8 @@ def serve(
             graph = graph.with_engine("diffusers", offload=offload.value)
         except ValueError as error:
             raise fail(f"--offload: {error}") from None
+    if voices is not None:
+        graph = graph.with_voices(voices.absolute())
     spans_url = None if otlp_endpoint is None else checked_traces_url(otlp_endpoint)
     if spans_url is not None:
         graph = with_traces(graph, spans_url)
@@ -235,6 +247,7 @@ def serve(
         decode_bytes=decode_memory_mb << 20,
         media_path=allowed_media_path,
         media_domains=tuple(allowed_media_domains or ()),
+        voices_path=voices,
         mps=mps,
         log_format=log_format,
         log_level=log_level,

@@ -34,6 +34,24 @@ class ModelList(TypedDict):
 Lists = dict[str, list[Any]]
 
 
+class StoredVoice(TypedDict):
+    """A voice that was made from a sound."""
+
+    object: Literal["audio.voice"]
+    id: str
+    name: str
+    created_at: int
+    type: Literal["audio_sample"]
+
+
+class DeletedVoice(TypedDict):
+    """One that is no longer there."""
+
+    object: Literal["audio.voice.deleted"]
+    id: str
+    deleted: Literal[True]
+
+
 class Readiness(TypedDict):
     """Every stage can serve."""
 

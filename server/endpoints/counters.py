@@ -117,12 +117,8 @@ class Metrics:
         """A request has left the graph."""
         modality = "+".join(flight.request.outputs)
         self._answers.labels(modality, flight.outcome).inc()
-        for kind, first in (("text", self._first_token), ("audio", self._first_audio)):
-            if kind in flight.first_at:
-                first.labels(modality).observe(flight.first_at[kind] - flight.started_at)
-        self._waits.labels(modality).observe(flight.waited_s)
-        if flight.pace.last_at is not None:
-            self._observe_pace(flight.pace, flight.started_at, modality, flight.outcome)
+        if not flight.goes_on:
+            self._observe_times(flight, modality)
         for counter, count in (
             (self._tokens_in, flight.num_tokens_in),
             (self._tokens_out, flight.num_tokens_out),
@@ -131,6 +127,15 @@ class Metrics:
         ):
             if count:
                 counter.labels(modality).inc(count)
+
+    def _observe_times(self, flight: Flight, modality: str) -> None:
+        """What its client waited for."""
+        for kind, first in (("text", self._first_token), ("audio", self._first_audio)):
+            if kind in flight.first_at:
+                first.labels(modality).observe(flight.first_at[kind] - flight.started_at)
+        self._waits.labels(modality).observe(flight.waited_s)
+        if flight.pace.last_at is not None:
+            self._observe_pace(flight.pace, flight.started_at, modality, flight.outcome)
 
     def _observe_pace(
         self, pace: AudioPace, started_at: float, modality: str, outcome: Outcome

@@ -7,6 +7,7 @@ from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.images.store import ImageStore
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.recent import RecentTraces
 
 
@@ -19,6 +20,8 @@ class Gateway:
     metrics: Metrics
     images: ImageStore
     traces: RecentTraces
+    voices: StoredVoices
     keep_alive_s: float = KEEP_ALIVE_S
     max_unsent_bytes: int = MAX_UNSENT_BYTES
     has_admin: bool = False
+    has_keys: bool = False

@@ -7,9 +7,13 @@ from pydantic import Field
 from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED
 from omnistage.server.chat.schema import StageParams, Voice
 from omnistage.server.http.fields import RequestFields
-from omnistage.stage_configs.sampling import Number, Seed
+from omnistage.server.speech.choice import Asked, Task
+from omnistage.stage_configs.sampling import Flag, Number, Seed
 
-MAX_TEXT = 4096
+MAX_TEXT = 100_000
+MAX_INSTRUCTIONS = 4096
+MAX_REF_TEXT = 4096
+MAX_WORD = 64
 
 
 class SpeechRequest(RequestFields):
@@ -17,12 +21,26 @@ class SpeechRequest(RequestFields):
 
     ignored = frozenset({"stream", "user"})  # `stream` is other servers': this one always does
 
+    refused = frozenset({"speaker_embedding"})
+
     input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
     model: str | None = None
     voice: Voice | None = None
-    instructions: Annotated[str, Field(max_length=MAX_TEXT)] | None = None
+    instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS)] | None = None
     response_format: Literal["mp3", "opus", "aac", "flac", "wav", "pcm"] | None = None
     speed: Annotated[Number, Field(ge=MIN_SPEED, le=MAX_SPEED)] | None = None
     stream_format: Literal["audio", "sse"] | None = None
     seed: Seed | None = None
     stage_params: StageParams | None = None
+    return_codes: Flag | None = None
+    # Beside our own, what vllm-omni calls the voice of a sound and how it is spoken.
+    ref_audio: str | None = None
+    ref_text: Annotated[str, Field(min_length=1, max_length=MAX_REF_TEXT)] | None = None
+    language: Annotated[str, Field(max_length=MAX_WORD)] | None = None
+    task_type: Task | None = None
+    x_vector_only_mode: Flag | None = None
+
+    @property
+    def asked_voice(self) -> Asked:
+        """What it says of its voice."""
+        return Asked(self.voice, self.ref_audio, self.ref_text, self.x_vector_only_mode)

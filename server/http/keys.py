@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,8 @@ COMMENT = "#"
 GUARDED = "/v1"
 BESIDE_V1 = ("/tokenize", "/detokenize")  # vLLM's, which are guarded as if they were below it
 FILES = f"{GUARDED}/images/files/"  # below it are ids that nobody can guess
-OPEN = f"{GUARDED}/audio/voices"  # asked for without a key by those that speak with one
+OPEN = f"{GUARDED}/audio/voices"  # read without a key by those that speak with one
+READING = ("GET", "HEAD")
 
 # vLLM's, whose place is not below ADMIN; a key of the API is not enough for them.
 LOAD_LORA, UNLOAD_LORA = f"{GUARDED}/load_lora_adapter", f"{GUARDED}/unload_lora_adapter"
@@ -75,19 +77,28 @@ class KeyGuard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] in ("http", "websocket") and is_guarded(scope["path"], self._prefix):
+        if scope["type"] in ("http", "websocket"):
+            method = scope.get("method", "GET")
             try:
-                owner = self._keys.owner(Headers(scope=scope))
+                if is_guarded(scope["path"], self._prefix, method):
+                    state_of(scope).key = self._keys.owner(Headers(scope=scope))
+                elif self._prefix == GUARDED and scope["path"] == OPEN:
+                    state_of(scope).key = self._owner_if_any(scope)
             except ApiError as error:
                 await refuse(error, scope, receive, send)
                 return
-            state_of(scope).key = owner
         await self._app(scope, receive, send)
 
+    def _owner_if_any(self, scope: Scope) -> str | None:
+        """Of a request that needs no key: whoever has one is told more."""
+        with suppress(ApiError):
+            return self._keys.owner(Headers(scope=scope))
+        return None
 
-def is_guarded(path: str, prefix: str = GUARDED) -> bool:
+
+def is_guarded(path: str, prefix: str = GUARDED, method: str = "GET") -> bool:
     """Whether a path wants a key."""
-    if path == OPEN or path.startswith(FILES):
+    if (path == OPEN and method in READING) or path.startswith(FILES):
         return False
     if path in (LOAD_LORA, UNLOAD_LORA):
         return prefix == ADMIN

@@ -35,7 +35,7 @@ class RateLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         is_counted = scope["type"] == "http" and scope["method"] == "POST"
-        if not (is_counted and is_guarded(scope["path"])):
+        if not (is_counted and is_guarded(scope["path"], method=scope["method"])):
             await self._app(scope, receive, send)
             return
         client = state_of(scope).key or str((scope.get("client") or ("?",))[0])

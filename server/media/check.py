@@ -189,6 +189,18 @@ def _check_audio(packets: Iterable[Any], _: Any, place: str) -> float:
     return seconds
 
 
+def sound_frames(data: bytes, place: str) -> Iterator[Any]:
+    """The decoded frames of a sound; raises ApiError where it cannot be read."""
+    check_blocks(data, place)
+    try:
+        with _opened(data) as container:
+            if not container.streams.audio:
+                raise invalid(place, "has no audio in it")
+            yield from chain.from_iterable(map(_decoded, container.demux(audio=0)))
+    except (OSError, ValueError, av.FFmpegError) as error:
+        raise invalid(place, f"cannot be read: {_reason(error)}") from error
+
+
 def _check_video(packets: Iterable[Any], stream: Any, place: str, watching: Watching) -> float:
     """Decode its first frames, count the others."""
     codec = stream.codec_context

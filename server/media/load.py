@@ -3,6 +3,8 @@
 import asyncio
 import base64
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TypeVar
 
 from fastapi import Request
 
@@ -22,10 +24,14 @@ from omnistage.server.media.check import (
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.parts import decoded
 
 MAX_MEDIA = 512
 MAX_FETCHED = 64
 MAX_FETCHED_BYTES = 24 << 20  # as base64 they are as much as a body may have
+
+
+T = TypeVar("T")
 
 
 class MediaLoader:
@@ -66,15 +72,27 @@ class MediaLoader:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
 
+    async def read_one(self, medium: Medium, read: Callable[[bytes], T]) -> T:
+        """What is read of one sound, which may be elsewhere; no deadline but the caller's."""
+        if not medium.url:
+            encoded, place = medium.encoded, medium.place
+            return await self.read(len(encoded), lambda: read(decoded(encoded, place)))
+        data = await self._fetched(medium, Budget(MAX_FETCHED_BYTES))
+        return await self.read(len(data), lambda: read(data))
+
+    async def read(self, num_bytes: int, read: Callable[[], T]) -> T:
+        """What is read of a sound of so many bytes, in a thread."""
+        return await self.room.run(BASE_BYTES + num_bytes, read)
+
+    async def keep(self, num_bytes: int, until: ExitStack) -> None:
+        """Count what was read of a medium among what may be taken, until the stack ends."""
+        await self.room.run(num_bytes, lambda: None, until, num_bytes)
+
     async def _load(self, medium: Medium, budget: Budget) -> float:
         if not medium.url:
             encoded = medium.encoded
             return await self._check(medium, lambda: base64.b64decode(encoded), len(encoded))
-        try:
-            data = await self._get(medium.url, budget)
-        except MediaError as error:
-            message = f"{medium.place} {error}."
-            raise ApiError(400, message, param=medium.place, code=error.code) from error
+        data = await self._fetched(medium, budget)
         seconds = await self._check(medium, lambda: data, len(data))
         await self.room.run(2 * len(data), lambda: medium.put(data))
         return seconds
@@ -84,6 +102,13 @@ class MediaLoader:
         if medium.kind == "video_url":
             num_bytes += await self.room.run(OPEN_BYTES + size, lambda: video_bytes(get()))
         return await self.room.run(num_bytes + size, lambda: check_medium(medium, get()))
+
+    async def _fetched(self, medium: Medium, budget: Budget) -> bytes:
+        try:
+            return await self._get(medium.url, budget)
+        except MediaError as error:
+            message = f"{medium.place} {error}."
+            raise ApiError(400, message, param=medium.place, code=error.code) from error
 
     async def _get(self, url: str, budget: Budget) -> bytes:
         if url[:5].lower() != "file:":

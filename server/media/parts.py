@@ -63,18 +63,30 @@ def _media(part: Part, path: str) -> dict[str, Any]:
     if isinstance(place, dict):
         _check_detail(place, param)
         place, param = place.get("url"), f"{param}.url"
-    if not isinstance(place, str):
+    url = checked_url(place, param)
+    if not is_elsewhere(url):
+        _check_base64(url.partition(",")[2], param)
+    return {"type": key, key: {"url": url}}
+
+
+def checked_url(url: Any, param: str) -> str:
+    """A URL of what is elsewhere, or a data URL whose data are not checked; raises ApiError."""
+    if not isinstance(url, str):
         raise invalid(param, f"must be a {SCHEMES} URL")
-    scheme, colon, _ = place.partition(":")
-    if scheme.lower() in ELSEWHERE and colon:
-        return {"type": key, key: {"url": place}}
-    header, comma, data = place.partition(",")
+    if is_elsewhere(url):
+        return url
+    header, comma, _ = url.partition(",")
     if not header.startswith("data:"):
         raise invalid(param, f"must be a {SCHEMES} URL")
     if not comma or not header.endswith(";base64"):
         raise invalid(param, "must be a data URL with base64 data (data:…;base64,…)")
-    _check_base64(data, param)
-    return {"type": key, key: {"url": place}}
+    return url
+
+
+def is_elsewhere(url: str) -> bool:
+    """Whether a URL says where something is, and not what."""
+    scheme, colon, _ = url.partition(":")
+    return scheme.lower() in ELSEWHERE and bool(colon)
 
 
 def _check_detail(place: Mapping[str, Any], path: str) -> None:

@@ -30,6 +30,7 @@ from omnistage.server.runtime.mps_daemon import MpsError, end_daemon, mps_daemon
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.logs import configure_logging, log_environment
 from omnistage.server.trace import (
     FIRST_AUDIO,
@@ -75,6 +76,7 @@ class Engine:
         self._stack.push_async_callback(fetcher.aclose)
         room = DecodeRoom(options.decode_bytes, GivingBack())
         self.media = MediaLoader(fetcher, MediaFolder(options.media_path), room)
+        self.voices = StoredVoices()
 
     # Life
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,9 @@ from omnistage.server.audio.contract import AudioEncoder
 from omnistage.server.audio.encoder import RawEncoder
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
-from omnistage.server.endpoints.speech import about_input, speech_request
+from omnistage.server.endpoints.speech import about_input
 from omnistage.server.endpoints.speech_fields import SpeechRequest
+from omnistage.server.endpoints.speech_request import max_text_of, speech_choice, speech_request
 from omnistage.server.endpoints.transcript import Transcript
 from omnistage.server.endpoints.transcription import about_fields, check_hears, transcription_chat
 from omnistage.server.endpoints.transcription_fields import AudioRequest, request_of
@@ -25,26 +26,31 @@ from omnistage.server.offline.fields import said, warn_of
 from omnistage.server.offline.outputs import Answer, Choice, Text, Usage, audio_of, stamps_of
 from omnistage.server.runtime.request import AudioOutput, TextOutput
 from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.speech.continuous import spoken
+from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
 from omnistage.server.trace import current_trace
 
 
 async def speech(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
     """Speak a text as it is."""
     asked = parse(SpeechRequest, await said(fields))
-    request = speech_request(asked, engine.runtime)
+    choice = speech_choice(asked, engine.runtime, engine.voices)
+    request = speech_request(asked, engine.runtime, choice)
     warn_of(asked.unknown)
-    num_tokens = num_frames = 0
+    usage = SpeechUsage()
     samples: SampleFormat | None = None
     pcm = bytearray()
     try:
-        with engine.runtime.flights.admit(request.outputs) as ticket:
-            outputs = encoded(ticket.run(request), partial(at_speed, asked.speed or 1.0))
+        with engine.runtime.flights.admit(request.outputs) as ticket, ExitStack() as until:
+            reference = await choice.reference(engine.voices, engine.media, until)
+            request = with_reference(request, reference)
+            pieces = pieces_of_request(request, max_text_of(engine.runtime, asked.instructions))
+            outputs = encoded(spoken(ticket, pieces), partial(at_speed, asked.speed or 1.0))
             async with aclosing(outputs):
                 async for output in outputs:
-                    if isinstance(output, TextOutput):
-                        num_tokens = output.chunk["usage"]["prompt_tokens"]
-                    elif isinstance(output, AudioOutput):
-                        samples, num_frames = output.samples, output.num_frames
+                    usage.add(output)
+                    if isinstance(output, AudioOutput):
+                        samples = output.samples
                         pcm += output.data
                         if output.data:
                             yield audio_of(output.data, samples)
@@ -53,7 +59,7 @@ async def speech(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
     yield Answer(
         request.id,
         audio=audio_of(bytes(pcm), samples) if samples is not None and pcm else None,
-        usage=Usage(num_tokens, num_frames),
+        usage=Usage(usage.num_tokens, usage.num_frames),
         timeline=stamps_of(current_trace().timeline.to_list()),
     )
 

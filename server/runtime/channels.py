@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omnistage.connectors.contract import ChannelUsage, Connector, NoChannel
 from omnistage.connectors.options import Option
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import (
     feed_address,
@@ -32,7 +33,11 @@ class Channels:
         large = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": REQUESTS_ARENA_MB})
         images = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": IMAGES_ARENA_MB})
         entry = images if "image" in graph.outputs else large
-        for name in graph.stages:
+        # The stage's own process never holds a request for these: only rows need credit.
+        unlimited = make_connector(GATEWAY_CONNECTOR, directory, {"credit": 0})
+        for name, spec in graph.stages.items():
+            if KINDS[spec.kind].feeds_itself:
+                self._channels.append((unlimited, feed_address(name, name)))
             requests = self.gateway if graph.incoming(name) else entry
             makes_images = name in (graph.outputs.get("image"), graph.outputs.get("video"))
             outputs = images if makes_images else self.gateway
@@ -41,7 +46,6 @@ class Channels:
         for edge in graph.edges:
             options = dict(edge.connector.options)
             rows = make_connector(edge.connector.name, directory, options)
-            # The stage's own process never holds a request for these: only rows need credit.
             control = make_connector(edge.connector.name, directory, {**options, "credit": 0})
             ends = edge.source, edge.target
             self._channels.append((control, opens_address(*ends)))

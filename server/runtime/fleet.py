@@ -13,7 +13,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.runtime.readiness import check_open, dead
+from omnistage.server.runtime.readiness import check_open, check_ready, dead
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
@@ -199,11 +199,14 @@ class Fleet:
         """The stages that get requests for these outputs."""
         return [self._links[name] for name in self.graph.entries(outputs)]
 
-    def open_path(self, outputs: Collection[str]) -> Sequence[StageLink]:
-        """The stages on the way to these outputs; ApiError if one takes no requests now."""
+    def open_path(self, outputs: Collection[str], goes_on: bool = False) -> Sequence[StageLink]:
+        """The stages on the way to these outputs; ApiError if one takes no requests now.
+
+        A request that goes on with an answer is taken also while a stage lets its last ones finish.
+        """
         path = [self._links[name] for name in self.graph.path(outputs)]
         for link in path:
-            check_open(link)
+            check_ready(link) if goes_on else check_open(link)
         return path
 
     def refuse_requests(self, links: Collection[StageLink]) -> None:

@@ -1,7 +1,7 @@
 """One request in the graph: what it waits for, and what went in and came out."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -36,6 +36,7 @@ class Flight:
     first_at: dict[str, float] = field(default_factory=dict)  # of each output that has come
     is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
+    goes_on: bool = False  # with an answer that another request began: nobody waits for its start
     trace: Trace = field(default_factory=current_trace)  # of the request that runs it
     waited_s: float = 0.0  # from its admission until it was sent: its media were loaded
     pace: AudioPace = field(default_factory=AudioPace)
@@ -51,6 +52,10 @@ class Flight:
         """A request that is about to be sent; each output is due `first_chunk_s` from now."""
         deadlines = dict.fromkeys(request.outputs, now + first_chunk_s)
         return cls(request, path, now, list(deadlines), deadlines)
+
+    def needs(self, links: Collection[StageLink]) -> bool:
+        """Whether one of these stages is on its way."""
+        return any(link in links for link in self.path)
 
     def extend(self, seconds: float) -> None:
         """Put the deadline of each unfinished output off."""

@@ -59,9 +59,8 @@ class Flights:
 
     async def drained(self, links: Collection[StageLink]) -> None:
         """Every request that has one of these stages in its path has ended."""
-        for flight in list(self._flights.values()):
-            if any(link in links for link in flight.path):
-                await flight.ended.wait()
+        while flight := next((one for one in self._flights.values() if one.needs(links)), None):
+            await flight.ended.wait()
 
     def admit(self, outputs: Collection[str]) -> Ticket:
         """A place for a request for these outputs; ApiError if it cannot be taken now."""
@@ -89,12 +88,15 @@ class Flights:
                 flight.fail(dead(link))
 
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
-        path = self._fleet.open_path(request.outputs)
+        goes_on = bool(ticket.flights)
+        path = self._fleet.open_path(request.outputs, goes_on)
         check_work(request, path)
         first_chunk_s = self._graph.deadlines.first_chunk_s
         flight = Flight.begin(request, path, self._now(), first_chunk_s)
+        flight.goes_on = goes_on
         flight.waited_s = flight.started_at - ticket.admitted_at
-        ticket.flight = self._flights[request.id] = flight
+        ticket.flights.append(flight)
+        self._flights[request.id] = flight
         flight.trace.graph_ids.append(request.id)
         try:
             self._open(flight)

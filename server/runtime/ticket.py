@@ -24,7 +24,7 @@ class Ticket:
         self._give_back = give_back
         self.admitted_at = admitted_at
         self._is_held = True
-        self.flight: Flight | None = None  # of its request, once that is in the graph
+        self.flights: list[Flight] = []  # what of it is in the graph, or was
 
     def __enter__(self) -> Self:
         return self
@@ -41,6 +41,7 @@ class Ticket:
     def run(self, request: Request) -> AsyncGenerator[Output, None]:
         """The outputs of the request as they come; closing it early cancels the request.
 
+        One that is run after another goes on with the same answer, and needs no place of its own.
         Raises ApiError if a stage on its way has ended or been closed since the admission.
         """
         assert self._is_held, "the place was given back before the request ran"
@@ -49,4 +50,4 @@ class Ticket:
     @property
     def has_output(self) -> bool:
         """Whether some output of its request has come."""
-        return self.flight is not None and bool(self.flight.first_at)
+        return any(flight.first_at for flight in self.flights)

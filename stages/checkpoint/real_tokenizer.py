@@ -1,9 +1,10 @@
 """A tokenizer of the real size: one token a byte, special tokens at Qwen's ids."""
 
+from collections.abc import Iterable
 from itertools import islice, product
 from string import ascii_lowercase
 
-from tokenizers import models
+from tokenizers import Tokenizer, models
 
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer, byte_characters, byte_level
 
@@ -21,6 +22,11 @@ NUM_ORDINARY = 151643
 
 
 def make_tokenizer() -> TinyTokenizer:
+    """Qwen3-Omni's."""
+    return TinyTokenizer(word_tokenizer(SPECIAL_TOKENS))
+
+
+def word_tokenizer(special_tokens: Iterable[str]) -> Tokenizer:
     """One token a byte, the special tokens and roles at their real ids, a word for any other id.
 
     A word is a space and four letters, so whatever a model of random weights samples is text.
@@ -31,4 +37,9 @@ def make_tokenizer() -> TinyTokenizer:
     words = product(ascii_lowercase, repeat=4)
     vocabulary |= {"\u0120" + "".join(next(words)): id for id in free}
     model = models.BPE(vocab=vocabulary, merges=[], ignore_merges=True)
-    return TinyTokenizer(byte_level(model, SPECIAL_TOKENS))
+    return byte_level(model, special_tokens)
+
+
+def words(number: int) -> list[str]:
+    """Words of one token each, with the space before them."""
+    return list(map("".join, islice(product(ascii_lowercase, repeat=4), number)))

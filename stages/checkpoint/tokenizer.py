@@ -1,12 +1,12 @@
 """The tiny checkpoint's tokenizer: one token a byte, the role words, and Qwen's special tokens."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 MEDIA_TOKENS = {
     "image_token": "<|image_pad|>",
@@ -36,6 +36,11 @@ SPECIAL_TOKENS = (
 )
 # Qwen's words of one token that are not special: a decoder shows them.
 TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+# Where Qwen's tokenizers split a text before its words become tokens.
+QWEN_SPLIT = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 # The config names the roles by one token id each, so each has to be one token.
 ROLE_WORDS = ("user", "system", "assistant")
 
@@ -71,6 +76,9 @@ class TinyTokenizer:
     """A byte-level BPE tokenizer in which the id of a byte's token is the byte."""
 
     tokenizer: Tokenizer
+    special_tokens: tuple[str, ...] = SPECIAL_TOKENS
+    media_tokens: Mapping[str, str] = field(default_factory=lambda: MEDIA_TOKENS)
+    processor_class: str = "Qwen3OmniMoeProcessor"
 
     def id(self, token: str) -> int:
         """The id of a token that is known to exist."""
@@ -88,7 +96,7 @@ class TinyTokenizer:
         """What tokenizer_config.json says."""
         return {
             "tokenizer_class": "Qwen2Tokenizer",
-            "processor_class": "Qwen3OmniMoeProcessor",
+            "processor_class": self.processor_class,
             "add_bos_token": False,
             "add_prefix_space": False,
             "bos_token": None,
@@ -99,23 +107,29 @@ class TinyTokenizer:
             "clean_up_tokenization_spaces": False,
             "model_max_length": 4096,
             "split_special_tokens": False,
-            "extra_special_tokens": MEDIA_TOKENS,
+            "extra_special_tokens": dict(self.media_tokens),
             "added_tokens_decoder": {
                 str(self.id(token)): {
                     "content": token,
-                    "special": token in SPECIAL_TOKENS,
+                    "special": token in self.special_tokens,
                     "lstrip": False,
                     "rstrip": False,
                     "normalized": False,
                     "single_word": False,
                 }
-                for token in (*SPECIAL_TOKENS, *TAGS)
+                for token in (*self.special_tokens, *TAGS)
+                if self.tokenizer.token_to_id(token) is not None
             },
         }
 
 
 def make_tokenizer() -> TinyTokenizer:
-    """Build the tokenizer; it is the same for every seed."""
+    """Qwen3-Omni's; it is the same for every seed."""
+    return TinyTokenizer(byte_tokenizer(SPECIAL_TOKENS))
+
+
+def byte_tokenizer(special_tokens: Iterable[str]) -> Tokenizer:
+    """One token a byte, a role word, a tag or one of these."""
     vocabulary = {character: byte for byte, character in byte_characters().items()}
     merges = []
     for word in ROLE_WORDS:
@@ -123,15 +137,17 @@ def make_tokenizer() -> TinyTokenizer:
             if word[:end] not in vocabulary:
                 vocabulary[word[:end]] = len(vocabulary)
                 merges.append((word[: end - 1], word[end - 1]))
-    tokenizer = byte_level(models.BPE(vocab=vocabulary, merges=merges), SPECIAL_TOKENS)
+    tokenizer = byte_level(models.BPE(vocab=vocabulary, merges=merges), special_tokens)
     tokenizer.add_tokens([AddedToken(tag, normalized=False) for tag in TAGS])
-    return TinyTokenizer(tokenizer)
+    return tokenizer
 
 
 def byte_level(model: models.BPE, special_tokens: Iterable[str]) -> Tokenizer:
     """A tokenizer of bytes with these special tokens."""
     tokenizer = Tokenizer(model)
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    split = pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated")
+    bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_])
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in special_tokens]

@@ -19,7 +19,10 @@ def opens_address(source: str, target: str) -> str:
 
 
 def feed_address(source: str, target: str) -> str:
-    """Tokens along an edge, from the process of its source: messages.edge."""
+    """Tokens along an edge, from the process of its source: messages.edge.
+
+    From a stage to itself: from its process to its own engine.
+    """
     return f"{source}.{target}.feed"
 
 

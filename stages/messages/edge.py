@@ -67,6 +67,16 @@ class Codes(Message, frozen=True):
     """Codec frames: tensors `codes` int32 [n, codebooks] and `positions` int32 [n]."""
 
 
+class Lead(msgspec.Struct, frozen=True):
+    """What an `Open` to a decoder is about if frames go ahead of a request's own.
+
+    They are tensor `lead` of that chunk, [num_frames, …]. Decoding begins with them, and what they
+    sound like is not heard: the request's own sound then goes on from theirs without a seam.
+    """
+
+    num_frames: int
+
+
 Edge = Open | NothingToSay | Waits | Text | Tokens | Rows | RowsReleased | Codes
 EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Text, Tokens, Rows, RowsReleased, Codes)
 

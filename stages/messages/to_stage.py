@@ -17,6 +17,8 @@ class Request(Message, frozen=True):
     them is live. `image`: the fields of the image that a stage further on makes of what the entry
     says, as an image endpoint has them. `stage_params`: sampling of other stages than the entry.
     `traceparent`: the request's span, where engines are to export theirs below it.
+
+    A body that has `open` has the first piece of its text; `MoreText` brings the others.
     """
 
     body: dict[str, Any]
@@ -28,6 +30,12 @@ class Request(Message, frozen=True):
     seed: int | None = None
     return_codes: bool = False
     traceparent: str | None = None
+
+
+class MoreText(Message, frozen=True):
+    """The next piece of a request's text; the chunk that is its last ends the text."""
+
+    text: str
 
 
 class Cancel(Message, frozen=True):
@@ -45,5 +53,5 @@ class Command(Message, frozen=True):
     arguments: dict[str, Any]
 
 
-ToStage = Request | Cancel | Stop | Command
-TO_STAGE: Messages[ToStage] = Messages(Request, Cancel, Stop, Command)
+ToStage = Request | MoreText | Cancel | Stop | Command
+TO_STAGE: Messages[ToStage] = Messages(Request, MoreText, Cancel, Stop, Command)

@@ -1,8 +1,7 @@
 """The prompt of a text to be spoken as it is: the text stands where the thinker's answer would."""
 
-from transformers import AutoTokenizer
-
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
+from omnistage.stages.speech.text_tokens import TextTokenizer, TextTokens
 
 
 class GivenText:
@@ -13,20 +12,20 @@ class GivenText:
     """
 
     def __init__(self, folder: str, ids: SpeechIds) -> None:
-        self._tokenizer = AutoTokenizer.from_pretrained(folder, split_special_tokens=True)
+        self._tokenizer = TextTokenizer(folder)
         self._ids = ids
-        self._im_end = self._tokenizer.convert_tokens_to_ids("<|im_end|>")
+        self._im_end = self._tokenizer.special("<|im_end|>")
 
     def prompt(self, text: str, instructions: str) -> list[int]:
         """As the chat template renders it."""
-        ids = self._ids
+        ids, tokens = self._ids, self._tokenizer.tokens
         return [
-            *[ids.im_start, ids.user, *self._tokens(f"\n{instructions}"), self._im_end],
-            *self._tokens("\n"),
-            *[ids.im_start, ids.assistant, *self._tokens("\n")],
-            *self._tokens(text),
+            *[ids.im_start, ids.user, *tokens(f"\n{instructions}"), self._im_end],
+            *tokens("\n"),
+            *[ids.im_start, ids.assistant, *tokens("\n")],
+            *tokens(text),
         ]
 
-    def _tokens(self, text: str) -> list[int]:
-        token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
-        return token_ids
+    def coming(self) -> TextTokens:
+        """The tokens of a text that comes behind a prompt without one."""
+        return TextTokens(self._tokenizer)

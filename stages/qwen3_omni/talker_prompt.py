@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.stages.qwen3_omni.step_schema import CODEC, POSITION, TEXT
+from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
 from omnistage.stages.vllm.rope import Grid, rope_positions
 
 HEADER = 3  # <|im_start|> assistant \n

@@ -12,10 +12,9 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.edge import Open
-from omnistage.stages.messages.to_gateway import Ready, TextDelta
+from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
-from omnistage.stages.qwen3_omni.media_markers import check_markers
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, media_ids
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
@@ -26,6 +25,7 @@ from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.grids import Grids, check_encoder_room
+from omnistage.stages.vllm.media_markers import check_markers
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
@@ -33,6 +33,7 @@ from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up_text
+from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class Thinker(EngineStage):
         self._media_ids = media_ids(self._config)
         has_talker = ports.carrying(Payload.TOKENS)  # a checkpoint may have none
         self._given = GivenText(ports.model, SpeechIds.of(self._config)) if has_talker else None
+        self._texts = ComingTexts()  # those of which more may come
         self._sinks = sinks_of(ports.downstream, Payload.ROWS)
 
     async def start(self) -> Ready:
@@ -77,13 +79,16 @@ class Thinker(EngineStage):
         await self._take_control(ports, self._chat, THINKER.prefix)
         max_model_len = self._engine.model_config.max_model_len
         commands = self._control.commands
-        return Ready(max_model_len=max_model_len, commands=commands, loras=self._loras)
+        speech = None if self._given is None else Speech(takes_pieces=True)
+        return Ready(
+            max_model_len=max_model_len, commands=commands, loras=self._loras, speech=speech
+        )
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; with audio, feed the talker. A given text only goes to the talker."""
         request_id, request = opened.id, opened.request
         if "input" in request.body:
-            self._read_out(request_id, request)
+            await self._read_out(request_id, request)
             return
         if is_about_tokens(request.body):
             await self._tell_tokens(request_id, request.body)
@@ -140,15 +145,63 @@ class Thinker(EngineStage):
                 follower.finish()
         self._ports.send_output(request_id, TextDelta(chunk), last=is_last)
 
-    def _read_out(self, request_id: str, request: Request) -> None:
+    def more_text(self, request_id: str, text: str, last: bool) -> None:
+        """The next piece of a given text."""
+        self._texts.add(request_id, text, last)
+
+    async def _read_out(self, request_id: str, request: Request) -> None:
         assert self._given is not None  # without a talker the gateway refuses to speak
         body = request.body
-        prompt_ids = self._given.prompt(body["input"], body["instructions"])
-        for spoken in self._spoken(request_id, request):
-            spoken.open_whole(prompt_ids)
-        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": 0}
+        spoken = self._spoken(request_id, request)
+        if body.get("open"):
+            num_tokens = await self._read_pieces(request_id, body, spoken)
+        else:
+            prompt_ids = self._given.prompt(body["input"], body["instructions"])
+            num_tokens = len(prompt_ids)
+            for one in spoken:
+                one.open_whole(prompt_ids)
+        usage = {"prompt_tokens": num_tokens, "completion_tokens": 0}
         chunk = {"choices": [], "usage": usage}
         self._ports.send_output(request_id, TextDelta(chunk), last=True)
+
+    async def _read_pieces(
+        self, request_id: str, body: Mapping[str, Any], spoken: Sequence[SpokenTokens]
+    ) -> int:
+        """Have a text spoken while it comes; how many tokens it has with its prompt."""
+        assert self._given is not None
+        text = self._texts.open(request_id, body)
+        try:
+            prompt_ids = self._given.prompt("", body["instructions"])
+            for one in spoken:
+                one.open(prompt_ids, [])
+            return len(prompt_ids) + await self._speak(request_id, text, spoken)
+        finally:
+            self._texts.close(request_id)
+
+    async def _speak(
+        self, request_id: str, text: ComingText, spoken: Sequence[SpokenTokens]
+    ) -> int:
+        """Give the talkers each token as soon as it is known; how many there were."""
+        assert self._given is not None
+
+        def show_life() -> None:
+            for one in spoken:
+                one.show_life()
+
+        def say(token_ids: list[int]) -> None:
+            self._ports.mark(request_id, "first_token")
+            self._ports.send_marks(request_id)
+            for one in spoken:
+                one.say(token_ids)
+
+        tokens = self._given.coming()
+        async for piece in text.pieces(self._ports.deadlines.next_chunk_s / 2, show_life):
+            if token_ids := tokens.add(piece):
+                say(token_ids)
+        say(tokens.finish())
+        for one in spoken:
+            one.finish()
+        return tokens.count
 
     def _rendered(
         self,

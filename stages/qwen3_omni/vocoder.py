@@ -16,15 +16,15 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omnistage.stages.qwen3_omni.vocoder_convolutions import (
+from omnistage.stages.qwen3_omni.vocoder_weights import empty_vocoder, load_vocoder
+from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
+from omnistage.stages.vocoder.layers.convolutions import (
     CausalConvolution,
     ConvNeXtBlock,
     DecoderBlock,
     Snake,
 )
-from omnistage.stages.qwen3_omni.vocoder_transformer import WindowTransformer
-from omnistage.stages.qwen3_omni.vocoder_weights import empty_vocoder, load_vocoder
-from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
+from omnistage.stages.vocoder.layers.transformer import WindowTransformer
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it

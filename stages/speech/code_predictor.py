@@ -3,15 +3,19 @@
 Position 0 is the talker's hidden state, position 1 the embedding of code 0, then one residual code
 after another; the last residual code is never fed. Everything is unrolled over static shapes, and
 sampling uses counter-based noise, so the whole frame may be captured in one CUDA graph.
+
+A predictor of another width than its talker projects what it is fed; the codes' embeddings are
+projected once, at load. What a frame adds to the talker's next input is not projected.
 """
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorConfig,
 )
@@ -25,6 +29,7 @@ FUSED = {
     "gate_proj": ("gate_up_proj", 0),
     "up_proj": ("gate_up_proj", 1),
 }
+EMBEDDING = "model.codec_embedding."
 
 
 def operations(device: torch.device) -> ModuleType:
@@ -112,9 +117,20 @@ class CodePredictor(nn.Module):
 
     rotations: torch.Tensor
 
-    def __init__(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
+    def __init__(
+        self,
+        config: Qwen3OmniMoeTalkerCodePredictorConfig,
+        *,
+        talker_size: int | None = None,
+        embeds_frames: bool = False,
+    ) -> None:
+        """`talker_size`: the talker's width, if it is another. `embeds_frames`: as for `embedded`.
+
+        Either has the embeddings twice: as the predictor is fed them, and as the talker is.
+        """
         super().__init__()
         self._check(config)
+        size = config.hidden_size if talker_size is None else talker_size
         self._vocab_size, self._epsilon = config.vocab_size, config.rms_norm_eps
         self._cache_shape = (config.num_code_groups, config.num_key_value_heads, config.head_dim)
         self.model = Backbone(config)
@@ -123,6 +139,12 @@ class CodePredictor(nn.Module):
             for _ in range(config.num_code_groups - 1)
         )
         self.register_buffer("rotations", rotation_table(config), persistent=False)
+        is_projected = size != config.hidden_size
+        self.small_to_mtp_projection = nn.Linear(size, config.hidden_size) if is_projected else None
+        self.frame_table: nn.Parameter | None = None
+        if is_projected or embeds_frames:
+            shape = (config.num_code_groups - 1) * config.vocab_size, size
+            self.frame_table = nn.Parameter(torch.zeros(shape), requires_grad=False)
 
     @staticmethod
     def _check(config: Qwen3OmniMoeTalkerCodePredictorConfig) -> None:
@@ -169,8 +191,12 @@ class CodePredictor(nn.Module):
         )
         run, norm = operations(last_hidden.device), self.model.norm.weight
         inputs = torch.stack([last_hidden, code0_embedding], dim=1).flatten(0, 1)
+        total = code0_embedding.to(torch.float32, copy=True)
+        if self.small_to_mtp_projection is not None:
+            inputs = self.small_to_mtp_projection(inputs)
+            total = inputs.new_zeros((len(code0), inputs.shape[-1]), dtype=torch.float32)  # unread
         hidden = self._pass(inputs, caches, 0)[1::2].contiguous()
-        codes, total = [code0], code0_embedding.to(torch.float32, copy=True)
+        codes = [code0]
         for codebook, head in enumerate(self.lm_head):
             if codebook > 0:
                 hidden = self._pass(inputs, caches, codebook + 1)
@@ -178,7 +204,19 @@ class CodePredictor(nn.Module):
             table = self.model.codec_embedding[codebook].weight
             code, inputs = run.pick(logits, sampling, codebook, table, total)
             codes.append(code)
-        return torch.stack(codes, dim=1), total.to(inputs.dtype)
+        frames = torch.stack(codes, dim=1)
+        if self.small_to_mtp_projection is not None:
+            total = code0_embedding + self.embedded(frames[:, 1:])
+        return frames, total.to(code0_embedding.dtype)
+
+    def embedded(self, residuals: torch.Tensor) -> torch.Tensor:
+        """The sum [n, talker's width], in float32, of what residual codes [n, groups - 1] embed to.
+
+        Of a predictor with `embeds_frames`, or whose embeddings are projected.
+        """
+        assert self.frame_table is not None
+        offsets = torch.arange(residuals.shape[1], device=residuals.device) * self._vocab_size
+        return functional.embedding(residuals + offsets, self.frame_table).float().sum(1)
 
     def _pass(self, hidden: torch.Tensor, caches: torch.Tensor, position: int) -> torch.Tensor:
         for layer, cache in zip(self.model.layers, caches.unbind(0), strict=True):
@@ -190,18 +228,38 @@ class CodePredictor(nn.Module):
         parameters = dict(self.named_parameters())
         loaded = set()
         for name, weight in weights:
-            owner_name, module_name, kind = name.rsplit(".", 2)
+            module_name = name.split(".")[-2]
             if module_name in FUSED:
+                owner_name, _, kind = name.rsplit(".", 2)
                 fused_name, part = FUSED[module_name]
                 owner: Any = self.get_submodule(owner_name)
                 name = f"{owner_name}.{fused_name}.{kind}"
                 start = sum(owner.sizes[:part])
                 target = parameters[name][start : start + owner.sizes[part]]
             else:
-                target = parameters[name]
+                target = self._target(name, parameters)
             target.data.copy_(weight)
             loaded.add(name)
-        return loaded
+        return loaded | self._project()
+
+    def _target(self, name: str, parameters: Mapping[str, nn.Parameter]) -> torch.Tensor:
+        """Where a weight goes: embeddings of codes, as the talker has them, to the frame table."""
+        if self.frame_table is None or not name.startswith(EMBEDDING):
+            return parameters[name]
+        group = int(name.removeprefix(EMBEDDING).split(".")[0])
+        return self.frame_table[group * self._vocab_size :][: self._vocab_size]
+
+    @torch.no_grad()
+    def _project(self) -> set[str]:
+        """Make the embeddings that the predictor is fed."""
+        if self.frame_table is None:
+            return set()
+        tables = self.frame_table.split(self._vocab_size)
+        project: Any = self.small_to_mtp_projection or nn.Identity()
+        own_tables: Any = self.model.codec_embedding
+        for table, own in zip(tables, own_tables, strict=True):
+            own.weight.copy_(project(table))
+        return {"frame_table"}
 
 
 def rotation_table(config: Qwen3OmniMoeTalkerCodePredictorConfig) -> torch.Tensor:

@@ -4,7 +4,7 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
 import vllm.envs
@@ -39,7 +39,7 @@ class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefill_part: Annotated[int, msgspec.Meta(ge=0)] | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "TalkerOptions":
+    def of(cls, options: Mapping[str, Any]) -> Self:
         """From the graph; raises ValueError for what the talker does not know."""
         try:
             return msgspec.convert(options, cls)

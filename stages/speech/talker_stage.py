@@ -4,14 +4,15 @@ import asyncio
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+import msgspec
 from vllm.outputs import RequestOutput
 
-from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.kinds import Payload
-from omnistage.stages.messages.edge import NothingToSay, Open, Waits
+from omnistage.stages.messages.edge import NOTHING, NothingToSay, Open, Waits, described
 from omnistage.stages.messages.to_gateway import Ready, Speech
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.talker_options import (
@@ -59,33 +60,38 @@ class SpokenPrompt:
     """A request as the engine gets it.
 
     `ids` hold the places of the prompt's inputs, which are `options` of the bridge
-    (`late_input_options`); `num_rows` counts what is known to follow them, too.
+    (`late_input_options`); `num_rows` counts what is known to follow them, too. `about` and
+    `tensors` go to the stage that gets the codes, in `Open`.
     """
 
     ids: Sequence[int]
     options: Mapping[str, Any]
     num_rows: int
+    about: msgspec.Struct | None = None
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Those of the reference's generate()."""
+    """Those of the reference's generate(); without `max_tokens` as many as the engine can."""
 
     temperature: float
     top_k: int
     top_p: float
     repetition_penalty: float
     min_tokens: int = 0
+    max_tokens: int | None = None
 
 
 class TalkerStage(EngineStage, ABC):
     """One AsyncLLM whose requests may wait for their inputs in its scheduler."""
 
-    defaults: ClassVar[SamplingDefaults]
+    defaults: SamplingDefaults
+    options_class: ClassVar[type[TalkerOptions]] = TalkerOptions
 
     def __init__(self, ports: StagePorts, speakers: Sequence[str]) -> None:
         self._ports = ports
-        self._options = TalkerOptions.of(ports.options)
+        self._options = self.options_class.of(ports.options)
         self._speakers = sorted(speakers)
         self._silent: dict[str, asyncio.Event] = {}
         self._edges: dict[str, Sequence[Downstream]] = {}  # of each request, those that are live
@@ -188,7 +194,8 @@ class TalkerStage(EngineStage, ABC):
         An end that is to be ignored is not sampled either: it is no sound.
         """
         defaults = self.defaults
-        max_tokens = wanted.get("max_tokens", self._max_model_len) + self.parts.num_unheard
+        most = wanted.get("max_tokens", defaults.max_tokens or self._max_model_len)
+        max_tokens = most + self.parts.num_unheard
         least = wanted.get("min_tokens", defaults.min_tokens)
         return SamplingParams(
             temperature=wanted.get("temperature", defaults.temperature),
@@ -209,11 +216,10 @@ class TalkerStage(EngineStage, ABC):
     # Requests
 
     async def serve(self, opened: Opened) -> None:
-        """Announce the request downstream, then run it to its end."""
+        """Run the request to its end, announced downstream."""
         request_id, request = opened.id, opened.request
         speaker = self._known(request.speaker or self.default_speaker)
         edges = self._ports.live(request)
-        self._say(request_id, edges, Open(request))
         silent = self._silent.setdefault(request_id, asyncio.Event())
         self._edges[request_id] = edges
         speaking = asyncio.create_task(self._speak(opened, speaker))
@@ -240,10 +246,14 @@ class TalkerStage(EngineStage, ABC):
         return speaker.lower()
 
     def _say(
-        self, request_id: str, edges: Sequence[Downstream], message: Open | NothingToSay | Waits
+        self,
+        request_id: str,
+        edges: Sequence[Downstream],
+        message: Open | NothingToSay | Waits,
+        tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
         for edge in edges:
-            edge.open.send(Chunk(request_id, message, last=True))
+            edge.open.send(Chunk(request_id, message, 0, tensors or {}, last=True))
 
     def nothing_to_say(self, request_id: str, source: str) -> None:
         """The answer has no text: nothing will be spoken."""
@@ -266,6 +276,11 @@ class TalkerStage(EngineStage, ABC):
                 param="messages",
                 code="context_length_exceeded",
             )
+        announced = Open(
+            msgspec.structs.replace(request, body={}),  # which is long, and ours alone
+            NOTHING if prompt.about is None else described(prompt.about),
+        )
+        self._say(request_id, self._ports.live(request), announced, prompt.tensors)
         wanted = request.stage_params.get(self._ports.name, {})
         params = self._sampling(wanted, self._seed(request))
         to = [edge.target for edge in self._ports.live(request, Payload.CODES)]

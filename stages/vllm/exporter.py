@@ -17,7 +17,7 @@ from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
 from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
-from omnistage.stages.vllm.step_schema import Export
+from omnistage.stages.vllm.step_schema import NO_FRAME, Export
 from omnistage.stages.worker.ledger import Held, Ledger
 
 logger = logging.getLogger(__name__)
@@ -87,6 +87,8 @@ class _Edge:
     def gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> None:
         """Take a step's lines, and send the chunks that they fill."""
         is_streamed = self._due_at[rows] > 0
+        if self._export.each == "frame" and not values.is_floating_point():
+            is_streamed &= (values[:, 0] != NO_FRAME).numpy()
         if not is_streamed.all():
             rows, positions = rows[is_streamed], positions[is_streamed]
             values = values[torch.from_numpy(is_streamed)]

@@ -4,7 +4,8 @@ A request knows from the start how long its prompt is, the inputs of every promp
 needs nothing from upstream, which positions take a hidden row, and at which position the first
 value of the feed goes. All else arrives through the feed, and `available` says how far the leading
 positions are complete: a position beyond it is waited for, never filled with zeros. Which columns
-and rows there are, a family declares (step_schema.py).
+and rows there are, a family declares (step_schema.py). A row is kept until it is computed, so an
+engine that takes rows must never preempt a request (`refuse_preemption` in engine.py).
 """
 
 import logging
@@ -13,20 +14,20 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.messages.edge import Edge, Rows, Tokens
+from omnistage.stages.messages.edge import Edge, Rows, RowsReleased, Tokens
+from omnistage.stages.vllm.late_rows import ALL, LateRows
+from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.step import Ints
-from omnistage.stages.vllm.step_schema import Layout, RowInput, StepSchema, torch_dtype
+from omnistage.stages.vllm.step_schema import Layout, StepSchema
 
 logger = logging.getLogger(__name__)
 
-ALL = 1 << 60
 NONE: Ints = np.zeros(0, np.int32)
 EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
 
@@ -37,7 +38,8 @@ def late_input_options(
     *,
     hidden_positions: Ints = NONE,
     hidden_sources: Ints = NONE,
-    first_token_position: int,
+    following: tuple[int, int] | None = None,
+    first_token_position: int = 0,
     position_delta: int = 0,
     ends: Mapping[str, tuple[float, float]],
     fed: Mapping[str, Sequence[float]] | None = None,
@@ -46,9 +48,11 @@ def late_input_options(
     """Describe a request's late inputs as plain values that travel in `extra_args`.
 
     `inputs`: the prompt's columns, as `Layout.pack` makes them; hidden row `hidden_sources[k]` of
-    the feed goes to position `hidden_positions[k]`, both ascending. By the tensors that columns
-    are fed by: `fed`, the first values, if they are known; `ends`, the value after the last one,
-    then for ever.
+    the feed goes to position `hidden_positions[k]`, both ascending. `following`, a row's number
+    beyond those and a position: it and all rows behind it go there and behind, as many as will
+    come. By the tensors that columns are fed by: `fed`, the first values, if they are known; by
+    those, or by the names of columns `after_rows`: `ends`, the value after the last one, then for
+    ever. `first_token_position`: where the first value goes that is fed.
     """
     return {
         "id": request_id,
@@ -56,6 +60,7 @@ def late_input_options(
         "inputs": inputs.tobytes(),
         "hidden_positions": hidden_positions.astype(np.int32).tobytes(),
         "hidden_sources": hidden_sources.astype(np.int32).tobytes(),
+        "following": None if following is None else list(following),
         "first_token_position": first_token_position,
         "position_delta": position_delta,
         "ends": {name: list(values) for name, values in ends.items()},
@@ -67,18 +72,21 @@ def late_input_options(
 class RequestInputs:
     """The inputs of one request, as far as they have come."""
 
-    def __init__(self, options: Mapping[str, Any], layout: Layout, max_model_len: int) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        layout: Layout,
+        max_model_len: int,
+        store: RowStore | None = None,
+    ) -> None:
         self.request_id: str = options["id"]
         self.num_prompt: int = options["num_prompt"]
         self._layout = layout
         self.table = _table(options, layout, max_model_len)
-        self._hidden_positions = np.frombuffer(options["hidden_positions"], np.int32)
-        self._hidden_sources = np.frombuffer(options["hidden_sources"], np.int32)
-        self._hidden: list[npt.NDArray[np.uint8] | None] = [None] * len(self._hidden_positions)
-        self._num_hidden = 0
+        self.rows = LateRows(options, store, max_model_len) if store is not None else None
         self._next_token = options["first_token_position"]
         self._ends: Mapping[str, list[float]] = options["ends"]
-        self._is_complete = False
+        self._is_complete = not layout.fed
         self.waits_since = time.monotonic()
         self.has_heard = False
         self.is_refused = False  # what came does not fit to what its family declares
@@ -90,38 +98,47 @@ class RequestInputs:
     @property
     def has_all(self) -> bool:
         """Whether nothing more will come."""
-        return self._is_complete and self._num_hidden == len(self._hidden)
+        return self.available == ALL
 
     def is_token_due(self, num_tokens: int) -> bool:
         """Whether its rows have come, the last for one of the prompt's last `num_tokens` positions.
 
-        Then upstream has read its prompt to the end, and the first token is what comes next.
+        Then upstream has read its prompt to the end, and the first token is what comes next, or
+        that token's row.
         """
-        if not self._hidden or self._num_hidden < len(self._hidden):
+        last = None if self.rows is None else self.rows.last_known
+        if last is None or self.num_prompt - last > num_tokens:
             return False
-        is_near_end = self.num_prompt - int(self._hidden_positions[-1]) <= num_tokens
-        return is_near_end and not self._is_complete and self._next_token < self.num_prompt
+        return self.available < self.num_prompt
 
     @property
     def available(self) -> int:
         """Leading positions whose inputs are complete."""
         tokens = ALL if self._is_complete else self._next_token
-        if self._num_hidden < len(self._hidden):
-            return min(tokens, int(self._hidden_positions[self._num_hidden]))
-        return tokens
+        return tokens if self.rows is None else min(tokens, self.rows.available)
 
-    def add(self, chunk: Chunk[Edge], rows: RowInput | None = None) -> None:
-        """Take a chunk of the feed: values of columns, or rows and their `positions`.
+    def add(self, chunk: Chunk[Edge]) -> None:
+        """Take a chunk of the feed: values of columns, rows, or how many rows count.
 
         Raises ValueError for what its family does not declare.
         """
         self.waits_since = time.monotonic()
         self.has_heard = True
-        if isinstance(chunk.message, Tokens):
+        message, rows = chunk.message, self.rows
+        if isinstance(message, Tokens):
             values = {name: one.numpy() for name, one in chunk.tensors.items()}
             self._add_fed(values, chunk.last)
-        elif isinstance(chunk.message, Rows) and rows is not None and rows.name in chunk.tensors:
-            self._add_rows(chunk, rows)
+        elif isinstance(message, Rows) and rows is not None and rows.are_in(chunk):
+            rows.add(chunk)
+        elif isinstance(message, RowsReleased) and rows is not None:
+            rows.release(message, chunk.last)
+            if chunk.last:
+                self._end_rows(rows.end)
+
+    def close(self) -> None:
+        """Its request has ended."""
+        if self.rows is not None:
+            self.rows.close()
 
     def _add_fed(self, values: Mapping[str, npt.NDArray[Any]], last: bool) -> None:
         """Append a line of every column that is fed; after the last, the ends."""
@@ -148,40 +165,17 @@ class RequestInputs:
     def _end(self) -> None:
         """Beyond the last value come the ends."""
         for column in self._layout.fed:
-            rest = self._layout.of_inputs(self.table, column.name)[self._next_token :]
-            after_last, for_ever = self._ends[column.fed_by]
-            rest[:1], rest[1:] = after_last, for_ever
+            self._fill_ends(column.name, self._next_token, self._ends[column.fed_by])
         self._is_complete = True
 
-    def _add_rows(self, chunk: Chunk[Edge], rows: RowInput) -> None:
-        """Keep the rows that were asked for; a repeat after a preemption is ignored."""
-        tensor = chunk.tensors[rows.name]
-        if (tensor.dtype, *tensor.shape[1:]) != (rows.dtype, rows.width):
-            told = f"rows of {tensor.dtype} {list(tensor.shape[1:])}"
-            raise ValueError(f"{told}; declared are {rows.dtype} [{rows.width}]")
-        raw = np.frombuffer(tensor.data, np.uint8).reshape(tensor.shape[0], -1)
-        sources = chunk.tensors["positions"].numpy()
-        where = np.searchsorted(self._hidden_sources, sources)
-        for row, index, source in zip(raw, where, sources, strict=True):
-            if index < len(self._hidden) and self._hidden_sources[index] == source:
-                self._hidden[index] = row
-        while self._num_hidden < len(self._hidden) and self._hidden[self._num_hidden] is not None:
-            self._num_hidden += 1
+    def _end_rows(self, position: int) -> None:
+        """Beyond the last row come the ends."""
+        for column in self._layout.after_rows:
+            self._fill_ends(column.name, position, self._ends[column.name])
 
-    def hidden_between(self, start: int, end: int) -> tuple[Ints, list[npt.NDArray[np.uint8]]]:
-        """Positions in [start, end) that take a hidden row, and the rows."""
-        low, high = np.searchsorted(self._hidden_positions, [start, end])
-        rows = [row for row in self._hidden[low:high] if row is not None]
-        assert len(rows) == high - low, "a hidden row was scheduled before it came"
-        return self._hidden_positions[low:high], rows
-
-
-def resolved(rows: RowInput | None, engine_dtype: torch.dtype) -> RowInput | None:
-    """Rows with the dtype that they come in."""
-    if rows is None:
-        return None
-    dtype = str(torch_dtype(rows.dtype, engine_dtype)).removeprefix("torch.")
-    return msgspec.structs.replace(rows, dtype=dtype)
+    def _fill_ends(self, name: str, position: int, ends: Sequence[float]) -> None:
+        rest = self._layout.of_inputs(self.table, name)[position:]
+        rest[:1], rest[1:] = ends
 
 
 def _table(options: Mapping[str, Any], layout: Layout, max_model_len: int) -> Ints:
@@ -210,7 +204,7 @@ class LateInputs:
     ) -> None:
         self._receivers = receivers
         self.layout = Layout(schema.columns)
-        self._rows = resolved(schema.rows, engine_dtype)
+        self.store = None if schema.rows is None else RowStore(schema.rows, engine_dtype)
         self._max_model_len = max_model_len
         self._limits_s = (first_chunk_s, next_chunk_s)
         self._by_id: dict[str, RequestInputs] = {}
@@ -227,7 +221,7 @@ class LateInputs:
         inputs = self._by_id.get(request_id)
         if inputs is None:
             inputs = self._by_id[request_id] = RequestInputs(
-                options, self.layout, self._max_model_len
+                options, self.layout, self._max_model_len, self.store
             )
             for chunk in self._early.pop(request_id, (0.0, ()))[1]:
                 self._add(inputs, chunk)
@@ -235,7 +229,9 @@ class LateInputs:
 
     def close(self, request_id: str) -> None:
         """Forget a request that finished or was aborted."""
-        self._by_id.pop(request_id, None)
+        inputs = self._by_id.pop(request_id, None)
+        if inputs is not None:
+            inputs.close()
         self._early.pop(request_id, None)
         self._expected.discard(request_id)
         for receiver in self._receivers:
@@ -258,7 +254,7 @@ class LateInputs:
         if inputs.is_refused:
             return
         try:
-            inputs.add(chunk, self._rows)
+            inputs.add(chunk)
         except (KeyError, ValueError):
             logger.exception("an input of request %s was refused", inputs.request_id)
             inputs.is_refused = True

@@ -12,8 +12,10 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
+from omnistage.stages.vllm.late_rows import COMPUTED, NO_ROW
 from omnistage.stages.vllm.ports import BlockedQuery, exporter_of
 from omnistage.stages.vllm.prefill_part import Part, least_part
+from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
 from omnistage.stages.worker.ledger import Held, Ledger, Seen
@@ -59,6 +61,8 @@ class SchedulerHalf:
         self._num_words = step.NUM_OWN + num_inputs
         shape = (num_rows + 1, max_model_len + 1, num_inputs) if late_inputs else (1, 1, 0)
         self._table = np.zeros(shape, np.int32)
+        self._store = late_inputs.store if late_inputs else None
+        self._places = np.zeros((num_rows + 1, max_model_len + 1 if self._store else 0), np.int32)
 
     # What the gate asks
 
@@ -147,6 +151,15 @@ class SchedulerHalf:
         feed_id = self._ids.pop(request_id, None)
         if self._late is not None and feed_id is not None:
             self._late.close(feed_id)
+        self._count()
+
+    def _count(self) -> None:
+        if self._ledger is None:
+            return
+        self._ledger.write(Held.ROWS, len(self._rows.row_of))
+        self._ledger.write(Held.LATE_INPUTS, len(self._inputs))
+        if self._store is not None:
+            self._ledger.write(Held.LATE_ROWS, self._store.num_held)
 
     def count_blocks(self, num_blocks: int) -> None:
         """KV cache blocks in use."""
@@ -170,9 +183,8 @@ class SchedulerHalf:
         for row, new in self._rows.assign(output):
             options = bridge_options(new)
             meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
-        if self._ledger is not None and (meta.started or meta.finished):
-            self._ledger.write(Held.ROWS, len(self._rows.row_of))
-            self._ledger.write(Held.LATE_INPUTS, len(self._inputs))
+        if meta.started or meta.finished:
+            self._count()
         if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
             return meta  # nothing comes in or goes out
         tokens = self._rows.tokens(output)
@@ -183,7 +195,7 @@ class SchedulerHalf:
         columns[:, step.HIDDEN] = 0
         meta.columns = columns
         if self._late is not None:
-            self._add_inputs(meta, columns, tokens, output)
+            self._add_inputs(meta, columns, tokens)
         if self._export:
             self._add_export(meta, tokens)
         return meta
@@ -195,6 +207,9 @@ class SchedulerHalf:
                 inputs = self._inputs[new.req_id] = self._late.open(options)
             self._table[row] = inputs.table
             inputs.table = self._table[row]
+            if inputs.rows is not None:
+                self._places[row] = inputs.rows.places
+                inputs.rows.places = self._places[row]
         export = options.get("export_ids")
         if export is not None:
             self._export[row] = np.isin(np.array(new.prompt_token_ids), export)
@@ -202,31 +217,30 @@ class SchedulerHalf:
             self._export[row] = np.arange(len(new.prompt_token_ids)) >= options["export_from"]
         elif options.get("export_all"):
             self._export[row] = True
-        keep = ("id", "sampling", "export", "rows", "to")
+        keep = ("id", "sampling", "model", "export", "rows", "to")
         return {key: options[key] for key in keep if key in options}
 
-    def _add_inputs(
-        self, meta: StepMeta, columns: step.Ints, tokens: Tokens, output: SchedulerOutput
-    ) -> None:
+    def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: Tokens) -> None:
         columns[:, step.NUM_OWN :] = self._table[tokens.rows, tokens.positions]
         frames = tokens.positions - self._rows.num_prompt[tokens.rows]
         columns[:, step.FRAME] = np.maximum(frames, -1)
         meta.num_decodes = int((frames >= 0).sum())
-        if meta.num_decodes == len(columns):
-            return
-        hidden: list[npt.NDArray[np.uint8]] = []
-        first = 0
-        for request_id, count in output.num_scheduled_tokens.items():
-            inputs = self._inputs.get(request_id)
-            start = int(tokens.positions[first])
-            if inputs is not None and start < inputs.num_prompt:
-                positions, rows = inputs.hidden_between(start, start + count)
-                numbers = np.arange(len(hidden) + 1, len(hidden) + len(rows) + 1)
-                columns[first + positions - start, step.HIDDEN] = numbers
-                hidden += rows
-            first += count
-        if hidden:
-            meta.hidden = np.stack(hidden)
+        if self._store is not None:
+            meta.hidden = self._take_rows(self._store, columns, tokens)
+            self._count()
+
+    def _take_rows(
+        self, store: RowStore, columns: step.Ints, tokens: Tokens
+    ) -> npt.NDArray[np.uint8] | None:
+        """The rows of this step's tokens, which are computed by it."""
+        places = self._places[tokens.rows, tokens.positions]
+        assert places.min() >= NO_ROW, "a hidden row was scheduled before it came, or twice"
+        which = np.flatnonzero(places)
+        if len(which) == 0:
+            return None
+        columns[which, step.HIDDEN] = np.arange(1, len(which) + 1)
+        self._places[tokens.rows[which], tokens.positions[which]] = COMPUTED
+        return store.take(places[which])
 
     def _add_export(self, meta: StepMeta, tokens: Tokens) -> None:
         is_exported = np.zeros(len(tokens.rows), bool)

@@ -15,6 +15,9 @@ import torch
 
 from omnistage.stages.vllm.step import NUM_OWN, Ints
 
+# Of a step that was fed the end of speech: with async scheduling it runs before the end is known.
+NO_FRAME = -1
+
 Dtype = Literal["int32", "int64", "float32"]
 Values = npt.NDArray[Any]
 
@@ -24,7 +27,8 @@ class Column(msgspec.Struct, frozen=True):
 
     Behind the prompt they are `blank`. If the column is `fed_by` a tensor of the edge's `Tokens`,
     they come with it, one line a position. If it `counts`, they are the token's position: its index
-    and the request's `position_delta`.
+    and the request's `position_delta`. If it is `after_rows`, they are blank as long as rows come,
+    and behind the last of them the request's `ends`.
     """
 
     name: str
@@ -33,12 +37,13 @@ class Column(msgspec.Struct, frozen=True):
     blank: float = -1
     fed_by: str = ""
     counts: bool = False
+    after_rows: bool = False
 
     def __post_init__(self) -> None:
         if self.width < 1:
             raise ValueError(f"column {self.name!r} has width {self.width}; at least 1")
-        if self.fed_by and self.counts:
-            raise ValueError(f"column {self.name!r} is either fed or counts, not both")
+        if bool(self.fed_by) + self.counts + self.after_rows > 1:
+            raise ValueError(f"column {self.name!r} is either fed or counts or is after rows")
 
 
 class RowInput(msgspec.Struct, frozen=True):
@@ -55,8 +60,9 @@ class RowInput(msgspec.Struct, frozen=True):
 class Export(msgspec.Struct, frozen=True):
     """The tensor that leaves the engine: a line for each codec frame, or for each row wanted.
 
-    A "frame" is what one decode step computes of a request. "row": one line for each token whose
-    request asks for it. `dtype`: as torch names it; empty: that of the engine.
+    A "frame" is what one decode step computes of a request; codes that begin with `NO_FRAME` do
+    not leave. "row": one line for each token whose request asks for it. `dtype`: as torch names it;
+    empty: that of the engine.
     """
 
     name: str
@@ -109,6 +115,11 @@ class Layout:
     def fed(self) -> tuple[Column, ...]:
         """The columns whose values come along the edge."""
         return tuple(column for column in self.columns if column.fed_by)
+
+    @cached_property
+    def after_rows(self) -> tuple[Column, ...]:
+        """The columns that take the ends of rows."""
+        return tuple(column for column in self.columns if column.after_rows)
 
     def of_lines(self, lines: torch.Tensor, name: str) -> torch.Tensor:
         """A column [n, width] of whole lines int32 [n, num_words]; a view."""

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from omnistage.stages.messages.to_gateway import NumChannels
-from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.vocoder.decoder import UNASKED, Decoded, Frames, Piece
 from omnistage.stages.vocoder.graphs import DecodeGraphs
 from omnistage.stages.vocoder.slots import Slot, Slots
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
@@ -82,8 +83,8 @@ class CodeDecoder(ABC):
         """Streams that may still be opened."""
         return self.slots.num_free
 
-    def open(self) -> Slot:
-        """A new stream; the caller checks `num_free`."""
+    def open(self, request: Request = UNASKED) -> Slot:
+        """A new stream, the same for every request; the caller checks `num_free`."""
         return self.slots.open()
 
     def close(self, state: Slot) -> None:

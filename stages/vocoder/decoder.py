@@ -9,11 +9,15 @@ import numpy.typing as npt
 import torch
 
 from omnistage.stages.messages.to_gateway import NumChannels
+from omnistage.stages.messages.to_stage import Request
 
 Frames = npt.NDArray[Any]
 """Frames of one stream [n, …], of the decoder's own shape and dtype."""
 Samples = npt.NDArray[np.int16]
 """int16 [n] of mono, [n, 2] of stereo."""
+
+UNASKED = Request({}, [])
+"""Of a stream that is nobody's."""
 
 State = TypeVar("State")
 
@@ -80,8 +84,8 @@ class Decoder(Protocol[State]):
     def check(self, frames: Frames) -> None:
         """Raises ValueError for frames that it cannot decode."""
 
-    def open(self) -> State:
-        """Begin a stream; the caller checks `num_free`."""
+    def open(self, request: Request) -> State:
+        """Begin a stream of what was asked for; the caller checks `num_free`."""
 
     def close(self, state: State) -> None:
         """End a stream and free what it holds."""

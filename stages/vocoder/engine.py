@@ -13,7 +13,8 @@ import torch
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.messages.loading import Phase, tell_loading
-from omnistage.stages.vocoder.decoder import Decoder, Frames, Piece, Samples, State
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.vocoder.decoder import UNASKED, Decoder, Frames, Piece, Samples, State
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 
 logger = logging.getLogger(__name__)
@@ -57,11 +58,12 @@ class Fault(NamedTuple):
 
 @dataclass(slots=True)
 class Pushed:
-    """One push on its way through the decoder."""
+    """One push on its way through the decoder, or a stream's lead, which gets no answer."""
 
     frames: Frames
     last: bool
     arrived_s: float
+    is_lead: bool = False
     num_decoded: int = 0
     has_begun: bool = False
     pcm: list[Samples] = field(default_factory=list)
@@ -69,13 +71,31 @@ class Pushed:
 
 @dataclass(slots=True)
 class Stream(Generic[State]):
-    """One open request."""
+    """One open request.
+
+    `num_unheard`: samples of each channel that are still to be dropped; those of its lead.
+    `primed`: its lead, as long as that is all that it has decoded.
+    """
 
     request_id: str
+    request: Request
     waiting: deque[Pushed] = field(default_factory=deque)
     has_all: bool = False
     is_held: bool = False
     state: State | None = None
+    num_unheard: int = 0
+    primed: Pushed | None = None
+
+    @property
+    def has_pushed(self) -> bool:
+        """Whether it has more to decode than its lead."""
+        return bool(self.waiting) and not self.waiting[-1].is_lead
+
+    def heard(self, samples: Samples) -> Samples:
+        """Those of the next samples that are not to be dropped."""
+        num_dropped = min(self.num_unheard, len(samples))
+        self.num_unheard -= num_dropped
+        return samples[num_dropped:]
 
 
 @dataclass(slots=True)
@@ -119,18 +139,29 @@ class DecoderEngine(Generic[State]):
             tell_loading(Phase.CAPTURING)
             decoder.capture()
         tell_loading(Phase.WARMING_UP)
-        state = decoder.open()
+        state = decoder.open(UNASKED)
         to_int16(decoder.decode([Piece(state, decoder.blank(1))]).pcm).cpu()
         decoder.close(state)
 
     # Requests
 
-    def open(self, request_id: str) -> None:
-        """Begin a request; it takes no memory of the decoder yet."""
+    def open(self, request_id: str, lead: Frames | None = None, request: Request = UNASKED) -> None:
+        """Begin a request; it takes no memory of the decoder yet.
+
+        `lead`: frames [n, …] that are decoded before its own, and whose samples nobody hears.
+        """
+        if lead is not None:
+            self.decoder.check(lead)
         with self._lock:
             if request_id in self._streams:
                 raise ValueError(f"request {request_id} is open already")
-            self._streams[request_id] = Stream(request_id)
+            stream = self._streams[request_id] = Stream[State](request_id, request)
+            if lead is not None and len(lead):
+                self._put_lead(stream, lead)
+
+    def _put_lead(self, stream: Stream[State], lead: Frames) -> None:
+        stream.waiting.appendleft(Pushed(lead, False, time.monotonic(), is_lead=True))
+        stream.num_unheard = len(lead) * self.decoder.samples_per_frame
 
     def push(self, request_id: str, frames: Frames | None, last: bool) -> None:
         """Add frames [n, …], none or zero of them too: each push gets one answer."""
@@ -144,10 +175,10 @@ class DecoderEngine(Generic[State]):
             stream.waiting.append(Pushed(frames, last, time.monotonic()))
 
     def is_idle(self, request_id: str) -> bool:
-        """Whether nothing of a request waits to be decoded."""
+        """Whether nothing of a request waits to be decoded but its lead."""
         with self._lock:
             stream = self._streams.get(request_id)
-            return stream is None or not stream.waiting
+            return stream is None or not stream.has_pushed
 
     def hold(self, request_id: str, is_held: bool) -> None:
         """Decode nothing of a request until it is held no more. Unknown ones are fine."""
@@ -222,18 +253,47 @@ class DecoderEngine(Generic[State]):
             if not stream.waiting or stream.is_held:
                 continue
             if stream.state is None:
-                if not self.decoder.num_free:
+                if not self._has_slot_for(stream):
                     continue
-                stream.state = self.decoder.open()
+                stream.state = self.decoder.open(stream.request)
             yield self._turn(stream, stream.state)
 
+    def _has_slot_for(self, stream: Stream[State]) -> bool:
+        """A slot is free, or one is taken back: of a stream that has decoded its lead alone.
+
+        Frames of that one may come only once those of others are taken, so it must not wait with
+        a slot for which they wait.
+        """
+        if not self.decoder.num_free and stream.has_pushed:
+            for other in self._streams.values():
+                if other.primed is not None and not other.waiting:
+                    self._take_back(other, other.primed)
+                    break
+        return self.decoder.num_free > 0
+
+    def _take_back(self, stream: Stream[State], lead: Pushed) -> None:
+        """Its lead is decoded once more when its frames have come."""
+        assert stream.state is not None
+        self.decoder.close(stream.state)
+        stream.state = stream.primed = None
+        self._put_lead(stream, lead.frames)
+
     def _turn(self, stream: Stream[State], state: State) -> Turn[State]:
-        """Short pieces are a stream's first: they go ahead of long ones, but not for ever."""
+        """Short pieces are a stream's first: they go ahead of long ones, but not for ever.
+
+        A lead is as urgent as the first frames that wait for it.
+        """
         pushed = stream.waiting[0]
-        end = min(len(pushed.frames), pushed.num_decoded + self.limits.piece_frames)
-        frames = pushed.frames[pushed.num_decoded : end]
+        frames = self._next_frames(pushed)
+        end = pushed.num_decoded + len(frames)
         piece = Piece(state, frames, pushed.last and end == len(pushed.frames))
-        return Turn(stream, pushed, piece, pushed.arrived_s + len(frames) * self._frame_s)
+        due = stream.waiting[1] if pushed.is_lead and stream.has_pushed else pushed
+        deadline_s = due.arrived_s + len(self._next_frames(due)) * self._frame_s
+        return Turn(stream, pushed, piece, deadline_s)
+
+    def _next_frames(self, pushed: Pushed) -> Frames:
+        """As many as one step takes."""
+        return pushed.frames[pushed.num_decoded :][: self.limits.piece_frames]
 
     def _bounded(self, turns: list[Turn[State]]) -> list[Turn[State]]:
         """The first of them, and as many more as one batch may have."""
@@ -284,21 +344,22 @@ class DecoderEngine(Generic[State]):
 
     def _note_begun(self, batch: list[Turn[State]], began_at: float) -> None:
         for turn in batch:
-            if not turn.pushed.has_begun:
+            if not (turn.pushed.has_begun or turn.pushed.is_lead):
                 turn.pushed.has_begun = True
                 self.metrics.begun(began_at - turn.pushed.arrived_s)
 
     def _go_on(self, turn: Turn[State], samples: Samples, is_unfinished: bool) -> list[Audio]:
         """The stream is one step further; its chunk's answer, if that is complete."""
-        pushed = turn.pushed
+        stream, pushed = turn.stream, turn.pushed
         self.decoder.advance(turn.piece)
-        pushed.pcm.append(samples)
+        pushed.pcm.append(stream.heard(samples))
         if is_unfinished:
             return []
         pushed.num_decoded += len(turn.piece.frames)
-        if pushed.num_decoded < len(pushed.frames) or not self._is_open(turn.stream):
+        if pushed.num_decoded < len(pushed.frames) or not self._is_open(stream):
             return []
-        return [self._finish_chunk(turn.stream)]
+        stream.primed = stream.waiting.popleft() if pushed.is_lead else None
+        return [] if pushed.is_lead else [self._finish_chunk(stream)]
 
     def _drop(self, stream: Stream[State], fault: Fault) -> list[Audio | Failed]:
         with self._lock:

@@ -11,9 +11,10 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.messages.edge import Codes, Edge
+from omnistage.stages.messages.edge import Codes, Edge, Lead, Open
 from omnistage.stages.messages.to_gateway import Ready, Sound
 from omnistage.stages.vocoder.control import COMMANDS, DecoderControl, DecoderWeights
+from omnistage.stages.vocoder.decoder import Frames
 from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed
 from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -68,10 +69,11 @@ class DecoderStage(ABC):
     async def serve(self, opened: Opened) -> None:
         """Wait until every sample of the request has left."""
         request_id = opened.id
+        self._engine.open(request_id, _lead_of(opened), opened.request)
+        self._work.set()  # a lead is decoded while its request's own frames are made
         done = self._done[request_id] = asyncio.Event()
         self._wants_codes[request_id] = opened.request.return_codes
         self._num_frames[request_id] = 0
-        self._engine.open(request_id)
         try:
             await self._wait(request_id, done)
             if request_id in self._failed:
@@ -222,3 +224,15 @@ class DecoderStage(ABC):
         """Stop the loop."""
         self._loop_task.cancel()
         await asyncio.gather(self._loop_task, return_exceptions=True)
+
+
+def _lead_of(opened: Opened) -> Frames | None:
+    """The frames that upstream wants decoded ahead of the request's own, if it sent any."""
+    if "lead" not in opened.tensors:
+        return None
+    assert isinstance(opened.message, Open)
+    lead: Frames = opened.tensors["lead"].numpy()
+    num_told = opened.message.read(Lead).num_frames
+    if len(lead) != num_told:
+        raise ValueError(f"a lead of {len(lead)} frames, but {num_told} were told")
+    return lead

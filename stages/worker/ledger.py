@@ -16,6 +16,7 @@ class Held(IntEnum):
     BLOCKS = 2  # KV cache blocks of an engine behind the gate
     STREAMS = 3  # requests whose results are being exported
     CREDITS = 4  # requests that hold credit or a backlog of the edge downstream
+    LATE_ROWS = 5  # rows of upstream that wait to be computed
 
 
 class Seen(IntEnum):

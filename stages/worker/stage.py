@@ -72,6 +72,14 @@ class FollowsUpstream(Protocol):
 
 
 @runtime_checkable
+class TakesText(Protocol):
+    """A stage that can begin to serve a request before the whole of its text has come."""
+
+    def more_text(self, request_id: str, text: str, last: bool) -> None:
+        """The next piece, of a request whose task has begun; must not wait."""
+
+
+@runtime_checkable
 class TellsProgress(Protocol):
     """A stage that says whether what it computes gets on."""
 
@@ -124,6 +132,7 @@ class StagePorts:
     """A stage's place in the graph.
 
     `engine`: arguments for its engine; `options`: the kind's own. `feeds`: ports its engine reads;
+    `own_feed`: what the last of them reads, where the stage's process feeds its own engine.
     `upstream`: receivers its process reads, each with the stage that it is from.
     """
 
@@ -134,6 +143,7 @@ class StagePorts:
     outputs: Sender
     downstream: list[Downstream] = field(default_factory=list)
     feeds: list[Port] = field(default_factory=list)
+    own_feed: Sender | None = None
     upstream: dict[Receiver[Edge], str] = field(default_factory=dict)
     takes: Payloads = frozenset()  # what the edges to it bring
     source: str = ""  # the stage upstream, of a stage that does not join

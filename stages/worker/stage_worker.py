@@ -41,7 +41,15 @@ from omnistage.stages.messages.families import SECONDS
 from omnistage.stages.messages.loading import begin_loading, end_loading
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
-from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command, Request, Stop, ToStage
+from omnistage.stages.messages.to_stage import (
+    TO_STAGE,
+    Cancel,
+    Command,
+    MoreText,
+    Request,
+    Stop,
+    ToStage,
+)
 from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.failure import RequestError
@@ -58,6 +66,7 @@ from omnistage.stages.worker.stage import (
     ReadsFeed,
     Stage,
     StagePorts,
+    TakesText,
     TellsProgress,
 )
 from omnistage.stages.worker.start_error import start_failure_told
@@ -68,6 +77,7 @@ logger = logging.getLogger("omnistage.stage")
 STATUS_INTERVAL_S = 1.0
 ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
+OWN_FEED_CONNECTOR = "shm"
 ENGINE_DIED = 70  # our exit code
 
 
@@ -146,6 +156,12 @@ class StageWorker:
             else:
                 self._feeds |= {feed.receiver(): edge.source, rows.receiver(): edge.source}
         ports.upstream = self._feeds
+        if KINDS[spec.kind].feeds_itself:
+            address = feed_address(self._name, self._name)
+            port = Port(address, OWN_FEED_CONNECTOR, str(self._directory), {"credit": 0})
+            ports.feeds.append(port)
+            ports.own_feed = port.sender()
+            self._senders.append(ports.own_feed)
         for edge in graph.outgoing(self._name):
             ends = edge.source, edge.target
             downstream = Downstream(
@@ -313,12 +329,21 @@ class StageWorker:
         if isinstance(message, Request):
             self._num_chunks_in += 1
             self._open(Opened(chunk.request_id, message, chunk.tensors))
+        elif isinstance(message, MoreText):
+            self._add_text(chunk.request_id, message.text, chunk.last)
         elif isinstance(message, Cancel):
             self._cancel(chunk.request_id)
         elif isinstance(message, Command):
             self._commands.begin(chunk.request_id, message)
         elif isinstance(message, Stop):
             self._stopping.set()
+
+    def _add_text(self, request_id: str, text: str, last: bool) -> None:
+        """Of a request that is being served: whose task has begun when the stage is told."""
+        if isinstance(self._stage, TakesText) and request_id in self._tasks:
+            self._num_chunks_in += 1
+            tell = self._stage.more_text
+            asyncio.get_running_loop().call_soon(tell, request_id, text, last)
 
     def _follow(self, source: str, chunk: Chunk[EdgeMessage]) -> None:
         """What a stage upstream says of its requests."""
@@ -391,6 +416,8 @@ class StageWorker:
         if task.cancelled():
             for sender in self._senders:
                 sender.forget(request_id)
+        elif self._ports.own_feed is not None:  # an engine may end before its text has
+            self._ports.own_feed.forget(request_id)
         for receiver in self._feeds:
             receiver.forget(request_id)
         self._changed.set()

@@ -14,7 +14,7 @@ def starts_of(load: Load, lasts_s: float) -> tuple[list[tuple[int, float]], int]
     starts: list[tuple[int, float]] = []
     in_flight = peak = 0
 
-    async def ask(number: int) -> None:
+    async def ask(number: int, due_s: float | None) -> None:
         nonlocal in_flight, peak
         in_flight += 1
         peak = max(peak, in_flight)

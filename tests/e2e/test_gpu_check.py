@@ -39,7 +39,7 @@ def test_what_it_does_not_explain_is_wrong(wrong: Verdict) -> None:
 
 @pytest.mark.engine
 async def test_answers_are_right_and_others_in_their_place_are_not(server: TinyServer) -> None:
-    answers = await ask_all(server, ["one two three", "four five six"])
+    answers = await ask_all(server, "ethan", ["one two three", "four five six"], NUM_FRAMES)
     own = await judge(server, {"own": answers}, answers, NUM_FRAMES)
     swapped = [replace(one, text=two.text) for one, two in zip(answers, answers[::-1], strict=True)]
     zeros = [replace(one, text=[0] * len(one.text)) for one in answers]

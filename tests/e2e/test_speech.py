@@ -43,7 +43,7 @@ def assert_equal(sound: npt.NDArray[np.int16], answer: Answer) -> None:
     [
         ("Hello there, how are you?", "", "ethan"),
         ("Hm", "", "ethan"),
-        ("Ein längerer Satz: mit Ümläuten, 漢字 und\nzwei Zeilen. " * 4, "", "ethan"),
+        ("Ein längerer Satz: mit Ümläuten, 漢字 und\nzwei Zeilen. " * 2, "", "ethan"),
         ("Take three steps back.", "\nWhisper, as if\nnobody may hear.", "chelsie"),
     ],
 )
@@ -84,11 +84,29 @@ async def test_events_carry_the_sound_and_the_usage_of_the_stages(
     assert done["usage"]["input_tokens"] == template + len("Hello")
 
 
-async def test_a_text_longer_than_the_talker_s_context_is_refused(server: TinyServer) -> None:
-    response = await speak(server, "x" * 2000)
+async def test_a_long_text_sounds_as_its_sentences_one_after_the_other(
+    server: TinyServer,
+) -> None:
+    sentences = [f"Sentence {number} goes {'on and ' * 14}on." for number in range(3)]
+    alone = [await pcm(server, sentence) for sentence in sentences]
+    assert_same_sound(await pcm(server, " ".join(sentences)), np.concatenate(alone))
+
+
+async def test_a_text_longer_than_the_talker_s_context_is_spoken_to_its_end(
+    server: TinyServer,
+) -> None:
+    response = await speak(server, "x" * 1100, stream_format="sse")
+    done = json.loads(response.text.splitlines()[-2].removeprefix("data: "))
+    template, num_pieces = 8, 9  # of 1024 // 8 characters
+    assert done["usage"]["input_tokens"] == num_pieces * template + 1100
+    assert done["usage"]["output_tokens"] == num_pieces * MAX_FRAMES
+
+
+async def test_instructions_that_leave_no_room_for_a_text_are_refused(server: TinyServer) -> None:
+    response = await speak(server, "Hello", instructions="x" * 1000)
     assert response.status_code == 400
     error = response.json()["error"]
-    assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
+    assert (error["param"], error["code"]) == ("instructions", "context_length_exceeded")
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac", "wav"])

@@ -24,13 +24,14 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
     "a/nothing": {},
     "a/speaker": {
         "config.json": {
-            "model_type": "qwen2_5_omni",
+            "model_type": "another_omni",
             "enable_audio_output": True,
-            "thinker_config": {"model_type": "qwen2_5_omni_thinker"},
-            "talker_config": {"model_type": "qwen2_5_omni_talker"},
-            "token2wav_config": {"model_type": "qwen2_5_omni_token2wav"},
+            "thinker_config": {"model_type": "another_omni_thinker"},
+            "talker_config": {"model_type": "another_omni_talker"},
+            "token2wav_config": {"model_type": "another_omni_token2wav"},
         }
     },
+    "an/older-omni": {"config.json": {"model_type": "qwen2_5_omni", "enable_audio_output": True}},
     "an/embedding": {"modules.json": {}, "config.json": {"model_type": "qwen3"}},
     "a/listener": {"config.json": {"model_type": "qwen2_audio", "audio_config": {"d_model": 8}}},
 }
@@ -57,6 +58,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a/captioner", "qwen3_omni_text.yaml"),
         ("a/Thinking", "qwen3_omni_thinking.yaml"),
         ("a/reasoner", "qwen3_omni_thinking.yaml"),
+        ("an/older-omni", "qwen2_5_omni_1gpu.yaml"),
         ("an/embedding", "vllm_embedding.yaml"),
         ("a/speaker", "vllm_text.yaml"),
     ],
@@ -67,7 +69,7 @@ def test_the_graph_of_a_hub_name(model: str, graph: str) -> None:
 
 def test_speech_stages_that_no_graph_has_are_told() -> None:
     assert pick_graph("a/speaker", 1).note == TEXT_ONLY
-    for served_whole in ("a/text", "a/omni", "a/pipeline", "a/listener"):
+    for served_whole in ("a/text", "a/omni", "an/older-omni", "a/pipeline", "a/listener"):
         assert pick_graph(served_whole, 1).note == ""
 
 

@@ -156,7 +156,7 @@ class FakeOpenAI:
     def reply(self, path: str, content: bytes, key: str | None = None) -> Reply:
         if path == "/v1/models":
             return Reply(200, JSON, [(0.0, json.dumps({"data": [{"id": MODEL}]}).encode())])
-        if path != "/v1/chat/completions":
+        if path not in ("/v1/chat/completions", "/v1/audio/speech"):
             return Reply(404, JSON, [(0.0, b'{"detail":"Not Found"}')])
         number, body = len(self.bodies), json.loads(content)
         self.bodies.append(body)
@@ -165,6 +165,9 @@ class FakeOpenAI:
         if failure == "status":
             error = {"message": "all slots are taken", "type": "server_error"}
             return Reply(503, JSON, [(0.25, json.dumps({"error": error}).encode())])
+        if path == "/v1/audio/speech":
+            timed = [(at_s, pcm(length_s)) for at_s, length_s in self.script.packets]
+            return Reply(200, "audio/pcm", timed)
         if not body.get("stream"):
             return Reply(200, JSON, whole(self.script, body))
         timed = events(self.script, body)

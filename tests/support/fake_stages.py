@@ -19,6 +19,7 @@ from omnistage.stages.messages.to_gateway import (
     Answer,
     Embedding,
     Failed,
+    InputTokens,
     Lora,
     Marks,
     NumChannels,
@@ -26,6 +27,7 @@ from omnistage.stages.messages.to_gateway import (
     Picture,
     Ready,
     Sound,
+    Speech,
     Status,
     Step,
     TextDelta,
@@ -44,6 +46,7 @@ SAMPLES_PER_FRAME = 480
 SPEAKERS = ["chelsie", "ethan"]
 WORDS = ["Hel", "lo", " there"]
 FRAMES = [2, 3]
+LENGTHS = {"thinker": 128, "embedding": 128, "talker": 8192}
 STEPS = 4
 MAX_PIXELS = 1024 * 1024
 ALIVE_INTERVAL_S = 0.2
@@ -64,7 +67,7 @@ def text_of(body: Mapping[str, Any]) -> str:
 # From stage, command and arguments to an answer; without one the stage says nothing.
 Obey = Callable[[str, str, Mapping[str, Any]], Answer | None]
 # What a fake stage sends: its tensors, and whether it is the last.
-Said = tuple[Output | Failed, Mapping[str, Tensor], bool]
+Said = tuple[Output | InputTokens | Failed, Mapping[str, Tensor], bool]
 
 
 def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
@@ -88,6 +91,8 @@ class FakeGraph:
         self.obey: Obey = obey
         self.sample_rate_hz: int | None = 24_000
         self.num_channels: NumChannels = 1
+        self.speakers: list[str] = SPEAKERS
+        self.speech: Speech | None = None  # of the entry
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
@@ -95,6 +100,7 @@ class FakeGraph:
             raise BlockingIOError("no more processes")
         kinds = {
             "thinker": FakeThinker,
+            "talker": FakeTalker,
             "embedding": FakeEmbedding,
             "code2wav": FakeCode2Wav,
             "dit": FakeDit,
@@ -156,13 +162,14 @@ class FakeStage:
     def become_ready(self) -> None:
         ready = Ready(
             seconds=0.1,
-            speakers=SPEAKERS if self.name == "talker" else [],
+            speakers=self.graph.speakers if self.name == "talker" else [],
             sample_rate_hz=self.graph.sample_rate_hz if self.name == "code2wav" else None,
             num_channels=self.graph.num_channels,
-            max_model_len=128,
+            max_model_len=LENGTHS.get(self.name),
             commands=self.graph.commands,
             work=self.work,
             loras=self.graph.loras,
+            speech=self.graph.speech,
         )
         self.outputs.send(Chunk(ABOUT_ITSELF, ready))
 
@@ -405,6 +412,14 @@ SCRIPTS: dict[str, Callable[[], list[Any]]] = {
         ({"content": ""}, {"finish": "stop"}),
     ],
 }
+
+
+class FakeTalker(FakeStage):
+    """As the entry of a graph that only speaks: says how many tokens its text has."""
+
+    async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
+        self.graph.stages["code2wav"].begin(request_id, request)
+        yield InputTokens(len(text_of(request.body))), {}, False
 
 
 class FakeEmbedding(FakeStage):

@@ -7,13 +7,13 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
 import uvicorn
-from support.fake_stages import FakeGraph
+from support.fake_stages import SPEAKERS, FakeGraph
 from support.waiting import wait_until
 
 from omnistage.connectors import make_connector
@@ -24,6 +24,7 @@ from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.request import Output, Request
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_gateway import Speech
 
 T = TypeVar("T")
 
@@ -112,6 +113,8 @@ def running_gateway(
     arena_mb: int = 1,
     protocol: type[asyncio.Protocol] = GATEWAY_PROTOCOL,
     sample_rate_hz: int | None = 24_000,
+    speech: Speech | None = None,
+    speakers: Sequence[str] = SPEAKERS,
     **options: Any,
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends; `options` are those of GatewayOptions."""
@@ -124,6 +127,7 @@ def running_gateway(
         stages = FakeGraph(shared.connector)
         stages.is_loading = set(loading)
         stages.sample_rate_hz = sample_rate_hz
+        stages.speech, stages.speakers = speech, list(speakers)
         parsed = StageGraph.model_validate(graph)
         chosen = GatewayOptions(**options)
         limit = chosen.max_requests

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 
 from omnistage.stages.messages.to_gateway import NumChannels
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
 from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece, Samples
 from omnistage.stages.vocoder.engine import to_int16
@@ -79,6 +80,7 @@ class Pairs:
 
     def __init__(self, num_slots: int) -> None:
         self.num_free = num_slots
+        self.requests: list[Request] = []
         self.batches: list[list[int]] = []
         self.error: Exception = RuntimeError("injected")
 
@@ -93,8 +95,9 @@ class Pairs:
         if frames.ndim != 2 or frames.dtype != np.float32:
             raise ValueError(f"no frames: {frames.dtype} {frames.shape}")
 
-    def open(self) -> Window:
+    def open(self, request: Request) -> Window:
         self.num_free -= 1
+        self.requests.append(request)
         return Window()
 
     def close(self, state: Window) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import Metric
@@ -12,7 +12,9 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stages.messages.edge import Edge, Text
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
+from omnistage.stages.worker.coming_text import ComingTexts
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.own_feed import OwnFeed
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 
@@ -188,3 +190,68 @@ class StageThatFailsHalfWay(StageWithoutCommands):
         for number in range(2):
             edge.feed.send(Chunk(opened.id, Text("half of a"), number))
         raise RuntimeError("broken")
+
+
+class ToyEngine:
+    """Reads a feed in a thread of its own, and tells what it has read of each request."""
+
+    def __init__(self, receiver: Receiver[Edge], tell: Callable[[str, list[int], bool], None]):
+        self._receiver = receiver
+        self._tell = tell
+        self._loop = asyncio.get_running_loop()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._is_stopping.is_set():
+            self._receiver.wait(0.01)
+            while (chunk := self._receiver.receive()) is not None:
+                self._receiver.grant(chunk.request_id)
+                has_tokens = "tokens" in chunk.tensors
+                ids = chunk.tensors["tokens"].numpy().tolist() if has_tokens else []
+                told = (chunk.request_id, ids, chunk.last)
+                self._loop.call_soon_threadsafe(self._tell, *told)
+
+    def close(self) -> None:
+        self._is_stopping.set()
+        self._thread.join()
+        self._receiver.close()
+
+
+class StageThatFeedsItself(StageWithoutCommands):
+    """Feeds its engine the bytes of a text as it comes; each answer is what the engine has read."""
+
+    async def start(self) -> Ready:
+        self._texts = ComingTexts()
+        self._ended: dict[str, asyncio.Event] = {}
+        self._engine = ToyEngine(self._ports.feeds[-1].receiver(), self._tell)
+        return Ready()
+
+    def more_text(self, request_id: str, text: str, last: bool) -> None:
+        self._texts.add(request_id, text, last)
+
+    async def serve(self, opened: Opened) -> None:
+        assert self._ports.own_feed is not None
+        text = self._texts.open(opened.id, opened.request.body)
+        ended = self._ended[opened.id] = asyncio.Event()
+        feed = OwnFeed(self._ports.own_feed, opened.id)
+        try:
+            async for piece in text.pieces(0.05, feed.show_life):
+                feed.send(list(piece.encode()))
+                if piece == "enough":
+                    return
+            feed.send([], last=True)
+            await ended.wait()
+        finally:
+            self._texts.close(opened.id)
+            self._ended.pop(opened.id)
+
+    def _tell(self, request_id: str, token_ids: list[int], last: bool) -> None:
+        if request_id in self._ended:
+            self._ports.send_output(request_id, TextDelta({"read": token_ids}), last=last)
+            if last:
+                self._ended[request_id].set()
+
+    async def close(self) -> None:
+        self._engine.close()

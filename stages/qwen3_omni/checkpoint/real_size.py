@@ -1,17 +1,10 @@
 """Writes all of Qwen3-Omni-30B-A3B but its weights: a folder to serve with dummy weights."""
 
-from itertools import islice, product
 from pathlib import Path
-from string import ascii_lowercase
 
 from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
-from omnistage.stages.checkpoint.real_tokenizer import make_tokenizer
-from omnistage.stages.qwen3_omni.checkpoint.processors import (
-    REAL_PIXELS,
-    REAL_SECONDS,
-    image_and_audio_config,
-    video_config,
-)
+from omnistage.stages.checkpoint.real_tokenizer import make_tokenizer, words
+from omnistage.stages.qwen3_omni.checkpoint.processors import REAL
 from omnistage.stages.qwen3_omni.checkpoint.real_config import real_config
 
 MAX_POSITIONS = 65536
@@ -24,11 +17,8 @@ def write_real_size_folder(folder: Path) -> None:
     tokenizer = make_tokenizer()
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": MAX_POSITIONS}
     write_tokenizer(folder, tokenizer, settings)
-    write_json(
-        folder / "preprocessor_config.json", image_and_audio_config(REAL_PIXELS, REAL_SECONDS)
-    )
-    write_json(folder / "video_preprocessor_config.json", video_config(REAL_PIXELS))
+    write_json(folder / "preprocessor_config.json", REAL.image_and_audio())
+    write_json(folder / "video_preprocessor_config.json", REAL.video())
     real_config().save_pretrained(folder)
     generation_config(tokenizer).save_pretrained(folder)
-    words = islice(map("".join, product(ascii_lowercase, repeat=4)), NUM_WORDS)
-    (folder / "words.txt").write_text("\n".join(words) + "\n")
+    (folder / "words.txt").write_text("\n".join(words(NUM_WORDS)) + "\n")

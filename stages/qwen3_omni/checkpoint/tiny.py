@@ -11,7 +11,7 @@ from omnistage.stages.checkpoint.tokenizer import (
     THINKING_TEMPLATE,
     make_tokenizer,
 )
-from omnistage.stages.qwen3_omni.checkpoint.processors import image_and_audio_config, video_config
+from omnistage.stages.qwen3_omni.checkpoint.processors import TINY
 from omnistage.stages.qwen3_omni.checkpoint.tiny_config import make_config
 from omnistage.stages.qwen3_omni.checkpoint.tiny_weights import fill_with_noise, let_thoughts_end
 
@@ -38,8 +38,8 @@ def _write(folder: Path, seed: int, template: str, has_talker: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     write_tokenizer(folder, tokenizer, template=template)
-    write_json(folder / "preprocessor_config.json", image_and_audio_config())
-    write_json(folder / "video_preprocessor_config.json", video_config())
+    write_json(folder / "preprocessor_config.json", TINY.image_and_audio())
+    write_json(folder / "video_preprocessor_config.json", TINY.video())
     config = make_config(tokenizer, has_talker)
     model = Qwen3OmniMoeForConditionalGeneration(config).float().eval()
     fill_with_noise(model, tokenizer, seed)

@@ -9,12 +9,9 @@ from typing import Any
 
 from transformers import Qwen3OmniMoeConfig
 
+from omnistage.stages.checkpoint.processors import MERGE_SIZE, TEMPORAL_PATCH_SIZE
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
-from omnistage.stages.qwen3_omni.checkpoint.processors import (
-    MERGE_SIZE,
-    PATCH_SIZE,
-    TEMPORAL_PATCH_SIZE,
-)
+from omnistage.stages.qwen3_omni.checkpoint.processors import PATCH_SIZE
 
 HIDDEN_SIZE = 64
 TALKER_HIDDEN_SIZE = 32

@@ -6,6 +6,13 @@ from typing import Any
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
+from omnistage.stages.checkpoint.random_weights import (
+    LINE_BREAK_SCALE,
+    PRINTABLE,
+    let_sentences_end,
+    scale,
+    with_norm_of_noise,
+)
 from omnistage.stages.checkpoint.tokenizer import TinyTokenizer
 from omnistage.stages.qwen3_omni.checkpoint.tiny_config import (
     CODEBOOK_SIZE,
@@ -18,14 +25,10 @@ _GAIN = 2.5
 # What they write back is kept low, so that the newest token stays visible in the last layer.
 _OUTPUT_GAIN = 1.5
 _EMBEDDING_SCALE = 1.0
-_PRINTABLE = slice(32, 127)
-_SENTENCE_ENDS = [ord(character) for character in ".!?"]
 _THOUGHT_ENDS = [ord(character) for character in ",;:"]
-# How readily an answer ends: its length falls quickly as these grow.
-_END_OF_TEXT_SCALE = 1.2
+# How readily thoughts and speech end: their lengths fall quickly as these grow.
 _END_OF_THOUGHT_SCALE = 1.2
 _END_OF_CODES_SCALE = 0.5
-_LINE_BREAK_SCALE = 0.6
 # Of the waveform, for random codes.
 _PEAK = 0.4
 
@@ -49,7 +52,11 @@ def fill_with_noise(
             parameter.copy_(noise / math.sqrt(parameter[0].numel()))
         else:
             parameter.copy_(_weight_scale(name, parameter) * noise)
-    _let_sentences_end(model, tokenizer)
+    let_sentences_end(
+        model.thinker.lm_head.weight,
+        model.thinker.get_input_embeddings().weight,
+        tokenizer.id("<|im_end|>"),
+    )
     if model.has_talker:
         _let_speech_end(model, tokenizer)
         _set_loudness(model.code2wav)
@@ -60,11 +67,11 @@ def let_thoughts_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: Tin
     """Let a thought end after a comma or its like, and not at once."""
     head = model.thinker.lm_head.weight
     embedding = model.thinker.get_input_embeddings().weight
-    towards = embedding[_THOUGHT_ENDS].mean(dim=0) - embedding[_PRINTABLE].mean(dim=0)
+    towards = embedding[_THOUGHT_ENDS].mean(dim=0) - embedding[PRINTABLE].mean(dim=0)
     end = tokenizer.id("</think>")
-    line_break = _with_norm_of_noise(embedding[ord("\n")])
-    head[end] = _END_OF_THOUGHT_SCALE * _with_norm_of_noise(towards)
-    head[end] -= _LINE_BREAK_SCALE * line_break
+    line_break = with_norm_of_noise(embedding[ord("\n")])
+    head[end] = _END_OF_THOUGHT_SCALE * with_norm_of_noise(towards)
+    head[end] -= LINE_BREAK_SCALE * line_break
 
 
 def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> None:
@@ -86,37 +93,13 @@ def _weight_scale(name: str, parameter: torch.Tensor) -> float:
     return gain / math.sqrt(fan_in)
 
 
-def _let_sentences_end(
-    model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer
-) -> None:
-    """Let only printable ASCII follow, and the end of the turn after a full stop or its like."""
-    head = model.thinker.lm_head.weight
-    embedding = model.thinker.get_input_embeddings().weight
-    embedding[_SENTENCE_ENDS] = embedding[_SENTENCE_ENDS[0]] + 0.4 * embedding[_SENTENCE_ENDS]
-    printable = head[_PRINTABLE].clone()
-    head.zero_()
-    head[_PRINTABLE] = printable
-    others = embedding[_PRINTABLE].mean(dim=0)
-    towards = embedding[_SENTENCE_ENDS].mean(dim=0) - others
-    end = tokenizer.id("<|im_end|>")
-    head[end] = _END_OF_TEXT_SCALE * _with_norm_of_noise(towards)
-    # An answer follows a line break, and should be neither empty nor a full stop alone.
-    line_break = _with_norm_of_noise(embedding[ord("\n")])
-    head[[*_SENTENCE_ENDS, end]] -= _LINE_BREAK_SCALE * line_break
-
-
 def _let_speech_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer) -> None:
     """Let codec EOS come once the text is spoken: transformers fails on an answer of no frames."""
     embedding = model.thinker.get_input_embeddings().weight
-    spoken = model.talker.text_projection(embedding[_PRINTABLE]).mean(dim=0)
+    spoken = model.talker.text_projection(embedding[PRINTABLE]).mean(dim=0)
     silence = model.talker.text_projection(embedding[tokenizer.id("<tts_pad>")])
-    row = _END_OF_CODES_SCALE * _with_norm_of_noise(silence - spoken)
+    row = _END_OF_CODES_SCALE * with_norm_of_noise(silence - spoken)
     model.talker.codec_head.weight[CODEC_EOS] = row
-
-
-def _with_norm_of_noise(vector: torch.Tensor) -> torch.Tensor:
-    """The vector, as long as one of standard normal noise."""
-    return vector * (math.sqrt(vector.numel()) / vector.norm())
 
 
 def _set_loudness(code2wav: Any) -> None:
@@ -127,10 +110,5 @@ def _set_loudness(code2wav: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     codes = torch.randint(CODEBOOK_SIZE, (1, NUM_CODEBOOKS, 50), generator=generator)
     last = code2wav.decoder[-1].conv
-    _scale(last, 1e-4)
-    _scale(last, _PEAK / code2wav(codes).abs().max().item())
-
-
-def _scale(layer: torch.nn.Module, factor: float) -> None:
-    for parameter in layer.parameters():
-        parameter.mul_(factor)
+    scale(last, 1e-4)
+    scale(last, _PEAK / code2wav(codes).abs().max().item())

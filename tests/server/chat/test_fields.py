@@ -18,6 +18,7 @@ from omnistage.server.endpoints.embedding_fields import EmbeddingRequest
 from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
+from omnistage.server.endpoints.voice_fields import VoiceRequest
 from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.images.schema import EditRequest
 from omnistage.server.responses.schema import (
@@ -170,7 +171,11 @@ def test_the_documentation_lists_every_field() -> None:
 @pytest.mark.parametrize(
     ("heading", "fields"),
     [
-        ("POST /v1/audio/speech", SpeechRequest.model_fields.keys() | SpeechRequest.ignored),
+        (
+            "POST /v1/audio/speech",
+            SpeechRequest.model_fields.keys() | SpeechRequest.ignored | SpeechRequest.refused,
+        ),
+        ("Voices", VoiceRequest.model_fields.keys() | VoiceRequest.refused),
         (
             "POST /v1/audio/transcriptions, /v1/audio/translations",
             TranscriptionRequest.model_fields.keys(),

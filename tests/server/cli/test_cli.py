@@ -102,29 +102,34 @@ def test_a_folder_without_a_model_is_not_served(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("model_type", "family"), [("qwen3_omni_moe", "qwen3_omni"), ("qwen2_5_omni", "qwen2_5_omni")]
+)
+@pytest.mark.parametrize(
     ("hidden_size", "num_gpus", "graph"),
     [
-        (64, 0, "qwen3_omni_tiny"),
-        (64, 2, "qwen3_omni_tiny"),
-        (2048, 0, "qwen3_omni_tiny"),
-        (2048, 1, "qwen3_omni_1gpu"),
-        (2048, 2, "qwen3_omni"),
+        (64, 0, "_tiny"),
+        (64, 2, "_tiny"),
+        (2048, 0, "_tiny"),
+        (2048, 1, "_1gpu"),
+        (2048, 2, ""),
     ],
 )
 def test_a_folder_picks_its_graph(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    model_type: str,
+    family: str,
     hidden_size: int,
     num_gpus: int,
     graph: str,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(num_gpus))))
     text = {"hidden_size": hidden_size}
-    config = {"model_type": "qwen3_omni_moe", "thinker_config": {"text_config": text}}
+    config = {"model_type": model_type, "thinker_config": {"text_config": text}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     resolved = cli.resolve(str(tmp_path), None)
     assert resolved.model == str(tmp_path)
-    assert resolved == load_graph(GRAPHS / f"{graph}.yaml", str(tmp_path))
+    assert resolved == load_graph(GRAPHS / f"{family}{graph}.yaml", str(tmp_path))
 
 
 def test_a_text_model_is_a_graph_of_one_stage(tmp_path: Path) -> None:
@@ -134,7 +139,7 @@ def test_a_text_model_is_a_graph_of_one_stage(tmp_path: Path) -> None:
 
 
 def test_a_model_whose_speech_no_graph_has_is_served_as_text_with_a_warning(tmp_path: Path) -> None:
-    config = {"model_type": "qwen2_5_omni", "talker_config": {"hidden_size": 8}}
+    config = {"model_type": "another_omni", "talker_config": {"hidden_size": 8}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     resolved = cli.resolve(str(tmp_path), None)
     assert list(resolved.outputs) == ["text"]

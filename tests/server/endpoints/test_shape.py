@@ -24,13 +24,16 @@ NOT_ENDPOINTS = {
     "image_chat",
     "present",
     "speech_fields",
+    "speech_request",
     "stage_commands",
     "token_fields",
     "transcript",
     "transcription_fields",
     "video_fields",
+    "voice_fields",
 }
 ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)
+IDS = ("image_id", "response_id", "voice_id")
 Json = dict[str, Any]
 
 
@@ -72,7 +75,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Json:
         described: Json = stranger.get("/openapi.json").json()
         for path, operations in described["paths"].items():
             for method, operation in operations.items():
-                concrete = path.format(name=MODEL, image_id="x", response_id="x")
+                concrete = path.format(name=MODEL, **dict.fromkeys(IDS, "x"))
                 is_refused = stranger.request(method, concrete, json={}).status_code == 401
                 assert is_refused == ("security" in operation), path
     return described
@@ -80,14 +83,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Json:
 
 def test_the_key_is_wanted_where_the_description_says_so(guarded: Json) -> None:
     """The fixture has asked everywhere without one."""
-    said = {
-        path
+    found = {
+        (path, method): operation.get("security") == [{"key": []}]
         for path, operations in guarded["paths"].items()
-        for operation in operations.values()
-        if operation.get("security") == [{"key": []}]
+        for method, operation in operations.items()
     }
-    assert said == {path for path in guarded["paths"] if is_guarded(path)}
+    for (path, method), is_wanted in found.items():
+        assert is_wanted == is_guarded(path, method=method.upper()), (method, path)
+    said = {path for (path, _), is_wanted in found.items() if is_wanted}
     assert {"/v1/chat/completions", "/v1/models/{name}", "/v1/audio/models"} <= said
+    assert found["/v1/audio/voices", "post"]
+    assert not found["/v1/audio/voices", "get"]
     assert guarded["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
 
 

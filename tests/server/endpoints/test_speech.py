@@ -82,6 +82,20 @@ def test_events_are_openai_s(client: httpx.Client) -> None:
     assert done == {"type": "speech.audio.done", "usage": usage}
 
 
+def test_events_have_the_codes_of_their_sound_if_asked_for(client: httpx.Client) -> None:
+    events = events_of(client, asked("Hello", response_format="pcm", return_codes=True))
+    codes = [code for event in events for code in event.get("codes", ())]
+    assert codes == [[frame, 9] for frame in range(NUM_FRAMES)]
+    plain = events_of(client, asked("Hello", response_format="pcm"))
+    assert not any("codes" in event for event in plain)
+
+
+def test_codes_need_events(client: httpx.Client) -> None:
+    response = client.post(URL, json=asked(return_codes=True))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "return_codes"
+
+
 def test_events_carry_one_file(client: httpx.Client) -> None:
     events = events_of(client, asked(response_format="flac"))
     data = b"".join(base64.b64decode(event.get("audio", "")) for event in events)
@@ -96,7 +110,8 @@ def test_the_stages_get_the_text_and_how_to_speak_it(
     body = asked("Say this.", voice={"id": "Chelsie"}, **more)
     assert client.post(URL, json=body).status_code == 200
     request = last_request(gateway)
-    assert request.body == {"input": "Say this.", "instructions": "Whisper."}
+    said = {"input": "Say this.", "instructions": "Whisper."}
+    assert request.body == {**said, "language": None, "reference": None}
     assert request.speaker == "chelsie"
     assert request.seed == 3
     assert request.stage_params == {"talker": talker}
@@ -118,7 +133,7 @@ def test_speech_without_sound_is_empty(client: httpx.Client) -> None:
 
 REFUSED = [
     ({"input": ""}, "input"),
-    ({"input": "x" * 4097}, "input"),
+    ({"input": "x" * 100_001}, "input"),
     ({"input": ["x"]}, "input"),
     ({"voice": "nobody"}, "voice"),
     ({"voice": {"name": "ethan"}}, "voice"),

@@ -12,7 +12,9 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.images.schema import MAX_SIDE
 from omnistage.server.runtime.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
+from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.kinds import Kind
 from omnistage.stages.messages.to_stage import TO_STAGE, Request
 
 
@@ -46,6 +48,29 @@ def test_channels_are_counted_as_long_as_they_are_there(run_directory: Path) -> 
     sender.close()
     channels.destroy()
     assert dict(channels.usages()) == {}
+
+
+def test_a_stage_that_feeds_itself_has_a_channel_for_it_that_is_renewed_with_it(
+    run_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "vllm.text", Kind("a:B", frozenset({"text"}), feeds_itself=True))
+    alone = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
+    graph = StageGraph.model_validate({"model": "a", **alone})
+    channels = Channels(graph, run_directory, make_connector)
+    channels.create()
+    sender = channels.gateway.sender("one.one.feed")
+    receiver = channels.gateway.receiver("one.one.feed", NOTES)
+    sender.send(Chunk("a", Note()))
+    channels.renew("one")
+    assert receiver.receive() is None
+    sender.send(Chunk("b", Note(), last=True))
+    got = receiver.receive()
+    assert got is not None
+    assert got.request_id == "b"
+    sender.close()
+    receiver.close()
+    channels.destroy()
+    assert not list(run_directory.glob("one.one.feed*"))
 
 
 @pytest.mark.parametrize("address", ["dit.gateway", "gateway.dit"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,15 +15,13 @@ import torch
 from support.prompts import QUESTIONS, Question, image_part, picture, plain
 from support.prompts import text as text_part
 from support.reference import Reference
+from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
 from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.server.runtime.channels import Channels
-from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta, ToGateway
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
@@ -34,7 +31,6 @@ from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Opened
-from omnistage.stages.worker.stage_worker import StageWorker
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -434,26 +430,6 @@ async def test_a_prompt_whose_rest_never_comes_fails_by_its_deadline(
         drained.cancel()
 
 
-async def rows_of(thinker: Any, *names: str) -> dict[str, list[Chunk[Edge]]]:
-    """All chunks with rows until each of these requests has had its last; of others too."""
-    found: dict[str, list[Chunk[Edge]]] = defaultdict(list)
-    async with asyncio.timeout(300):
-        while not all(found[name] and found[name][-1].last for name in names):
-            chunk = thinker.rows.receive()
-            if chunk is None:
-                await asyncio.sleep(0.005)
-                continue
-            thinker.rows.grant(chunk.request_id)
-            found[chunk.request_id].append(chunk)
-    return found
-
-
-def positions_of(chunks: list[Chunk[Edge]]) -> list[int]:
-    """In the order in which they came."""
-    parts = [chunk.tensors["positions"].numpy() for chunk in chunks if chunk.tensors]
-    return [int(position) for part in parts for position in part]
-
-
 def check_rows(chunks: list[Chunk[Edge]], expected: torch.Tensor) -> None:
     """Every position once, in order, and each row as the reference has it."""
     assert positions_of(chunks) == list(range(len(expected)))
@@ -581,73 +557,12 @@ def hidden_states(reference: Reference, question: Question, num_tokens: int) -> 
     return states
 
 
-class ThinkerHarness:
-    """A thinker stage that exports every hidden state, and the gateway's end of its channel."""
-
-    def __init__(
-        self, stage: Any, ports: Any, edge: list[Receiver[Edge]], outputs: Receiver[ToGateway]
-    ) -> None:
-        self.stage = stage
-        self.ports = ports
-        self.opens, self.feed, self.rows = edge
-        self.outputs = outputs
-        self.got: dict[str, list[Chunk[ToGateway]]] = defaultdict(list)
-        self.unread: set[str] = set()  # requests whose client reads nothing
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ports.outputs.fileno(), ports.room.flush)
-        loop.add_reader(outputs.fileno(), self._read)
-
-    def _read(self) -> None:
-        while (chunk := self.outputs.receive()) is not None:
-            self.got[chunk.request_id].append(chunk)
-            if chunk.request_id not in self.unread:
-                self.outputs.grant(chunk.request_id)
-
-    def token_ids(self, name: str) -> list[int]:
-        """Of the text that has come."""
-        told = (chunk.message for chunk in self.got[name])
-        chunks = [message.chunk for message in told if isinstance(message, TextDelta)]
-        choices = [choice for chunk in chunks for choice in chunk["choices"]]
-        return [token for choice in choices for token in choice.get("token_ids") or ()]
-
-    @property
-    def num_unfinished(self) -> int:
-        """Requests that the engine's front still has."""
-        num: int = self.stage._engine.output_processor.get_num_unfinished_requests()
-        return num
-
-    def close(self) -> None:
-        """Read no more."""
-        loop = asyncio.get_running_loop()
-        for end in (self.ports.outputs, self.outputs):
-            loop.remove_reader(end.fileno())
-        self.outputs.close()
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def thinker(
     tiny_checkpoint: Path, run_directory: Path, cpu_engine: None
 ) -> AsyncIterator[ThinkerHarness]:
     """The first stage of a graph whose edge wants every hidden state."""
-    file = run_directory / "graph.yaml"
-    file.write_text(GRAPH)
-    graph = load_graph(file, str(tiny_checkpoint))
     limits = {"image": len(PICTURES), "audio": 2, "video": 1}
     engine = {**ENGINE, "max_model_len": LONGEST, "limit_mm_per_prompt": limits}
-    graph = graph.with_engine("qwen3_omni.thinker", **engine)
-    channels = Channels(graph, run_directory, make_connector)
-    channels.create()
-    worker = StageWorker(graph, "thinker", run_directory)
-    stage, ports = worker._stage, worker._ports
-    await stage.start()
-    connector = make_connector("shm", run_directory, {})
-    edge = [connector.receiver(f"thinker.talker.{end}", EDGE) for end in ("open", "feed", "rows")]
-    outputs = connector.receiver("thinker.gateway", TO_GATEWAY)
-    harness = ThinkerHarness(stage, ports, edge, outputs)
-    yield harness
-    await stage.close()
-    harness.close()
-    for end in edge:
-        end.close()
-    worker._close()
-    channels.destroy()
+    async with running_thinker(GRAPH, tiny_checkpoint, run_directory, engine) as harness:
+        yield harness

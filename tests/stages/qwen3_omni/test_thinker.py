@@ -1,13 +1,21 @@
 """The thinker stage before its engine starts."""
 
+import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
 
+from omnistage.connectors import make_connector
+from omnistage.stage_configs.graph import Deadlines
+from omnistage.stage_configs.kinds import Payload, payloads
+from omnistage.stages.messages.edge import EDGE, NothingToSay, Open, Waits
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.thinker import Thinker
-from omnistage.stages.worker.stage import StagePorts
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
 
 def test_without_a_talker_it_reads_no_tokenizer_beside_its_engine_s(
@@ -18,3 +26,110 @@ def test_without_a_talker_it_reads_no_tokenizer_beside_its_engine_s(
     outputs: Any = None  # it sends nothing yet
     Thinker(StagePorts("thinker", str(tiny_checkpoint), {}, {}, outputs))
     assert not read
+
+
+class Talking:
+    """A thinker that has loaded no engine, beside the ends that its talker has."""
+
+    def __init__(self, checkpoint: Path, directory: Path) -> None:
+        connector = make_connector("inprocess", directory, {"credit": 0})
+        addresses = ("thinker.talker.open", "thinker.talker.feed", "thinker.gateway")
+        for address in addresses:
+            connector.create(address)
+        senders = [connector.sender(address) for address in addresses]
+        self.opens = connector.receiver(addresses[0], EDGE)
+        self.feed = connector.receiver(addresses[1], EDGE)
+        self.outputs = connector.receiver(addresses[2], TO_GATEWAY)
+        self._connector, self._addresses = connector, addresses
+        self._ends = [*senders, self.opens, self.feed, self.outputs]
+        rows: Any = None
+        edge = Downstream(
+            "talker", payloads(Payload.TOKENS, Payload.ROWS), *senders[:2], rows, [4, 8]
+        )
+        ports = StagePorts("thinker", str(checkpoint), {}, {}, senders[2], [edge])
+        ports.deadlines = Deadlines(next_chunk_s=0.1)
+        self.stage = Thinker(ports)
+
+    def serve(self, text: str, **more: Any) -> asyncio.Task[None]:
+        body = {"input": text, "instructions": "Whisper.", **more}
+        request = Request(body, ["text", "audio"], ["thinker", "talker"])
+        return asyncio.create_task(self.stage.serve(Opened("a", request)))
+
+    def fed(self) -> list[int]:
+        """Tokens that have come since the last time; the last chunk says that it is."""
+        got = list(iter(self.feed.receive, None))
+        self.ended = any(chunk.last for chunk in got)
+        tensors = [chunk.tensors["tokens"] for chunk in got if chunk.tensors]
+        return [token for one in tensors for token in one.numpy().tolist()]
+
+    def close(self) -> None:
+        for end in self._ends:
+            end.close()
+        for address in self._addresses:
+            self._connector.destroy(address)
+
+
+@pytest.fixture
+def talking(tiny_checkpoint: Path, tmp_path: Path) -> Iterator[Talking]:
+    running = Talking(tiny_checkpoint, tmp_path)
+    yield running
+    running.close()
+
+
+async def test_a_text_in_pieces_is_fed_to_the_talker_word_by_word_as_it_comes(
+    talking: Talking,
+) -> None:
+    serving = talking.serve("Hello th", open=True)
+    await asyncio.sleep(0.01)
+    opened = talking.opens.receive()
+    assert opened is not None
+    prompt = opened.tensors["prompt"].numpy().tolist()
+    assert talking.fed() == list(b"Hello")
+    talking.stage.more_text("a", "ere, you", False)
+    await asyncio.sleep(0.01)
+    assert talking.fed() == list(b" there,")
+    assert not talking.ended
+    talking.stage.more_text("a", "!", True)
+    await serving
+    assert talking.fed() == list(b" you!")
+    assert talking.ended
+    (told,) = iter(talking.outputs.receive, None)
+    assert isinstance(told.message, TextDelta)
+    num_tokens = told.message.chunk["usage"]["prompt_tokens"]
+    await talking.serve("Hello there, you!")
+    whole = talking.opens.receive()
+    assert whole is not None
+    spoken = b"Hello there, you!"
+    assert whole.tensors["prompt"].numpy().tolist() == [*prompt, *spoken]
+    assert num_tokens == len(prompt) + len(spoken)
+
+
+async def test_the_talker_hears_that_more_text_will_come(talking: Talking) -> None:
+    serving = talking.serve("Hm", open=True)
+    await asyncio.sleep(0.2)
+    said = [type(chunk.message) for chunk in iter(talking.opens.receive, None)]
+    assert said[:3] == [Open, Waits, Waits]
+    chunks = list(iter(talking.feed.receive, None))
+    assert chunks
+    assert not any(chunk.tensors or chunk.last for chunk in chunks)
+    talking.stage.more_text("a", "", True)
+    await serving
+    assert talking.fed() == list(b"Hm")
+
+
+async def test_an_open_text_without_a_token_is_told_as_silent(talking: Talking) -> None:
+    serving = talking.serve("", open=True)
+    await asyncio.sleep(0.01)
+    talking.stage.more_text("a", "", True)
+    await serving
+    said = [type(chunk.message) for chunk in iter(talking.opens.receive, None)]
+    assert said == [Open, NothingToSay]
+
+
+async def test_a_cancel_while_text_comes_leaves_nothing(talking: Talking) -> None:
+    serving = talking.serve("Hm", open=True)
+    await asyncio.sleep(0.01)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert not talking.stage._texts._texts
+    talking.stage.more_text("a", "more", False)

@@ -10,7 +10,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.step import Finished, Ints, Started
-from omnistage.stages.vllm.step_schema import Export
+from omnistage.stages.vllm.step_schema import NO_FRAME, Export
 
 NUM_CODES = 3
 CODES = Export("codes", "frame", "int32")
@@ -95,6 +95,21 @@ def test_chunks_grow_by_the_edges_sizes_and_the_rest_comes_last() -> None:
         (0, [], True),
     ]
     assert chunks[0].tensors["positions"].numpy().tolist() == [0]
+
+
+def test_a_step_that_was_fed_the_end_of_speech_sends_no_frame() -> None:
+    """With async scheduling it runs before the end is known; other requests' frames leave."""
+    fed_end = frames_step(ints(1, 2), 1)
+    assert fed_end.values is not None
+    fed_end.values[0, 0] = NO_FRAME
+    chunks = exported(
+        [1],
+        frames_step(ints(1, 2), 0, started=[started(1, "a"), started(2, "b")]),
+        fed_end,
+        Exported(ints(), ints(), None, None, finished=[Finished(1, "a"), Finished(2, "b")]),
+    )
+    assert of(chunks, "a") == [(0, [1000], False), (0, [], True)]
+    assert of(chunks, "b") == [(0, [2000], False), (1, [2010], False), (0, [], True)]
 
 
 def test_without_sizes_an_answer_goes_whole() -> None:

@@ -26,7 +26,8 @@ from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.gate import GatedAsyncScheduler, GatedScheduler
-from omnistage.stages.vllm.late_inputs import ALL, late_input_options
+from omnistage.stages.vllm.late_inputs import late_input_options
+from omnistage.stages.vllm.late_rows import ALL
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.prefill_part import least_part
 from omnistage.stages.vllm.step_schema import Layout, RowInput, StepSchema

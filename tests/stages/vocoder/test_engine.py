@@ -11,6 +11,7 @@ import pytest
 import torch
 from support.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
 
+from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder import engine as decoding
 from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits, to_int16
 
@@ -236,6 +237,17 @@ def test_an_answer_without_frames_has_no_samples(make: Make, shape: tuple[int, .
     (audio,) = engine.step()
     assert isinstance(audio, Audio)
     assert audio.pcm.shape == shape
+
+
+def test_a_decoder_hears_what_a_stream_was_asked_for() -> None:
+    decoder = Pairs(2)
+    engine = DecoderEngine(decoder)
+    asked = {name: Request({}, [], speaker=name, seed=seed) for seed, name in enumerate("ab")}
+    for name, request in asked.items():
+        engine.open(name, request=request)
+        push(engine, name, floats_of(2), 2)
+    run(engine)
+    assert decoder.requests == [*asked.values()]
 
 
 def test_frames_that_a_decoder_refuses_are_refused() -> None:

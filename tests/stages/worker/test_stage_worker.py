@@ -32,7 +32,7 @@ from omnistage.stages.messages.to_gateway import (
     TextDelta,
     ToGateway,
 )
-from omnistage.stages.messages.to_stage import Cancel, Command, Request, Stop
+from omnistage.stages.messages.to_stage import Cancel, Command, MoreText, Request, Stop
 from omnistage.stages.worker.stage_worker import StageWorker, stage_environment
 
 TESTS = Path(__file__).parents[2]
@@ -47,6 +47,7 @@ run_stage("one", Path(sys.argv[2]))
 """
 
 
+OWN_FEED = "one.one.feed"
 EDGE = ("one.two.open", "one.two.feed", "one.two.rows")
 ALONE: dict[str, Any] = {"stages": {"one": {"kind": "vllm.text"}}, "outputs": {"text": "one"}}
 BEFORE_ANOTHER: dict[str, Any] = {
@@ -63,6 +64,7 @@ class Gateway:
         connector = make_connector("shm", directory, {})
         for address in ("gateway.one", "one.gateway", *EDGE):
             connector.create(address)
+        make_connector("shm", directory, {"credit": 0}).create(OWN_FEED)
         self.requests = connector.sender("gateway.one")
         self.outputs = connector.receiver("one.gateway", TO_GATEWAY)
         self.got: list[Chunk[ToGateway]] = []
@@ -139,7 +141,11 @@ async def gateway(
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
     carried = payloads(Payload.TEXT)
     kind = Kind(
-        f"support.worker_stage:{stage_class}", frozenset({"text"}), makes=carried, takes=(carried,)
+        f"support.worker_stage:{stage_class}",
+        frozenset({"text"}),
+        feeds_itself=stage_class == "StageThatFeedsItself",
+        makes=carried,
+        takes=(carried,),
     )
     monkeypatch.setitem(KINDS, "vllm.text", kind)
     directory = run_directory / "worker"
@@ -382,6 +388,62 @@ def test_a_start_that_fails_leaves_its_reason(
     gateway.close()
     for file in directory.iterdir():
         file.unlink()
+
+
+SPOKEN = Request({"input": "ab", "open": True}, ["text"])
+
+
+def read(gateway: Gateway, request_id: str) -> str:
+    """What the engine of a stage that feeds itself has read."""
+    told = [chunk.message for chunk in gateway.of(request_id)]
+    deltas = (message.chunk["read"] for message in told if isinstance(message, TextDelta))
+    return bytes(token for delta in deltas for token in delta).decode()
+
+
+@pytest.mark.parametrize("stage_class", ["StageThatFeedsItself"])
+async def test_a_text_is_read_by_the_engine_while_it_comes(gateway: Gateway) -> None:
+    gateway.requests.send(Chunk("a", SPOKEN))
+    gateway.requests.send(Chunk("a", MoreText("c")))
+    await until(lambda: read(gateway, "a") == "abc")
+    assert not any(chunk.last for chunk in gateway.of("a"))
+    gateway.requests.send(Chunk("a", MoreText("é"), last=True))
+    await until(lambda: any(chunk.last for chunk in gateway.of("a")))
+    assert read(gateway, "a") == "abcé"
+    await until(lambda: is_idle(gateway, 1))
+
+
+@pytest.mark.parametrize("stage_class", ["StageThatFeedsItself"])
+async def test_an_engine_hears_that_more_will_come(gateway: Gateway) -> None:
+    gateway.requests.send(Chunk("a", SPOKEN))
+    await until(lambda: len(gateway.of("a")) > 2)
+    assert read(gateway, "a") == "ab"
+    gateway.send("a", Cancel())
+    await until(lambda: is_idle(gateway, 1))
+
+
+@pytest.mark.parametrize("stage_class", ["StageThatFeedsItself"])
+async def test_a_request_that_ends_before_its_text_leaves_nothing_in_the_own_feed(
+    gateway: Gateway,
+) -> None:
+    gateway.requests.send(Chunk("a", SPOKEN))
+    gateway.requests.send(Chunk("a", MoreText("enough")))
+    await until(lambda: gateway.status.requests_total == 1 and gateway.status.running == 0)
+    gateway.send("a", Cancel())
+    await until(lambda: is_idle(gateway, 1))
+
+
+@pytest.mark.parametrize("stage_class", ["ScriptedStage", "StageThatFeedsItself"])
+async def test_text_of_a_request_that_is_not_there_is_dropped_and_its_credit_comes_back(
+    gateway: Gateway,
+) -> None:
+    for _ in range(30):  # more than the channel's credit
+        gateway.requests.send(Chunk("gone", MoreText("x")))
+        await asyncio.sleep(0.001)
+        gateway.requests.flush()
+    await until(lambda: gateway.requests.credit("gone") > 0)
+    gateway.send("gone", Cancel())
+    await until(lambda: gateway.requests.num_requests == 0)
+    assert gateway.of("gone") == []
 
 
 def test_kernels_of_a_first_start_are_found_by_the_second(

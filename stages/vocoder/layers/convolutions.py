@@ -1,11 +1,13 @@
-"""The convolutions of Qwen3-Omni's vocoder, continued from one chunk to the next.
+"""Convolutions that are continued from one chunk to the next.
 
 A causal convolution pads zeros on the left: here it finds the last inputs of the chunk before, and
-zeros in a new stream. A transposed convolution of the decoder looks one input step ahead, so it
-gives a step's output one step late; what it gives in a new stream before its first true output
-is no sound. Layers further on must see zeros there (`num_muted` leading steps of a first chunk).
+zeros in a new stream. A transposed convolution that is cut on both sides looks one input step
+ahead, so it gives a step's output one step late; what it gives in a new stream before its first
+true output is no sound. Layers further on must see zeros there (`num_muted` leading steps of a
+first chunk). One that is cut on the right alone gives each step's output at once.
 
-Each class here runs one of transformers' modules (`net`), whose names vary between its versions.
+Each class here runs one of the modules (`net`) that transformers has for Qwen3-Omni's vocoder,
+whose names vary between its versions.
 """
 
 from collections.abc import Iterable
@@ -35,16 +37,18 @@ class CausalConvolution:
         return output
 
 
-class LookaheadUpsampling:
+class Upsampling:
     """A transposed convolution over two input steps: carries the step before."""
 
     def __init__(self, net: Any, layout: StateLayout, num_muted: int) -> None:
         self._conv: nn.ConvTranspose1d = net.conv
         self._factor: int = net.conv.stride[0]
-        if net.conv.kernel_size[0] != 2 * self._factor or net.left_pad != self._factor:
+        if net.conv.kernel_size[0] != 2 * self._factor:
             raise ValueError("a decoder block must upsample with a kernel of twice its stride")
+        if net.left_pad not in (0, self._factor):
+            raise ValueError("a decoder block must cut a whole input step on the left, or nothing")
         self._region = layout.reserve(net.conv.in_channels, 1)
-        self.num_muted = (num_muted + 1) * self._factor
+        self.num_muted = num_muted * self._factor + net.left_pad
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         context = self._region.of(batch.rows)
@@ -101,7 +105,7 @@ class DecoderBlock:
         block: Iterable[Any] = net.block
         snake, upsampling, *units = block
         self._snake = Snake(snake)
-        self._upsampling = LookaheadUpsampling(upsampling, layout, num_muted)
+        self._upsampling = Upsampling(upsampling, layout, num_muted)
         self.num_muted = self._upsampling.num_muted
         self._units = [ResidualUnit(unit, layout, self.num_muted) for unit in units]
 

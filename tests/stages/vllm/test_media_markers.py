@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.qwen3_omni.media_markers import check_markers
+from omnistage.stages.vllm.media_markers import check_markers
 from omnistage.stages.worker.failure import RequestError
 
 MARKERS = ["<|audio_pad|>", "<|image_pad|>", "<|video_pad|>"]

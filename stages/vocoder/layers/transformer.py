@@ -1,4 +1,7 @@
-"""The sliding-window transformer of Qwen3-Omni's vocoder, continued from chunk to chunk."""
+"""A transformer with a sliding window that is continued from chunk to chunk.
+
+It runs the modules (`net`) that transformers has for Qwen3-Omni's vocoder.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +9,7 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import apply_rotary_pos_emb
+from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 

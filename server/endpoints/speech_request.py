@@ -1,0 +1,115 @@
+"""A text to be spoken, checked by what the model takes, as the stages get it."""
+
+from uuid import uuid4
+
+from omnistage.server.chat.translate import checked_stage_params, stage_params_of
+from omnistage.server.endpoints.speech_fields import MAX_TEXT, SpeechRequest
+from omnistage.server.errors import ApiError, invalid
+from omnistage.server.http.served import check_model
+from omnistage.server.runtime.readiness import check_ready
+from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.speech.choice import (
+    PLAIN,
+    Choice,
+    check_instructions,
+    check_task,
+    chosen_language,
+    chosen_voice,
+)
+from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.to_gateway import Speech
+
+OUTPUTS = ("text", "audio")  # of the text comes only how many tokens it has
+POSITIONS_OF_CHARACTER = 8
+MIN_PIECE = 16
+
+
+def outputs_of(graph: StageGraph) -> tuple[str, ...]:
+    """What a spoken text wants of a graph that speaks one; raises ApiError for another."""
+    if (
+        "audio" not in graph.outputs
+        or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
+    ):
+        message = "This model does not speak a given text."
+        raise ApiError(400, message, code="unsupported_model")
+    return tuple(output for output in OUTPUTS if output in graph.outputs)
+
+
+def speech_of(runtime: Runtime) -> Speech:
+    """What the entry stage takes beside a text; raises ApiError while it does not say it."""
+    outputs_of(runtime.graph)
+    entry = runtime.fleet.stages[runtime.graph.entry_of("audio")]
+    check_ready(entry)
+    return entry.record.speech or PLAIN
+
+
+def takes_sound(runtime: Runtime) -> bool:
+    """Whether a voice may be made from a sound, as far as is known."""
+    if "audio" not in runtime.graph.outputs:
+        return False
+    speech = runtime.fleet.stages[runtime.graph.entry_of("audio")].record.speech
+    return speech is not None and speech.takes_sound
+
+
+def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) -> Choice:
+    """Whose voice is wanted; raises ApiError for this and all else that the model has not."""
+    check_model(asked.model, runtime.graph.served_names)
+    speech = speech_of(runtime)
+    asked.check()
+    check_task(asked.task_type, speech)
+    if asked.return_codes and asked.stream_format != "sse":
+        raise invalid("return_codes", "needs stream_format sse")
+    check_instructions(asked.instructions, speech)
+    chosen_language(asked.language, speech)
+    return chosen_voice(asked.asked_voice, speech, runtime.fleet.voices, voices)
+
+
+def speech_request(asked: SpeechRequest, runtime: Runtime, choice: Choice) -> Request:
+    """The request as the stages get it, with a text of any length; raises ApiError.
+
+    The sound that is spoken with is put in by `with_reference`, once it is there.
+    """
+    graph, outputs = runtime.graph, outputs_of(runtime.graph)
+    path = set(graph.path(outputs))
+    if "text" in outputs:  # what writes texts samples nothing of a given one
+        path.remove(graph.entry_of("text"))
+    given = checked_stage_params(asked.stage_params or {}, graph, path)
+    return Request(
+        id=f"speech-{uuid4().hex}",
+        outputs=outputs,
+        body={
+            "input": asked.input,
+            "instructions": asked.instructions or "",
+            "language": chosen_language(asked.language, speech_of(runtime)),
+            "reference": None,
+        },
+        speaker=choice.speaker,
+        stage_params=stage_params_of(graph, path, given),
+        seed=asked.seed,
+        return_codes=bool(asked.return_codes),
+    )
+
+
+def max_text_of(runtime: Runtime, instructions: str | None) -> int:
+    """How many characters one request may have.
+
+    A stage that does not say it has so many positions for the instructions, the text and the codec
+    frames that are made of it. Of Chinese, a character is up to one token, and spoken slowly three
+    frames of 80 ms; digits and signs are spoken longer. So each has eight positions. Raises
+    ApiError for instructions that leave none.
+    """
+    said = speech_of(runtime).max_text
+    if said:
+        return said
+    path = runtime.fleet.open_path(outputs_of(runtime.graph))
+    entry = runtime.graph.entry_of("audio")
+    lengths = [link.record.max_model_len for link in path if link.name != entry]
+    num_positions = min(filter(None, lengths), default=MAX_TEXT * POSITIONS_OF_CHARACTER)
+    room = (num_positions - len(instructions or "")) // POSITIONS_OF_CHARACTER
+    if room < MIN_PIECE:
+        message = f"instructions: they leave no room for a text in {num_positions} positions."
+        raise ApiError(400, message, param="instructions", code="context_length_exceeded")
+    return room

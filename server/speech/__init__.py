@@ -1,0 +1,1 @@
+"""Given texts that are spoken: cut to pieces, and with whose voice."""

@@ -1,0 +1,90 @@
+"""Speaks several requests as one answer, without a pause between them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Self
+
+from omnistage.server.runtime.request import AudioOutput, Output, Request
+from omnistage.server.runtime.ticket import Ticket
+
+MAX_BEGUN = 2  # pieces of an answer that are in the graph at once
+CHARACTERS_PER_S = 25  # of fast speech; in most languages a second has fewer
+
+
+async def spoken(ticket: Ticket, requests: Sequence[Request]) -> AsyncGenerator[Output, None]:
+    """The outputs of the pieces of a text, in order; of all sound only the end is the last.
+
+    The next piece begins when as much sound of the one before has come as that has if it is spoken
+    fast. So it is ready in time, whatever the client does meanwhile, and holds a place in the
+    stages only for a while before its turn: at its credit it stops until its outputs are taken.
+    """
+    waiting = deque(requests)
+    begun = deque([Piece.begin(ticket, waiting.popleft())])
+    try:
+        while begun:
+            piece = begun[0]
+            async with aclosing(piece.outputs()) as outputs:
+                async for output in outputs:
+                    if waiting and len(begun) < MAX_BEGUN and piece.is_nearly_spoken:
+                        begun.append(Piece.begin(ticket, waiting.popleft()))
+                    yield replace(output, last=False) if len(begun) > 1 else output
+            begun.popleft()
+    finally:
+        for piece in begun:
+            await piece.close()
+
+
+@dataclass(slots=True)
+class Piece:
+    """One request in the graph, which is there before anyone asks for its outputs."""
+
+    made: AsyncGenerator[Output, None]
+    first: "asyncio.Task[Output | None]"
+    due_s: float  # the next one begins once so much sound has come
+    sound_s: float = 0.0
+    has_ended: bool = False
+
+    @classmethod
+    def begin(cls, ticket: Ticket, request: Request) -> Self:
+        """Send it: its first output is asked for at once."""
+        made = ticket.run(request)
+        due_s = len(request.body["input"]) / CHARACTERS_PER_S
+        return cls(made, asyncio.create_task(_first_of(made)), due_s)
+
+    async def outputs(self) -> AsyncGenerator[Output, None]:
+        """All of them; raises ApiError."""
+        try:
+            first = await self.first
+            if first is not None:
+                self._note(first)
+                yield first
+            async for output in self.made:
+                self._note(output)
+                yield output
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Cancel what is left of it."""
+        self.first.cancel()
+        await asyncio.wait({self.first})
+        if not self.first.cancelled():
+            self.first.exception()  # nobody is told of it any more
+        await self.made.aclose()
+
+    @property
+    def is_nearly_spoken(self) -> bool:
+        """Whether it is time to begin the next one."""
+        return self.has_ended or self.sound_s >= self.due_s
+
+    def _note(self, output: Output) -> None:
+        if isinstance(output, AudioOutput):
+            self.sound_s += output.samples.seconds(len(output.data))
+            self.has_ended = output.last
+
+
+async def _first_of(outputs: AsyncGenerator[Output, None]) -> Output | None:
+    return await anext(outputs, None)

@@ -1,0 +1,82 @@
+"""One request for each piece of a long text, and what they used together."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from omnistage.connectors.chunk import Tensor
+from omnistage.server.runtime.request import (
+    AudioOutput,
+    InputTokensOutput,
+    Output,
+    Request,
+    TextOutput,
+)
+from omnistage.server.speech.pieces import pieces_of
+from omnistage.server.speech.reference import Reference
+from omnistage.stage_configs.sampling import MAX_SEED
+
+
+def with_reference(request: Request, reference: Reference | None) -> Request:
+    """The same, spoken with the voice of a sound."""
+    if reference is None:
+        return request
+    sound = {"key": reference.key, "text": reference.text}
+    tensors = {"reference": Tensor.from_numpy(reference.samples)}
+    return replace(request, body={**request.body, "reference": sound}, tensors=tensors)
+
+
+def pieces_of_request(request: Request, max_characters: int) -> Sequence[Request]:
+    """The same request for each piece of its text that has something to say; a short one as it is.
+
+    The first has the request's id and seed; those of the others follow from them.
+    """
+    text = request.body["input"]
+    if len(text) <= max_characters:
+        return [request]
+    pieces = [piece.strip() for piece in pieces_of(text, max_characters)]
+    return list(_requests(request, [piece for piece in pieces if piece] or pieces[:1]))
+
+
+def _requests(request: Request, pieces: Sequence[str]) -> Iterator[Request]:
+    for number, piece in enumerate(pieces):
+        yield replace(
+            request,
+            id=f"{request.id}-{number}" if number else request.id,
+            body={**request.body, "input": piece},
+            seed=None if request.seed is None else seed_of_piece(request.seed, number),
+        )
+
+
+def seed_of_piece(seed: int, number: int) -> int:
+    """That of a piece: the first has the request's own."""
+    if number == 0:
+        return seed
+    digest = hashlib.blake2b(f"{seed} {number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest) & MAX_SEED
+
+
+@dataclass(slots=True)
+class SpeechUsage:
+    """What all pieces of an answer used."""
+
+    num_tokens: int = 0
+    num_frames: int = 0
+
+    def add(self, output: Output) -> None:
+        """Count what one output says of it."""
+        if isinstance(output, TextOutput):
+            usage = output.chunk.get("usage") or {}
+            self.num_tokens += usage.get("prompt_tokens") or 0
+        elif isinstance(output, InputTokensOutput):
+            self.num_tokens += output.num_tokens
+        elif isinstance(output, AudioOutput):
+            self.num_frames += output.num_frames
+
+    def to_dict(self) -> dict[str, int]:
+        """As OpenAI counts."""
+        return {
+            "input_tokens": self.num_tokens,
+            "output_tokens": self.num_frames,
+            "total_tokens": self.num_tokens + self.num_frames,
+        }

@@ -1,0 +1,1 @@
+"""Qwen2.5-Omni: thinker, talker and token2wav."""

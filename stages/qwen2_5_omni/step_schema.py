@@ -1,0 +1,25 @@
+"""What the bridge to vLLM brings to the talker's tokens and takes from them."""
+
+from typing import Any
+
+from omnistage.stages.speech.columns import POSITION
+from omnistage.stages.vllm.step_schema import Column, Export, Layout, RowInput, StepSchema
+
+TEXT = "text"
+
+# A line of the talker's few text embeddings (-1: none), and the three positions of M-RoPE, which
+# lie apart where the prompt has images and videos.
+TALKER_COLUMNS = (
+    Column(TEXT, after_rows=True),
+    Column(POSITION, width=3, counts=True),
+)
+TALKER_LAYOUT = Layout(TALKER_COLUMNS)
+
+
+def talker_schema(config: Any) -> StepSchema:
+    """By the talker's own configuration: its rows are as wide as the thinker's hidden states."""
+    return StepSchema(
+        TALKER_COLUMNS,
+        RowInput(config.embedding_size),
+        Export("codes", "frame", "int32"),
+    )

@@ -1,0 +1,97 @@
+"""vLLM's own Qwen2.5-Omni thinker, whose rows leave as the talker takes them.
+
+A row is the last hidden state, after the final norm, and the embedding that entered: nothing where
+the embedding is that of a medium. Without a bridge there are no rows.
+"""
+
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig
+from vllm.model_executor.models.qwen2_5_omni_thinker import (
+    Qwen2_5OmniThinkerDummyInputsBuilder,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2_5OmniThinkerMultiModalProcessor,
+    Qwen2_5OmniThinkerProcessingInfo,
+)
+from vllm.multimodal import MULTIMODAL_REGISTRY
+
+from omnistage.stages.vllm.nan_watch import NanWatch
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.step_table import StepTable
+
+
+def thinker_config(config: Any) -> Any:
+    """`hf_overrides`: the checkpoint's configuration with our architecture."""
+    config.architectures = ["OmnistageQwen2_5OmniThinker"]
+    return config
+
+
+@MULTIMODAL_REGISTRY.register_processor(
+    Qwen2_5OmniThinkerMultiModalProcessor,
+    info=Qwen2_5OmniThinkerProcessingInfo,
+    dummy_inputs=Qwen2_5OmniThinkerDummyInputsBuilder,
+)
+class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
+    """The in-tree class; its rows are what the step table exports."""
+
+    table: StepTable | None = None
+
+    def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
+        super().__init__(vllm_config=vllm_config, prefix=prefix)
+        device = torch.get_default_device()
+        self._nan_watch = NanWatch.of_engine(vllm_config, device)
+        if vllm_config.kv_transfer_config is not None:
+            self.table = StepTable(vllm_config, device, HIDDEN_STATES)
+            size = vllm_config.model_config.hf_config.thinker_config.text_config.hidden_size
+            self.exported = self.table.make_export(size)
+            # What the runner embeds is what it gives to the next forward, in the same order.
+            self.is_medium = torch.zeros(self.table.max_tokens, 1, dtype=torch.bool, device=device)
+
+    def embed_input_ids(
+        self,
+        input_ids: torch.Tensor,
+        multimodal_embeddings: Any = None,
+        *,
+        is_multimodal: torch.Tensor | None = None,
+        **more: Any,
+    ) -> torch.Tensor:
+        """As the in-tree class; the places of media are kept."""
+        if self.table is not None:
+            here = self.is_medium[: len(input_ids), 0]
+            if is_multimodal is None:
+                here.zero_()
+            else:
+                here.copy_(is_multimodal, non_blocking=True)
+        embedded: torch.Tensor = super().embed_input_ids(
+            input_ids, multimodal_embeddings, is_multimodal=is_multimodal, **more
+        )
+        return embedded
+
+    def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
+        """As the in-tree class; steps with a NaN are counted."""
+        logits: torch.Tensor | None = super().compute_logits(hidden_states)
+        if self._nan_watch is not None and logits is not None:
+            self._nan_watch.look(logits)
+        return logits
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None,
+        positions: torch.Tensor,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """As the in-tree class; the rows go to the table's lines."""
+        hidden = super().forward(
+            input_ids, positions, intermediate_tensors, inputs_embeds, **kwargs
+        )
+        if self.table is not None:
+            if inputs_embeds is None:  # an engine that takes no media
+                embedded = self.language_model.embed_input_ids(input_ids)
+            else:
+                is_medium = self.is_medium[: len(inputs_embeds)]
+                embedded = inputs_embeds.masked_fill(is_medium, 0)
+            self.exported[self.table.lines(len(hidden))] = hidden + embedded
+        return hidden

@@ -1,0 +1,1 @@
+"""Writes Qwen3-TTS checkpoints: tiny, and of real size."""

@@ -1,0 +1,244 @@
+"""The talker stage, an entry of its graph: a given text in, codec frames out from the engine."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from omnistage.connectors.chunk import Tensor
+from omnistage.stages.messages.edge import Lead
+from omnistage.stages.messages.to_gateway import Speech
+from omnistage.stages.qwen3_tts.given_text import GivenText
+from omnistage.stages.qwen3_tts.model_config import BASE, VOICE_DESIGN, load_config, talker_config
+from omnistage.stages.qwen3_tts.step_schema import VOICE, talker_schema
+from omnistage.stages.qwen3_tts.talker_options import Generation, SpeakerOptions
+from omnistage.stages.qwen3_tts.talker_prompt import (
+    AUTO,
+    SpeechIds,
+    SpokenText,
+    TalkerPrompt,
+    Voice,
+    talker_prompt,
+)
+from omnistage.stages.qwen3_tts.voice_cache import VoiceFeatures
+from omnistage.stages.qwen3_tts.voice_features import VoiceEncoder
+from omnistage.stages.speech.talker_stage import (
+    SpokenPrompt,
+    TalkerEngine,
+    TalkerStage,
+)
+from omnistage.stages.vllm.compat import SamplingParams
+from omnistage.stages.vllm.fit import ModelPart
+from omnistage.stages.vllm.late_inputs import late_input_options
+from omnistage.stages.vllm.step_schema import Layout
+from omnistage.stages.worker.coming_text import ComingText, ComingTexts
+from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.own_feed import OwnFeed
+from omnistage.stages.worker.stage import Opened, StagePorts
+
+SMALL = "0b6"  # the size of CustomVoice that was not taught to follow instructions
+# Of a context: what the rows before the text may take, and how many a character may, as a token and
+# as speech; digits are spoken longest.
+RESERVED_ROWS, ROWS_A_CHARACTER = 512, 8
+
+
+class Talker(TalkerStage):
+    """Speaks given texts: with a voice that it knows, that is described, or of a sound."""
+
+    _options: SpeakerOptions
+
+    options_class = SpeakerOptions
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._config = load_config(ports.model)
+        self._ids = SpeechIds.of(self._config)
+        super().__init__(ports, list(self._ids.speakers))
+        self._type: str = self._config.tts_model_type
+        talker = self._config.talker_config
+        self._schema = talker_schema(talker["num_code_groups"], self._type == BASE)
+        self._layout = Layout(self._schema.columns)
+        self._text = GivenText(ports.model, self._ids)
+        self._generation = Generation.of(ports.model)
+        self.defaults = self._generation.defaults
+        self._texts = ComingTexts()  # those of which more may come
+        self._voices: VoiceEncoder | None = None
+        if self._type == BASE:
+            has_weights = ports.engine.get("load_format") != "dummy"
+            folder = self._options.voices
+            self._voices = VoiceEncoder(ports.model, folder, has_weights=has_weights)
+
+    @property
+    def parts(self) -> TalkerEngine:
+        """A frame is computed when its first code is fed, so the last token is never heard."""
+        return TalkerEngine(
+            self._schema, talker_config, ModelPart("talker."), (self._ids.codec_eos,), num_unheard=1
+        )
+
+    @property
+    def speech(self) -> Speech:
+        """What it can be told beside a text."""
+        room = self._max_model_len - RESERVED_ROWS
+        return Speech(
+            languages=self._ids.named_languages,
+            takes_pieces=self._ports.own_feed is not None,
+            takes_sound=self._type == BASE,
+            needs_sound=self._type == BASE,
+            needs_instructions=self._type == VOICE_DESIGN,
+            max_text=max(room, self._max_model_len // 2) // ROWS_A_CHARACTER,
+        )
+
+    @property
+    def _is_whole(self) -> bool:
+        """The reference streams the text of Base models unless it is told otherwise."""
+        if self._options.text is None:
+            return self._type != BASE
+        return self._options.text == "whole"
+
+    def warm_up_prompt(self, request_id: str, length: int) -> SpokenPrompt:
+        """A text of so many tokens."""
+        speaker = self._ids.speakers.get(self.default_speaker)
+        text = SpokenText(role=(0, 0, 0), text=(0,) * max(1, length), instructions=())
+        prompt = talker_prompt(self._ids, text, Voice(speaker), None, is_whole=True)
+        return self._spoken(request_id, prompt)
+
+    async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:
+        """Of a given text, or of its beginning: none of it, if more comes."""
+        body = opened.request.body
+        is_open = bool(body.get("open"))
+        language = self._language(body.get("language") or AUTO, speaker)
+        features = await self._features(opened)
+        text = self._text_of(body, "" if is_open else body["input"])
+        if not is_open:
+            self._tell_tokens(opened.id, text)
+        if features is None:
+            voice = Voice(self._ids.speakers.get(speaker))
+        else:
+            voice = Voice(VOICE, features.codes if text.reference else None)
+        is_whole = self._is_whole and not is_open
+        prompt = talker_prompt(self._ids, text, voice, language, is_whole)
+        return self._spoken(opened.id, prompt, features, voice, complete=not is_open)
+
+    def _tell_tokens(self, request_id: str, text: SpokenText) -> None:
+        num_tokens = len(text.instructions) + len(text.role) + len(text.text)
+        self._ports.send_input_tokens(request_id, num_tokens)
+
+    def _language(self, name: str, speaker: str) -> int | None:
+        known = [AUTO, *self._ids.named_languages]
+        if name.lower() not in known:
+            allowed = ", ".join(known)
+            raise RequestError(
+                400, f"unknown language {name!r}; allowed: {allowed}", param="language"
+            )
+        return self._ids.language(name.lower(), speaker)
+
+    def _text_of(self, body: Mapping[str, Any], words: str) -> SpokenText:
+        instructions = body.get("instructions") or ""
+        if self._type == VOICE_DESIGN and not instructions:
+            raise RequestError(
+                400, "must describe the voice: this model has no other", param="instructions"
+            )
+        if self._config.tts_model_size == SMALL or self._type == BASE:
+            instructions = ""
+        reference = (body.get("reference") or {}).get("text") or ""
+        text = self._text.spoken(words, instructions, reference)
+        if not text.text and not body.get("open"):
+            raise RequestError(400, "has nothing that can be spoken", param="input")
+        return text
+
+    async def _features(self, opened: Opened) -> VoiceFeatures | None:
+        """Of the request's sound, which a Base model must have and no other may."""
+        reference = opened.request.body.get("reference")
+        if self._voices is None and reference is not None:
+            raise RequestError(400, "this model makes no voice of a sound", param="voice")
+        if self._voices is None:
+            return None
+        if reference is None:
+            raise RequestError(
+                400, "this model speaks with the voice of a sound: give one", param="voice"
+            )
+        sound = opened.tensors["reference"].numpy()
+        wants_codes = bool(reference.get("text"))
+        return await asyncio.to_thread(self._voices.features, sound, reference["key"], wants_codes)
+
+    def _spoken(
+        self,
+        request_id: str,
+        prompt: TalkerPrompt,
+        features: VoiceFeatures | None = None,
+        voice: Voice | None = None,
+        *,
+        complete: bool = True,
+    ) -> SpokenPrompt:
+        after_last, for_ever = prompt.ends
+        options = late_input_options(
+            request_id,
+            self._layout.pack(len(prompt), prompt.inputs),
+            first_token_position=prompt.first_text,
+            ends={"tokens": (after_last, for_ever)},
+            fed={"tokens": prompt.spoken},
+            complete=complete,
+        )
+        if features is not None:
+            options["model"] = {"voice": features.speaker.astype(np.float32).tobytes()}
+        frames = None if voice is None else voice.frames
+        num_rows = max(len(prompt), prompt.first_text + len(prompt.spoken))
+        return SpokenPrompt(
+            [self._ids.codec_pad] * len(prompt),
+            options,
+            num_rows,
+            about=None if frames is None else Lead(len(frames)),
+            tensors={} if frames is None else {"lead": Tensor.from_numpy(frames)},
+        )
+
+    # A text that comes in pieces
+
+    def more_text(self, request_id: str, text: str, last: bool) -> None:
+        """The next piece of a given text."""
+        self._texts.add(request_id, text, last)
+
+    async def serve(self, opened: Opened) -> None:
+        """As every talker does; an open text is fed to the engine while it comes."""
+        if not opened.request.body.get("open"):
+            await super().serve(opened)
+            return
+        text = self._texts.open(opened.id, opened.request.body)
+        feeding = asyncio.create_task(self._feed(opened, text))
+        try:
+            await super().serve(opened)
+        finally:
+            self._texts.close(opened.id)
+            feeding.cancel()
+            await asyncio.gather(feeding, return_exceptions=True)
+
+    async def _feed(self, opened: Opened, text: ComingText) -> None:
+        """Give the engine each token as soon as it is known."""
+        assert self._ports.own_feed is not None  # otherwise the stage says that it takes none
+        request_id = opened.id
+        feed, tokens = OwnFeed(self._ports.own_feed, request_id), self._text.coming()
+
+        def show_life() -> None:
+            feed.show_life()
+            self.upstream_waits(request_id, self._ports.name)
+
+        async for piece in text.pieces(self._ports.deadlines.next_chunk_s / 2, show_life):
+            if token_ids := tokens.add(piece):
+                feed.send(token_ids)
+        feed.send(tokens.finish(), last=True)
+        if not tokens.count:
+            self.nothing_to_say(request_id, self._ports.name)
+        self._ports.send_input_tokens(request_id, tokens.count)
+
+    # Sampling
+
+    def frame_sampling(self, params: SamplingParams) -> Mapping[str, Any]:
+        """The code predictor's own, but for whether it samples at all."""
+        told = self._generation
+        samples = bool(params.temperature) and told.subtalker_dosample
+        random = np.random.default_rng()
+        return {
+            "temperature": told.subtalker_temperature if samples else 0.0,
+            "top_k": told.subtalker_top_k,
+            "top_p": told.subtalker_top_p,
+            "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
+        }

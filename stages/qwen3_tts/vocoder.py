@@ -1,0 +1,126 @@
+"""Qwen3-TTS's vocoder as a decoder of many streams: codec frames in, samples out, no seams.
+
+Everything in it is causal, so each stream carries its state (keys and values of the window, left
+context of every convolution) from chunk to chunk and nothing is held back: n frames are at once
+the samples of n frames. The samples of all chunks together equal one decode of all their frames.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from omnistage.stages.qwen3_tts.codec_decoder import (
+    CodecDecoder,
+    Quantizer,
+    SplitQuantizer,
+    samples_per_frame,
+)
+from omnistage.stages.qwen3_tts.codec_weights import empty_codec_decoder, load_codec_decoder
+from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
+from omnistage.stages.vocoder.layers.convolutions import (
+    CausalConvolution,
+    ConvNeXtBlock,
+    DecoderBlock,
+    Snake,
+)
+from omnistage.stages.vocoder.layers.transformer import WindowTransformer
+from omnistage.stages.vocoder.state import StateLayout, StreamBatch
+
+SAMPLE_RATE_HZ = 24_000
+
+
+class CodeVectors:
+    """What a split quantizer makes of codes: their vectors, summed and projected."""
+
+    def __init__(self, quantizer: SplitQuantizer) -> None:
+        self._parts = quantizer.rvq_first, quantizer.rvq_rest
+
+    def __call__(self, codes: torch.Tensor) -> torch.Tensor:
+        first, rest = self._parts
+        num_first = len(first.codebooks)
+        return _vectors(first, codes[:, :num_first]) + _vectors(rest, codes[:, num_first:])
+
+
+def _vectors(quantizer: Quantizer, codes: torch.Tensor) -> torch.Tensor:
+    """Of codes [B, codebooks, n]: [B, width, n]."""
+    books = torch.arange(codes.shape[1], device=codes.device)[:, None]
+    summed = quantizer.codebooks[books, codes].sum(1)
+    vectors: torch.Tensor = quantizer.output_proj(summed.transpose(1, 2))
+    return vectors
+
+
+class StreamingVocoder(CodeDecoder):
+    """Owns the weights and the state of up to `num_slots` streams."""
+
+    def __init__(self, model: CodecDecoder, num_slots: int) -> None:
+        self.model = model
+        self.weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+        layout = StateLayout()
+        self._vectors = CodeVectors(model.quantizer)
+        self._first_context = CausalConvolution(model.pre_conv, layout)
+        self._transformer = ProjectedTransformer(model.pre_transformer, layout)
+        stages: Iterable[Any] = model.upsample
+        self._upsampling = [
+            (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages
+        ]
+        decoder: Iterable[Any] = model.decoder
+        first, *blocks, snake, last = decoder
+        self._first = CausalConvolution(first, layout)
+        self._blocks = [DecoderBlock(block, layout, num_muted=0) for block in blocks]
+        self._snake = Snake(snake)
+        self._last = CausalConvolution(last, layout)
+        super().__init__(
+            _codec_of(model.config), layout, num_slots, model.quantizer.rvq_first.codebooks
+        )
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        model: str,
+        device: torch.device,
+        dtype: torch.dtype,
+        num_slots: int,
+        *,
+        has_weights: bool = True,
+    ) -> "StreamingVocoder":
+        """Load the vocoder of a checkpoint folder or hub name."""
+        return cls(load_codec_decoder(model, device, dtype, has_weights=has_weights), num_slots)
+
+    @classmethod
+    def memory(cls, model: str, dtype: torch.dtype, num_slots: int) -> dict[str, int]:
+        """Bytes that such a vocoder holds, by what for; nothing is loaded."""
+        vocoder = cls(empty_codec_decoder(model, dtype), num_slots=1)
+        return {"weights": vocoder.weight_bytes, "slots": num_slots * vocoder.slots.bytes_each}
+
+    def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        """The next frames of a batch of streams."""
+        hidden = self._first_context(self._vectors(codes), batch)
+        hidden = self._transformer(hidden.transpose(1, 2), batch).transpose(1, 2)
+        for upsample, block in self._upsampling:
+            hidden = block(upsample(hidden), batch)
+        hidden = self._first(hidden, batch)
+        for decoder_block in self._blocks:
+            hidden = decoder_block(hidden, batch)
+        hidden = self._last(self._snake(hidden), batch)
+        return hidden[:, 0].clamp(-1, 1).float()
+
+
+class ProjectedTransformer:
+    """A transformer of another width than what is around it."""
+
+    def __init__(self, net: Any, layout: StateLayout) -> None:
+        self._input: nn.Linear = net.input_proj
+        self._output: nn.Linear = net.output_proj
+        self._transformer = WindowTransformer(net, layout)
+
+    def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        output: torch.Tensor = self._output(self._transformer(self._input(hidden), batch))
+        return output
+
+
+def _codec_of(config: Any) -> Codec:
+    return Codec(
+        config.num_quantizers, config.codebook_size, samples_per_frame(config), SAMPLE_RATE_HZ
+    )

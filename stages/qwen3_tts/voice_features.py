@@ -1,0 +1,113 @@
+"""What the talker must know of a reference sound: the vector of its voice, and its codes."""
+
+import hashlib
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from omnistage.stages.dummy_weights import fill_with_dummy_weights
+from omnistage.stages.qwen3_tts.sound_codes import load_sound_codes
+from omnistage.stages.qwen3_tts.speaker_encoder import (
+    SAMPLE_RATE_HZ,
+    SpeakerEncoder,
+    SpeakerEncoderConfig,
+    mel_frames,
+)
+from omnistage.stages.qwen3_tts.voice_cache import VoiceCache, VoiceFeatures
+from omnistage.stages.vocoder.checkpoint import read_config, read_part
+from omnistage.stages.worker.failure import RequestError
+
+PREFIX = "speaker_encoder."
+CPU = torch.device("cpu")
+
+
+class VoiceEncoder:
+    """Makes features of sounds, of each sound once; any thread may ask for them."""
+
+    def __init__(
+        self, model: str, folder: str = "", device: torch.device = CPU, *, has_weights: bool = True
+    ) -> None:
+        """Load both encoders of a checkpoint folder or hub name, in float32.
+
+        `folder`: where features are kept over a restart; by default they are not.
+        """
+        self._device = device
+        self._config = _speaker_encoder_config(model)
+        self._speaker = _load_speaker_encoder(model, self._config, device, has_weights)
+        self._codes = load_sound_codes(model, device, has_weights=has_weights)
+        identity = _identity([self._speaker, self._codes])
+        self._cache = VoiceCache(
+            identity, self._codes.num_codebooks, Path(folder) if folder else None
+        )
+        self._computing = threading.Lock()
+
+    def features(
+        self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool
+    ) -> VoiceFeatures:
+        """Of mono samples [n] at 24 kHz with this key; without codes where none are wanted.
+
+        Raises RequestError for a sound that is too short.
+        """
+        known = self._cache.get(key, wants_codes)
+        if known is None:
+            with self._computing:
+                known = self._cache.get(key, wants_codes) or self._make(sound, key, wants_codes)
+        return known
+
+    @torch.inference_mode()
+    def _make(self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool) -> VoiceFeatures:
+        self._check(sound)
+        samples = torch.tensor(sound, dtype=torch.float32, device=self._device)
+        without_codes = self._cache.get(key, wants_codes=False)
+        if without_codes is None:
+            vector = self._speaker(mel_frames(samples, self._config.mel_dim))
+            speaker = vector.cpu().numpy()
+        else:
+            speaker = without_codes.speaker
+        codes = self._cache.no_codes
+        if wants_codes:
+            codes = self._codes(samples).cpu().numpy()
+        made = VoiceFeatures(speaker, codes)
+        self._cache.put(key, made)
+        return made
+
+    def _check(self, sound: npt.NDArray[np.float32]) -> None:
+        shortest = self._config.min_samples
+        if len(sound) < shortest:
+            lasts, least = (count / SAMPLE_RATE_HZ for count in (len(sound), shortest))
+            message = f"the reference sound lasts {lasts:.3f} s; a voice needs {least:.3f} s"
+            raise RequestError(400, message, param="voice", code="invalid_value")
+
+
+def _speaker_encoder_config(model: str) -> SpeakerEncoderConfig:
+    settings = read_config(model)
+    if "speaker_encoder_config" not in settings:
+        raise ValueError(f"{model} has no speaker_encoder_config: it makes no voice of a sound")
+    return msgspec.convert(settings["speaker_encoder_config"], SpeakerEncoderConfig)
+
+
+def _load_speaker_encoder(
+    model: str, config: SpeakerEncoderConfig, device: torch.device, has_weights: bool
+) -> SpeakerEncoder:
+    encoder = SpeakerEncoder(config)
+    if has_weights:
+        encoder.load_state_dict(dict(read_part(model, PREFIX, CPU)))
+    else:
+        fill_with_dummy_weights(encoder.named_parameters())
+    return encoder.float().to(device).train(False).requires_grad_(False)
+
+
+def _identity(encoders: Iterable[nn.Module]) -> str:
+    """Of the weights: features of others are no use."""
+    digest = hashlib.sha256()
+    for encoder in encoders:
+        for name, tensor in encoder.state_dict().items():
+            digest.update(f"{name} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

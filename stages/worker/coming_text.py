@@ -1,0 +1,58 @@
+"""The texts of requests as their pieces come."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any
+
+
+class ComingText:
+    """The text of one request; pieces that nobody has taken yet become one."""
+
+    def __init__(self, first: str, is_whole: bool) -> None:
+        self._waiting = [first]
+        self._is_whole = is_whole
+        self._changed = asyncio.Event()
+        self._changed.set()
+
+    def add(self, text: str, last: bool) -> None:
+        """The next piece; nothing follows the last."""
+        self._waiting.append(text)
+        self._is_whole = last
+        self._changed.set()
+
+    async def pieces(
+        self, wait_s: float, show_life: Callable[[], None]
+    ) -> AsyncGenerator[str, None]:
+        """What comes, until the text is whole; `show_life` is called after `wait_s` without any."""
+        while self._waiting or not self._is_whole:
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+            except TimeoutError:
+                show_life()
+                continue
+            self._changed.clear()
+            text = "".join(self._waiting)
+            self._waiting.clear()
+            yield text
+
+
+class ComingTexts:
+    """The texts of a stage's requests, by their ids."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, ComingText] = {}
+
+    def open(self, request_id: str, body: Mapping[str, Any]) -> ComingText:
+        """That of a request which is about to be served, as its body begins it."""
+        text = self._texts[request_id] = ComingText(body["input"], not body.get("open"))
+        return text
+
+    def add(self, request_id: str, text: str, last: bool) -> None:
+        """The next piece of a text; of one that is closed it is dropped."""
+        if request_id in self._texts:
+            self._texts[request_id].add(text, last)
+
+    def close(self, request_id: str) -> None:
+        """The request has ended."""
+        self._texts.pop(request_id, None)

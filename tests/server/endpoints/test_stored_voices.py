@@ -1,0 +1,322 @@
+"""Voices made from a sound: stored, told of, spoken with, deleted; sounds that come with a text."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from openai import BadRequestError
+from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
+from support.openai_answers import strict_client
+from support.openai_spec import assert_valid
+from support.sounds import data_url, tone, wav_of
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.server.http.keys import Keys
+from omnistage.server.speech.reference import key_of
+from omnistage.stages.messages.to_gateway import Speech
+from omnistage.stages.messages.to_stage import Request
+
+URL, SPEECH = "/v1/audio/voices", "/v1/audio/speech"
+CLONING = Speech(["Chinese", "English"], takes_sound=True, needs_sound=True, max_text=20)
+WAV = wav_of(tone())
+SAMPLES = (tone() / 32768).astype(np.float32)
+CONSENT = "cons_1234"
+ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the server, which clients may read."""
+    made = tmp_path_factory.mktemp("cloning")
+    (made / "voice.wav").write_bytes(WAV)
+    return made
+
+
+@pytest.fixture(scope="module")
+def cloning(folder: Path) -> Iterator[RunningGateway]:
+    options: Any = {"speech": CLONING, "speakers": [], "media_path": folder}
+    with running_gateway(folder, OMNI, arena_mb=8, **options) as running:
+        yield running
+
+
+@pytest.fixture
+def asking(cloning: RunningGateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=cloning.url, timeout=30, limits=ONE_SHOT) as client:
+        yield client
+        for voice in client.get(URL).json()["uploaded_voices"]:
+            client.delete(f"{URL}/{voice['id']}")
+
+
+def stored(client: httpx.Client, name: str = "Mine", **fields: Any) -> dict[str, Any]:
+    response = post(client, name=name, **fields)
+    assert response.status_code == 200, response.text
+    voice: dict[str, Any] = response.json()
+    return voice
+
+
+def post(client: httpx.Client, sample: Any = WAV, **fields: Any) -> httpx.Response:
+    form = {"name": "Mine", "consent": CONSENT, **fields}
+    parts: dict[str, Any] = {
+        name: (None, value) for name, value in form.items() if value is not None
+    }
+    if sample is not None:
+        parts["audio_sample"] = ("upload", sample)
+    return client.post(URL, files=parts)
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "input": "words", "response_format": "pcm", **more}
+
+
+def last_opened(gateway: RunningGateway) -> Chunk[Request]:
+    return gateway.stages.stages["thinker"].opened[-1]
+
+
+def sound_of(gateway: RunningGateway) -> tuple[Any, str | None]:
+    """What the entry got to speak with: samples, and their words."""
+    chunk = last_opened(gateway)
+    reference = chunk.message.body["reference"]
+    samples = chunk.tensors["reference"].numpy()
+    assert reference["key"] == key_of(samples)
+    return samples, reference["text"]
+
+
+# Voices
+
+
+def test_the_sdk_stores_a_voice_and_speaks_with_it(cloning: RunningGateway) -> None:
+    with strict_client(cloning.url) as openai:
+        voice = openai.audio.voices.create(name="Ann", audio_sample=WAV, consent=CONSENT)
+        assert (voice.object, voice.name) == ("audio.voice", "Ann")
+        answer = openai.audio.speech.create(model=MODEL, input="words", voice={"id": voice.id})
+        assert answer.read()
+        samples, text = sound_of(cloning)
+        assert np.array_equal(samples, SAMPLES)
+        assert text is None
+        with pytest.raises(BadRequestError) as raised:
+            openai.audio.voices.create(name="Ann", audio_sample=WAV, consent=CONSENT)
+        assert raised.value.param == "name"
+        deleted = openai.audio.voices.delete(voice.id)
+        assert (deleted.id, deleted.deleted) == (voice.id, True)
+        with pytest.raises(BadRequestError) as raised:
+            openai.audio.speech.create(model=MODEL, input="words", voice={"id": voice.id})
+        assert raised.value.param == "voice"
+
+
+def test_a_voice_is_told_of_and_listed_with_its_consent(asking: httpx.Client) -> None:
+    voice = stored(asking, ref_text="What is said.")
+    assert voice["type"] == "audio_sample"  # of OpenAI's SDK, and not yet of its specification
+    assert_valid({k: v for k, v in voice.items() if k != "type"}, "VoiceResource", "audio")
+    assert asking.get(f"{URL}/{voice['id']}").json() == voice
+    told = asking.get(URL).json()
+    assert told["voices"] == [{"id": voice["id"], "name": "Mine"}]
+    assert told["names"] == ["Mine"]
+    more = {"consent": CONSENT, "ref_text": "What is said.", "seconds": 1.0}
+    assert told["uploaded_voices"] == [{**voice, **more}]
+    assert asking.get(URL, params={"format": "vllm"}).json()["voices"] == ["Mine"]
+
+
+def test_a_voice_that_is_not_there_is_a_404(asking: httpx.Client) -> None:
+    for method in ("GET", "DELETE"):
+        response = asking.request(method, f"{URL}/voice_0")
+        assert response.status_code == 404
+        assert response.json()["error"]["code"] == "voice_not_found"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"sample": None}, "audio_sample"),
+        ({"sample": b""}, "audio_sample"),
+        ({"sample": b"no sound"}, "audio_sample"),
+        ({"sample": wav_of(tone(0.2))}, "audio_sample"),
+        ({"sample": bytes((10 << 20) + 1)}, "audio_sample"),
+        ({"name": None}, "name"),
+        ({"name": ""}, "name"),
+        ({"name": " x"}, "name"),
+        ({"name": "a\nb"}, "name"),
+        ({"name": "x" * 101}, "name"),
+        ({"consent": None}, "consent"),
+        ({"consent": ""}, "consent"),
+        ({"ref_text": ""}, "ref_text"),
+        ({"ref_text": "x" * 4097}, "ref_text"),
+        ({"type": "prompt"}, "type"),
+        ({"prompt": "A deep voice."}, "prompt"),
+        ({"speaker_embedding": "[1]"}, "speaker_embedding"),
+    ],
+)
+def test_what_is_no_voice_is_refused_by_its_field(
+    fields: dict[str, Any], param: str, asking: httpx.Client
+) -> None:
+    response = post(asking, **fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert asking.get(URL).json()["uploaded_voices"] == []
+
+
+def test_an_unknown_field_is_warned_of(asking: httpx.Client) -> None:
+    response = post(asking, speaker_description="x")
+    said = "unknown fields without effect: speaker_description"
+    assert response.headers["x-omnistage-warning"] == said
+
+
+def test_a_folder_keeps_voices_over_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "voices"
+    folder.mkdir()
+    options: Any = {"speech": CLONING, "speakers": [], "voices_path": folder}
+    for number in range(2):
+        run = tmp_path / str(number)
+        run.mkdir()
+        with (
+            running_gateway(run, OMNI, **options) as gateway,
+            httpx.Client(base_url=gateway.url, timeout=30) as client,
+        ):
+            if number == 0:
+                voice = stored(client, ref_text="said")
+            assert client.get(f"{URL}/{voice['id']}").json() == voice
+            assert client.post(SPEECH, json=asked(voice="mine")).status_code == 200
+            samples, text = sound_of(gateway)
+            assert np.array_equal(samples, SAMPLES)
+            assert text == "said"
+
+
+def test_a_voice_that_is_deleted_is_spoken_with_to_the_end(
+    asking: httpx.Client, cloning: RunningGateway
+) -> None:
+    voice = stored(asking)
+    stages = cloning.stages.stages
+    before = len(stages["thinker"].opened)
+    body = asked(input="endless. Then this is the rest.", voice=voice["id"])
+    with asking.stream("POST", SPEECH, json=body) as response:
+        sounding = response.iter_bytes()
+        next(sounding)
+        assert httpx.delete(f"{cloning.url}{URL}/{voice['id']}").status_code == 200
+        for _ in sounding:
+            if len(stages["thinker"].opened) == before + 2:
+                break
+        assert np.array_equal(sound_of(cloning)[0], SAMPLES)
+    cloning.wait_until_idle()
+
+
+def test_a_model_that_takes_no_sound_stores_none_and_a_chat_speaks_with_none(
+    client: httpx.Client,
+) -> None:
+    response = post(client)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "unsupported_model"
+    spoken = {"modalities": ["text", "audio"], "audio": {"voice": {"id": "voice_0"}}}
+    chat = {"messages": [{"role": "user", "content": "words"}], **spoken}
+    response = client.post("/v1/chat/completions", json=chat)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "audio.voice"
+
+
+def test_stored_voices_are_for_those_with_a_key(tmp_path: Path) -> None:
+    options: Any = {"speech": CLONING, "keys": Keys(["sk-ann"])}
+    with (
+        running_gateway(tmp_path, OMNI, **options) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as stranger,
+        httpx.Client(
+            base_url=gateway.url, timeout=30, headers={"authorization": "Bearer sk-ann"}
+        ) as ann,
+    ):
+        assert post(stranger).status_code == 401
+        voice = stored(ann)
+        for method in ("GET", "DELETE"):
+            assert stranger.request(method, f"{URL}/{voice['id']}").status_code == 401
+        told = stranger.get(URL).json()
+        assert told["uploaded_voices"] == []
+        assert "Mine" not in told["names"]
+        wrong = {"authorization": "Bearer sk-bob"}
+        assert stranger.get(URL, headers=wrong).json() == told
+        assert "Mine" in ann.get(URL).json()["names"]
+        assert post(ann, name="CHELSIE").json()["error"]["param"] == "name"
+
+
+def test_while_the_stage_loads_nothing_is_stored(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, OMNI, loading=frozenset({"thinker"})) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as client,
+    ):
+        for response in (post(client), client.post(SPEECH, json=asked(ref_audio="x"))):
+            assert response.status_code == 503
+            assert response.json()["error"]["code"] == "loading"
+
+
+# Sounds that come with a text
+
+
+def test_a_sound_comes_with_the_text(asking: httpx.Client, cloning: RunningGateway) -> None:
+    more: dict[str, Any] = {"ref_audio": data_url(WAV), "ref_text": "said", "language": "en"}
+    more |= {"voice": "default", "task_type": "Base", "x_vector_only_mode": False}
+    response = asking.post(SPEECH, json=asked(**more))
+    assert response.status_code == 200, response.text
+    assert "x-omnistage-warning" not in response.headers
+    samples, text = sound_of(cloning)
+    assert np.array_equal(samples, SAMPLES)
+    assert text == "said"
+    request = last_opened(cloning).message
+    assert request.speaker is None
+    assert request.body["language"] == "English"
+
+
+def test_a_sound_may_be_a_file_below_the_allowed_folder(
+    asking: httpx.Client, cloning: RunningGateway, folder: Path
+) -> None:
+    response = asking.post(SPEECH, json=asked(ref_audio=f"file://{folder}/voice.wav"))
+    assert response.status_code == 200, response.text
+    samples, text = sound_of(cloning)
+    assert np.array_equal(samples, SAMPLES)
+    assert text is None
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({}, "voice"),
+        ({"voice": "ethan"}, "voice"),
+        ({"ref_audio": 3}, "ref_audio"),
+        ({"ref_audio": "voice.wav"}, "ref_audio"),
+        ({"ref_audio": "data:audio/wav;base64,!"}, "ref_audio"),
+        ({"ref_audio": "data:audio/wav;base64,"}, "ref_audio"),
+        ({"ref_audio": data_url(b"no sound")}, "ref_audio"),
+        ({"ref_audio": data_url(wav_of(tone(0.2)))}, "ref_audio"),
+        ({"ref_audio": "http://127.0.0.1:9/voice.wav"}, "ref_audio"),
+        ({"ref_audio": "file:///etc/passwd"}, "ref_audio"),
+        ({"ref_audio": data_url(WAV), "voice": "ethan"}, "ref_audio"),
+        ({"ref_audio": data_url(WAV), "ref_text": ""}, "ref_text"),
+        ({"ref_text": "said"}, "ref_text"),
+        ({"ref_audio": data_url(WAV), "language": "Klingon"}, "language"),
+        ({"ref_audio": data_url(WAV), "task_type": "CustomVoice"}, "task_type"),
+        ({"ref_audio": data_url(WAV), "task_type": "Other"}, "task_type"),
+        ({"ref_audio": data_url(WAV), "speaker_embedding": [1.0]}, "speaker_embedding"),
+    ],
+)
+def test_what_cannot_be_spoken_with_is_refused_before_a_stage_gets_it(
+    more: dict[str, Any], param: str, asking: httpx.Client, cloning: RunningGateway
+) -> None:
+    before = len(cloning.stages.stages["thinker"].opened)
+    response = asking.post(SPEECH, json=asked(**more))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert len(cloning.stages.stages["thinker"].opened) == before
+    assert cloning.do(lambda: not cloning.stages.running)
+
+
+def test_sounds_in_use_share_the_room_of_media(tmp_path: Path) -> None:
+    """Of two that do not fit together the second waits until the first has been spoken with."""
+    long = data_url(wav_of(tone(40, 8_000), 8_000))  # 3.7 MiB, as the stages get it
+    room: Any = {"speech": CLONING, "speakers": [], "decode_bytes": 5 << 20, "arena_mb": 16}
+    with (
+        running_gateway(tmp_path, OMNI, **room) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as client,
+    ):
+        with client.stream("POST", SPEECH, json=asked(input="endless", ref_audio=long)) as first:
+            sounding = first.iter_bytes()
+            next(sounding)
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(SPEECH, json=asked(ref_audio=long), timeout=1.5)
+        assert client.post(SPEECH, json=asked(ref_audio=long)).status_code == 200

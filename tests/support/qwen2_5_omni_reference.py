@@ -1,0 +1,172 @@
+"""transformers' Qwen2.5-Omni as the oracle: rows, text, codes and waveform of one question."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from support.prompts import Question, plain
+from support.reference import Forced
+from transformers import AutoProcessor, Qwen2_5OmniForConditionalGeneration
+
+# Of a model whose talker has been told of pixels generate() makes an error: they are the thinker's.
+THINKERS_ALONE = ("pixel_values", "pixel_values_videos")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Greedy text, codes [n], waveform float32 [480 n]."""
+
+    text: str
+    codes: npt.NDArray[np.int64]
+    pcm: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ThinkerRun:
+    """What the thinker made: prompt and new ids, and a row for each position that was fed."""
+
+    prompt: list[int]
+    tokens: list[int]
+    rows: torch.Tensor
+
+
+def restore_mask(talker: Any) -> None:
+    """Let the talker see a mask of ones where `generate` has dropped it.
+
+    Without one transformers 5.18 and later leave out its codec_pad, codec_bos and M-RoPE, which all
+    of 4.57 have.
+    """
+    forward: Callable[..., Any] = talker.forward
+
+    @functools.wraps(forward)  # generate looks at the signature
+    def with_mask(
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        inputs_embeds: Any = None,
+        **more: Any,
+    ) -> Any:
+        batch, length = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
+        if attention_mask is None:
+            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            attention_mask = torch.ones(batch, past + length, dtype=torch.long)
+        return forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **more,
+        )
+
+    talker.forward = with_mask
+
+
+class Qwen2_5Reference:
+    """A checkpoint in transformers, float32."""
+
+    def __init__(self, folder: str) -> None:
+        self.processor: Any = AutoProcessor.from_pretrained(folder)
+        model = Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        self.model: Any = model.eval()
+        restore_mask(self.model.talker)
+        self._eos = self.model.generation_config.eos_token_id
+        talker = self.model.config.talker_config
+        self.end_ids = [talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id]
+
+    def inputs(self, question: Question) -> Any:
+        """Tensors of the processor."""
+        prompt = self.processor.apply_chat_template(
+            question.turns, add_generation_prompt=True, tokenize=False
+        )
+        return self.processor(text=prompt, return_tensors="pt", **question.media)
+
+    @torch.no_grad()
+    def thinker(self, question: Question, num_tokens: int, **more: Any) -> ThinkerRun:
+        """Greedy, to its end or so many tokens."""
+        inputs = self.inputs(question)
+        prompt = inputs["input_ids"]
+        made = self.model.thinker.generate(
+            **inputs,
+            max_new_tokens=num_tokens,
+            do_sample=False,
+            eos_token_id=self._eos,
+            output_hidden_states=True,
+            return_dict_in_generate=True,
+            **more,
+        )
+        hidden = torch.cat([step[-1] for step in made.hidden_states], dim=1)[0]
+        fed = made.sequences[0, : len(hidden)]
+        config = self.model.config.thinker_config
+        ids = (config.audio_token_index, config.image_token_index, config.video_token_index)
+        is_medium = torch.isin(fed, torch.tensor(ids))
+        embedded = self.model.thinker.get_input_embeddings()(fed)
+        rows = hidden + embedded.masked_fill(is_medium[:, None], 0)
+        new = made.sequences[0, prompt.shape[1] :]
+        return ThinkerRun(prompt[0].tolist(), new.tolist(), rows)
+
+    def speech(
+        self, text: str, instructions: str, max_codes: int, speaker: str, seed: int = 0
+    ) -> Answer:
+        """The answer of a thinker that is made to say this text, to a user who says how."""
+        said = self.processor.tokenizer.encode(text, add_special_tokens=False)
+        question = plain("given", ("user", instructions))
+        more = {"thinker_logits_processor": [self._forced(said, question)]}
+        return self.answer(question, len(said) + 1, max_codes, speaker, seed, **more)
+
+    def given(self, text: str, instructions: str) -> ThinkerRun:
+        """The thinker's part of it."""
+        said = self.processor.tokenizer.encode(text, add_special_tokens=False)
+        question = plain("given", ("user", instructions))
+        forced = self._forced(said, question)
+        return self.thinker(question, len(said) + 1, logits_processor=[forced])
+
+    def _forced(self, said: Sequence[int], question: Question) -> Forced:
+        num_prompt = self.inputs(question)["input_ids"].shape[1]
+        return Forced([*said, self._eos[0]], num_prompt)
+
+    @torch.no_grad()
+    def answer(
+        self,
+        question: Question,
+        max_tokens: int,
+        max_codes: int,
+        speaker: str = "Chelsie",
+        seed: int = 0,
+        **more: Any,
+    ) -> Answer:
+        """One greedy answer; `seed` is that of the noise that its sound begins with."""
+        inputs = self.inputs(question)
+        kept: list[torch.Tensor] = []
+        decode = self.model.token2wav.forward
+
+        def keep(code: torch.Tensor, *args: Any, **options: Any) -> Any:
+            kept.append(code[0])
+            torch.manual_seed(seed)
+            return decode(code, *args, **options)
+
+        self.model.token2wav.forward = keep
+        named = {
+            f"thinker_{name}" if name in THINKERS_ALONE else name: value
+            for name, value in inputs.items()
+        }
+        try:
+            sequences, pcm = self.model.generate(
+                **named,
+                speaker=speaker,
+                thinker_max_new_tokens=max_tokens,
+                thinker_do_sample=False,
+                thinker_eos_token_id=self._eos,
+                talker_do_sample=False,
+                talker_max_new_tokens=max_codes,
+                talker_eos_token_id=self.end_ids,
+                **more,
+            )
+        finally:
+            self.model.token2wav.forward = decode
+        new = sequences[0, inputs["input_ids"].shape[1] :]
+        text = self.processor.tokenizer.decode(new, skip_special_tokens=True)
+        return Answer(text, kept[0].numpy(), pcm.float().numpy())

@@ -1,0 +1,167 @@
+"""transformers' Qwen2.5-Omni as the oracle of its talker: rows that are spoken, codes, logits."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import Qwen2_5OmniForConditionalGeneration
+
+from omnistage.stages.vllm.rope import Grid
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A prompt's ids, its media as the reference takes them, and where they are."""
+
+    ids: torch.Tensor
+    media: Mapping[str, torch.Tensor]
+    grids: tuple[Grid, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What the talker is given and what it makes of that.
+
+    `rows` float32 [positions that were fed, width]; `codes` as they are heard; `logits` of each
+    step, one more than there are codes if an end was sampled.
+    """
+
+    num_prompt: int
+    grids: tuple[Grid, ...]
+    rows: npt.NDArray[np.float32]
+    codes: list[int]
+    logits: torch.Tensor
+
+
+def restore_mask(talker: Any) -> None:
+    """Let the talker see a mask of ones again where `generate` has dropped it.
+
+    Without one it leaves out codec_pad, codec_bos and the positions of M-RoPE, which it did not
+    before transformers 5.18.
+    """
+    forward = talker.forward
+
+    @functools.wraps(forward)  # generate looks at the signature
+    def with_mask(
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        past_key_values: Any = None,
+        inputs_embeds: Any = None,
+        **more: Any,
+    ) -> Any:
+        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape
+        if attention_mask is None:
+            past = past_key_values.get_seq_length() if past_key_values is not None else 0
+            attention_mask = torch.ones(shape[0], past + shape[1], dtype=torch.long)
+        return forward(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **more,
+        )
+
+    talker.forward = with_mask
+
+
+class SpokenReference:
+    """A checkpoint in transformers, float32 and greedy; nothing is decoded to sound."""
+
+    def __init__(self, folder: str) -> None:
+        model = Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        self.model: Any = model.eval()
+        self.config = self.model.config
+        talker = self.config.talker_config
+        self.ends = [talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id]
+        self._scores: list[torch.Tensor] = []
+        self._heard: list[int] = []
+        self._thought: Any = None
+        restore_mask(self.model.talker)
+        self.model.talker.codec_head.register_forward_hook(
+            lambda _module, _args, out: self._scores.append(out[0, -1])
+        )
+        self.model.token2wav.forward = self._hear
+        thinks = self.model.thinker.generate
+
+        def thinker(**options: Any) -> Any:
+            self._thought = thinks(**options)
+            return self._thought
+
+        self.model.thinker.generate = thinker
+
+    def _hear(self, code: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+        self._heard = code[0].tolist()
+        return torch.zeros(1)
+
+    @torch.no_grad()
+    def answer(self, asked: Asked, num_tokens: int, num_codes: int, speaker: str) -> Spoken:
+        """At most so many tokens of text, and so many codes."""
+        self._scores.clear()
+        media = {
+            # Without its prefix the reference hands it to its talker, too, which refuses it.
+            f"thinker_{name}" if name.startswith("pixel") else name: value
+            for name, value in asked.media.items()
+        }
+        self.model.generate(
+            asked.ids,
+            attention_mask=torch.ones_like(asked.ids),
+            speaker=speaker,
+            thinker_max_new_tokens=num_tokens,
+            thinker_do_sample=False,
+            talker_do_sample=False,
+            talker_max_new_tokens=num_codes,
+            talker_eos_token_id=self.ends,
+            **media,
+        )
+        return Spoken(
+            asked.ids.shape[1], asked.grids, self._rows(), self._heard, torch.stack(self._scores)
+        )
+
+    def _rows(self) -> npt.NDArray[np.float32]:
+        """Last hidden states and embeddings, those of media left out."""
+        steps = self._thought.hidden_states
+        hidden, embedded = (torch.cat([step[at] for step in steps], 1)[0] for at in (-1, 0))
+        config = self.config.thinker_config
+        fed = self._thought.sequences[0, : len(hidden)]
+        media = (config.audio_token_index, config.image_token_index, config.video_token_index)
+        is_medium = torch.isin(fed, torch.tensor(media))
+        rows: npt.NDArray[np.float32] = (
+            hidden + embedded.masked_fill(is_medium[:, None], 0)
+        ).numpy()
+        return rows
+
+
+def words(count: int, seed: int) -> Asked:
+    """Text alone."""
+    generator = torch.Generator().manual_seed(seed)
+    return Asked(torch.randint(3, 90, (1, count), generator=generator), {})
+
+
+def picture_and_sound(config: Any) -> Asked:
+    """An image of 2 x 3 tokens and 0.4 s of sound among text."""
+    thinker, generator = config.thinker_config, torch.Generator().manual_seed(4)
+    text = torch.randint(3, 90, (12,), generator=generator).tolist()
+    image = [
+        thinker.vision_start_token_id,
+        *[thinker.image_token_index] * 6,
+        thinker.vision_end_token_id,
+    ]
+    sound = [
+        thinker.audio_start_token_id,
+        *[thinker.audio_token_index] * 10,
+        thinker.audio_end_token_id,
+    ]
+    vision = thinker.vision_config
+    patch = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
+    media = {
+        "pixel_values": torch.randn(24, patch, generator=generator),
+        "image_grid_thw": torch.tensor([[1, 4, 6]]),
+        "input_features": torch.randn(1, 128, 40, generator=generator),
+        "feature_attention_mask": torch.ones(1, 40, dtype=torch.long),
+    }
+    ids = torch.tensor([text[:4] + image + text[4:7] + sound + text[7:]])
+    return Asked(ids, media, (Grid(5, (1, 2, 3), 25.0),))
