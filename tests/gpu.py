@@ -77,7 +77,7 @@ class Subject:
 SUBJECTS = {
     "qwen3_omni": Subject("qwen3-omni", "qwen3_omni_1gpu.yaml", "qwen3_omni_tiny.yaml", "ethan"),
     "qwen2_5_omni": Subject(
-        "qwen2.5-omni", "qwen2_5_omni_1gpu.yaml", "qwen2_5_omni_tiny.yaml", "chelsie", 400
+        "qwen2.5-omni", "qwen2_5_omni_1gpu.yaml", "qwen2_5_omni_tiny.yaml", "chelsie", 200
     ),
 }
 
