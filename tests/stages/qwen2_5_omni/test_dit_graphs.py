@@ -17,7 +17,7 @@ def window(dit: BlockDiT, num_blocks: int, num_past: int, seed: int) -> Window:
     state = torch.randn(num_blocks, 24, 80, generator=generator).to(dit.device)
     codes = random_codes(12 * num_blocks - 5, seed)[:, 0].astype(np.int64)
     voice = dit.voice(VOICE["cond"].to(dit.device), VOICE["ref_mel"].to(dit.device))
-    return Window(state, codes, 3 * seed, num_past, seed, voice)
+    return Window(state, codes, 3 * seed, num_past, seed % len(dit.times.values), voice)
 
 
 def listed(dit: BlockDiT, *windows: Window) -> BlockList:
