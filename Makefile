@@ -23,10 +23,14 @@ $(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 demo: venv
 	@$(BIN)/python scripts/tiny_demo.py
 
-# Two processes share the suite; PARALLEL= runs it in one.
-PARALLEL ?= -n 2 --dist loadgroup --no-loadscope-reorder
+# What starts engines, of which one test at a time has the machine; then the rest, in two processes. ARGS="tests/server": these.
 test: venv
-	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+ifeq ($(strip $(ARGS)),)
+	$(BIN)/python -m pytest -m engine
+	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile
+else
+	$(BIN)/python -m pytest $(ARGS)
+endif
 
 # More bodies drawn from the API's description, and more mutated ones, than in the suite.
 fuzz: venv

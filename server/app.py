@@ -18,6 +18,7 @@ from omnistage.server.endpoints import (
     models,
     responses,
     speech,
+    speech_stream,
     stored_voices,
     text_completions,
     tokens,
@@ -31,6 +32,7 @@ from omnistage.server.endpoints.counters import Metrics, RequestCount
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
+from omnistage.server.http.cors import SocketOrigins
 from omnistage.server.http.deadline import Deadline
 from omnistage.server.http.error_handlers import install_error_handlers
 from omnistage.server.http.keys import ADMIN, KeyGuard, is_guarded
@@ -48,10 +50,13 @@ from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.speech.stored_voices import StoredVoices
-from omnistage.server.telemetry.follow import Exporter, Followed
+from omnistage.server.telemetry.follow import Exporter, Followed, Following
 from omnistage.server.telemetry.recent import RecentTraces
 
-DESCRIPTION = "OpenAI's API for models that are graphs of models."
+DESCRIPTION = (
+    "OpenAI's API for models that are graphs of models. OpenAPI has no WebSockets: "
+    "/v1/audio/speech/stream, which speaks a text while it comes, is described in docs/api.md."
+)
 DEFAULTS = GatewayOptions()
 
 Routes = Callable[[Gateway], APIRouter]
@@ -79,6 +84,7 @@ GUARDED: tuple[Routes, ...] = (
     images.routes,
     transcription.routes,
 )
+SOCKETS: tuple[Routes, ...] = (speech_stream.routes,)  # they want a key as well
 
 
 def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
@@ -97,11 +103,12 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
         app.add_middleware(RateLimit, per_minute=options.requests_per_minute)
     app.add_middleware(KeyGuard, keys=options.keys)
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix=ADMIN)
+    origins = () if options.cors is None else options.cors.origins
+    app.add_middleware(SocketOrigins, origins=origins)
     app.add_middleware(RequestId)
     endpoints = endpoints_of(app)
     app.add_middleware(RequestCount, metrics=gateway.metrics, endpoints=endpoints)
-    exporter = exporter_to(options.traces_url)
-    app.add_middleware(Followed, recent=gateway.traces, exporter=exporter, endpoints=endpoints)
+    app.add_middleware(Followed, following=gateway.following, endpoints=endpoints)
     app.add_middleware(WithState)
     if options.cors is not None:
         app.add_middleware(options.cors.middleware)
@@ -121,14 +128,16 @@ def exporter_to(url: str | None) -> Exporter | None:
 
 def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingBack) -> Gateway:
     """What the endpoints share, as the options say."""
+    traces = RecentTraces()
     fetcher, folder = MediaFetcher(options.media_domains), MediaFolder(options.media_path)
     return Gateway(
         runtime,
         MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
         Metrics(runtime),
         ImageStore(),
-        RecentTraces(),
+        traces,
         StoredVoices(options.voices_path),
+        Following(traces, exporter_to(options.traces_url)),
         options.keep_alive_s,
         options.max_unsent_bytes,
         has_admin=bool(options.admin_keys),
@@ -145,6 +154,8 @@ def include_endpoints(app: FastAPI, gateway: Gateway, has_keys: bool) -> None:
     key = [WITH_KEY] if has_keys else []
     for routes in GUARDED:
         app.include_router(routes(gateway), responses=errors(*OF_THE_API), dependencies=key)
+    for routes in SOCKETS:
+        app.include_router(routes(gateway))
 
 
 def endpoints_of(app: FastAPI) -> frozenset[str]:

@@ -13,6 +13,7 @@ from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.socket_protocol import SOCKETS
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import show_loading
@@ -97,7 +98,7 @@ class GatewayServer(uvicorn.Server):
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
             http=GATEWAY_PROTOCOL,
-            ws="none",
+            **SOCKETS,
             log_config=None,
             access_log=False,  # a line a request is ours
             lifespan="off",

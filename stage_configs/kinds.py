@@ -35,7 +35,8 @@ class Kind:
     a choice together; none: it has no edges to it. `is_entry`: requests may come to it from the
     gateway. `joins`: it may have several edges to it, and serves a request when all of them have
     announced it. `samples`: whether a request can set its sampling by `stage_params`. As an entry,
-    `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound.
+    `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound;
+    `hears_videos`: that of videos, too.
     `feeds_itself`: a channel goes from its process to its own engine. `is_parallel`: its engine is
     vLLM's, which several GPUs may share by its parallel sizes; others use one GPU.
     `arguments`: the names of its engine's, where that is not vLLM. `stores_voices`: it keeps what
@@ -52,6 +53,7 @@ class Kind:
     reads_out: bool = False
     feeds_itself: bool = False
     hears: bool = False
+    hears_videos: bool = False
     is_parallel: bool = False
     makes: Payloads = frozenset()
     takes: tuple[Payloads, ...] = ()

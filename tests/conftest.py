@@ -23,29 +23,6 @@ from omnistage.stage_configs.pick import GRAPHS
 if TYPE_CHECKING:
     from support.reference import Reference
 
-SHARED_SERVER = "tests/e2e"
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what one process runs: a file, or all that the shared server answers.
-
-    What takes long comes first, so that no process ends much later than another.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group_of(item)))
-    items.sort(key=lambda item: (not group_of(item).startswith("tests/e2e"), not is_engine(item)))
-
-
-def group_of(item: pytest.Item) -> str:
-    """Tests of one group run in one process, in their order."""
-    shares_server = "server_log" in getattr(item, "fixturenames", ())
-    return SHARED_SERVER if shares_server else item.nodeid.partition("::")[0]
-
-
-def is_engine(item: pytest.Item) -> bool:
-    """Whether it starts an engine or a server."""
-    return item.get_closest_marker("engine") is not None
-
 
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
@@ -115,6 +92,16 @@ def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("checkpoints") / "tiny-qwen2.5-omni"
     write_tiny_checkpoint(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_thinking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a tiny Qwen3-Omni that thinks before it answers, and does not speak."""
+    from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_thinking
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny-thinking"
+    write_tiny_thinking(folder)
     return folder
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 from rich.console import Console
-from support.server import TinyServer, running_server
+from support.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.bench.speech import Texts
 from omnistage.stage_configs.pick import GRAPHS
@@ -145,6 +145,20 @@ def bench(server: TinyServer, num_words: int, *options: str) -> str:
     return f"{' '.join(options)}\n{done.stdout}{done.stderr}"
 
 
+def waterfall(server: TinyServer, count: int) -> str:
+    """When each event of the latest answers was, up to the first sound."""
+    headers = {"Authorization": f"Bearer {ADMIN_KEY}"}
+    with httpx.Client(base_url=server.url, headers=headers) as client:
+        latest = client.get("/admin/traces").json()["traces"][:count]
+        found: dict[str, list[float]] = {}
+        for trace in latest:
+            for mark in client.get(f"/admin/traces/{trace['request_id']}").json()["timeline"]:
+                found.setdefault(f"{mark['stage']}.{mark['event']}", []).append(mark["ms"])
+    rows = sorted((*np.percentile(ms, (50, 95)).tolist(), name) for name, ms in found.items())
+    lines = [f"{p50:8.1f} {p95:8.1f}  {name}" for p50, p95, name in rows]
+    return "\n".join(["ms after the request: p50, p95", *lines])
+
+
 def nan_steps(server: TinyServer) -> int:
     """Of all stages."""
     return sum(stage["nan_steps"] for stage in server.health().values())
@@ -180,7 +194,13 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     num_words = TINY_WORDS if asked.tiny else NUM_WORDS
     streams = [int(one) for one in asked.streams.split(",")]
     texts = [Texts(7, num_words).text(number) for number in range(max(*streams, NUM_JUDGED))]
-    options = ["--model", str(model), *([] if asked.tiny else ["--load-format", "dummy"])]
+    options = [
+        "--admin-key",
+        ADMIN_KEY,
+        "--model",
+        str(model),
+        *([] if asked.tiny else ["--load-format", "dummy"]),
+    ]
     rounds: dict[str, list[Codes]] = {}
     began = time.monotonic()
     with running_server(written(graph, "served", folder), out / "served.log", *options) as server:
@@ -189,10 +209,10 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
             some = texts[: max(count, NUM_JUDGED)]
             rounds[f"{count} at once"] = asyncio.run(ask_all(server, some, at_once=count))
         tables = [bench(server, num_words, "--concurrency", asked.levels)] if asked.levels else []
-        rates = asked.rates.split(",") if asked.rates else []
-        counts = ",".join(str(max(10, round(float(rate) * asked.seconds))) for rate in rates)
-        if rates:
-            tables.append(bench(server, num_words, "--rate", asked.rates, "--requests", counts))
+        for rate in asked.rates.split(",") if asked.rates else []:
+            count = max(10, round(float(rate) * asked.seconds))
+            tables.append(bench(server, num_words, "--rate", rate, "--requests", str(count)))
+            tables.append(waterfall(server, count))
         num_nan = nan_steps(server)
     eager = written(eager_graph(graph), "eager", folder)
     with running_server(eager, out / "eager.log", *options) as server:

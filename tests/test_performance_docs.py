@@ -26,7 +26,7 @@ def commands() -> list[list[str]]:
 
 
 def test_the_documentation_has_commands() -> None:
-    assert len(commands()) == 7
+    assert len(commands()) == 9
 
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words[3:6]))
@@ -41,7 +41,9 @@ def test_a_documented_command_runs(
     with fake.running() as url:
         arguments = [url if word.startswith("http") else word for word in words[1:]]
         if "--rate" in words:  # the same arrivals, a hundred times as fast
-            arguments[arguments.index("--rate") + 1] = "50,200"
+            rates = arguments[arguments.index("--rate") + 1].split(",")
+            faster = ",".join(str(50 * 2**number) for number in range(len(rates)))
+            arguments[arguments.index("--rate") + 1] = faster
         result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     assert fake.bodies

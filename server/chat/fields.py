@@ -41,7 +41,6 @@ REFUSED = frozenset(
         "kv_transfer_params",
         "length_penalty",
         "logprob_token_ids",
-        "media_io_kwargs",
         "mm_payload",
         "priority",
         "prompt_logprobs",

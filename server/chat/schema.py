@@ -4,18 +4,17 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     WithJsonSchema,
     field_validator,
-    model_validator,
 )
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from omnistage.server.chat.fields import IGNORED, REFUSED, RENDERING
 from omnistage.server.chat.grammar import check_response_format, check_structured_outputs
+from omnistage.server.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.chat.message_schema import MESSAGES
 from omnistage.server.chat.messages import unknown_keys
 from omnistage.server.errors import invalid, unsupported
@@ -49,7 +48,6 @@ DEFAULT_TOKENS = 16  # OpenAI's, of a text completion
 Penalty = Annotated[Number, Field(ge=-2, le=2)]
 Bias = Annotated[Number, Field(ge=-100, le=100)]
 TokenId = Annotated[Count, Field(ge=0, lt=1 << 31)]
-Pixels = Annotated[Count, Field(ge=1024, le=12_845_056)]
 TokenIdKey = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 
 
@@ -138,28 +136,6 @@ class StreamOptions(RequestFields):
 
     include_usage: Flag = False
     include_obfuscation: Flag = False
-
-
-def _not_heard(value: bool) -> bool:
-    if value:
-        raise ValueError("is not supported: the sound of a video is not heard")
-    return value
-
-
-class ProcessorOptions(BaseModel):
-    """How much of an image or a video's frame the model sees."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    min_pixels: Pixels | None = None
-    max_pixels: Pixels | None = None
-    use_audio_in_video: Annotated[Flag, AfterValidator(_not_heard)] | None = None
-
-    @model_validator(mode="after")
-    def _fits(self) -> "ProcessorOptions":
-        if None not in (self.min_pixels, self.max_pixels) and self.min_pixels > self.max_pixels:  # type: ignore[operator]
-            raise ValueError(f"min_pixels {self.min_pixels} exceeds max_pixels {self.max_pixels}")
-        return self
 
 
 class Sampling(RequestFields):
@@ -256,6 +232,7 @@ class ChatRequest(Sampling):
     include_reasoning: Flag | None = None
     chat_template_kwargs: Options | None = None
     mm_processor_kwargs: ProcessorOptions | None = None
+    media_io_kwargs: MediaOptions | None = None
 
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""

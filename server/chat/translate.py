@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from omnistage.server.audio.encoder import FORMATS
 from omnistage.server.chat.audio_history import AudioHistory
+from omnistage.server.chat.media_options import check_heard, media_options
 from omnistage.server.chat.messages import checked_messages
 from omnistage.server.chat.schema import DONE, ChatRequest
 from omnistage.server.chat.tools import checked_tools
@@ -36,6 +37,8 @@ OWN_FIELDS = frozenset(
         "return_timeline",
         "stream",
         "stream_options",
+        "mm_processor_kwargs",
+        "media_io_kwargs",
     }
 )
 SENT_ON = DONE - OWN_FIELDS - {"messages"}
@@ -99,6 +102,8 @@ class Translator:
         """
         body = chat.model_dump(exclude_none=True, include=set(SENT_ON))
         body["messages"] = checked_messages(chat.messages, self.history)
+        body |= media_options(chat.mm_processor_kwargs, chat.media_io_kwargs, chat.messages)
+        check_heard(body, self.graph)
         if chat.tools is not None or chat.tool_choice is not None:
             body["tools"], body["tool_choice"] = checked_tools(chat.tools, chat.tool_choice)
         max_tokens = body.pop("max_tokens", None)

@@ -73,7 +73,7 @@ class ChatCompletions:
             return await images.create(chat, http)
         answer = await beside_loop(http, lambda: self._answer(chat))
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
-        await self.gateway.media.load(answer.request.body["messages"], http)
+        await self.gateway.media.load(answer.request.body, http)
         headers = warning_headers(await beside_loop(http, lambda: unknown(chat, answer)))
         if chat.stream:
             events = with_usage(self._chunks(answer, ticket), answer.has_usage)

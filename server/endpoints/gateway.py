@@ -8,6 +8,7 @@ from omnistage.server.images.store import ImageStore
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.server.telemetry.follow import Following
 from omnistage.server.telemetry.recent import RecentTraces
 
 
@@ -21,6 +22,7 @@ class Gateway:
     images: ImageStore
     traces: RecentTraces
     voices: StoredVoices
+    following: Following
     keep_alive_s: float = KEEP_ALIVE_S
     max_unsent_bytes: int = MAX_UNSENT_BYTES
     has_admin: bool = False

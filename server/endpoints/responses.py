@@ -73,7 +73,7 @@ class Responses:
         answer = await work(http, lambda: self._answer(asked, state_of(http.scope).key))
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
         try:
-            await self.gateway.media.load(answer.request.body["messages"], http)
+            await self.gateway.media.load(answer.request.body, http)
         except ApiError as error:
             raise answer.places.told(error) from error
         headers = warning_headers(asked.unknown)

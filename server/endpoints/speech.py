@@ -23,7 +23,7 @@ from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
-from omnistage.server.http.state import held
+from omnistage.server.http.state import held, state_of
 from omnistage.server.runtime.request import AudioOutput, Request
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.runtime.ticket import Ticket
@@ -61,12 +61,14 @@ class Speech:
         gateway = self.gateway
         choice = speech_choice(asked, gateway.runtime, gateway.voices)
         request = speech_request(asked, gateway.runtime, choice)
+        max_text = max_text_of(gateway.runtime, asked.instructions)
         ticket = held(http, gateway.runtime.flights.admit(request.outputs))
         if choice.has_sound:
             async with within_deadline(http.scope):
-                loading = choice.reference(gateway.voices, gateway.media)
+                until = state_of(http.scope).at_end
+                loading = choice.reference(gateway.voices, gateway.media, until)
                 request = with_reference(request, await unless_gone(http.receive, loading))
-        requests = pieces_of_request(request, max_text_of(gateway.runtime, asked.instructions))
+        requests = pieces_of_request(request, max_text)
         form = asked.response_format or "mp3"
         events = self._events(requests, partial(speech_encoder, form, asked.speed or 1.0), ticket)
         limit = gateway.max_unsent_bytes

@@ -1,6 +1,5 @@
 """A text to be spoken, checked by what the model takes, as the stages get it."""
 
-from collections.abc import Collection
 from uuid import uuid4
 
 from omnistage.server.chat.translate import checked_stage_params, stage_params_of
@@ -74,9 +73,9 @@ def speech_request(asked: SpeechRequest, runtime: Runtime, choice: Choice) -> Re
     The sound that is spoken with is put in by `with_reference`, once it is there.
     """
     graph, outputs = runtime.graph, outputs_of(runtime.graph)
-    path: Collection[str] = set(graph.path(outputs))
+    path = set(graph.path(outputs))
     if "text" in outputs:  # what writes texts samples nothing of a given one
-        path -= {graph.entry_of("text")}
+        path.remove(graph.entry_of("text"))
     given = checked_stage_params(asked.stage_params or {}, graph, path)
     return Request(
         id=f"speech-{uuid4().hex}",
@@ -99,7 +98,8 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
 
     A stage that does not say it has so many positions for the instructions, the text and the codec
     frames that are made of it. Of Chinese, a character is up to one token, and spoken slowly three
-    frames of 80 ms; digits and signs are spoken longer. So each has eight positions.
+    frames of 80 ms; digits and signs are spoken longer. So each has eight positions. Raises
+    ApiError for instructions that leave none.
     """
     said = speech_of(runtime).max_text
     if said:
@@ -108,5 +108,8 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
     entry = runtime.graph.entry_of("audio")
     lengths = [link.record.max_model_len for link in path if link.name != entry]
     num_positions = min(filter(None, lengths), default=MAX_TEXT * POSITIONS_OF_CHARACTER)
-    room = num_positions - len(instructions or "")
-    return max(MIN_PIECE, room // POSITIONS_OF_CHARACTER)
+    room = (num_positions - len(instructions or "")) // POSITIONS_OF_CHARACTER
+    if room < MIN_PIECE:
+        message = f"instructions: they leave no room for a text in {num_positions} positions."
+        raise ApiError(400, message, param="instructions", code="context_length_exceeded")
+    return room

@@ -7,12 +7,17 @@ from pydantic import Field, WithJsonSchema
 
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.fields import RENDERING
+from omnistage.server.chat.media_options import (
+    MediaOptions,
+    ProcessorOptions,
+    check_heard,
+    media_options,
+)
 from omnistage.server.chat.message_schema import MESSAGES
 from omnistage.server.chat.messages import checked_messages, unknown_keys
 from omnistage.server.chat.schema import (
     MAX_MESSAGES,
     Options,
-    ProcessorOptions,
     TokenIds,
     Tools,
     at_most,
@@ -20,6 +25,7 @@ from omnistage.server.chat.schema import (
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.http.fields import RequestFields
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.sampling import Flag
 
 MAX_CHARACTERS = 1 << 20  # of all texts: a tokenizer has one thread for all requests
@@ -29,14 +35,17 @@ OF_MESSAGES = (
     "continue_final_message",
     "chat_template_kwargs",
     "mm_processor_kwargs",
+    "media_io_kwargs",
     "tools",
 )
+
+OWN_FIELDS = ("model", "messages", "prompt", "mm_processor_kwargs", "media_io_kwargs")
 
 
 class TokenizeRequest(RequestFields):
     """The body of POST /tokenize."""
 
-    refused = frozenset({"chat_template", "media_io_kwargs"})
+    refused = frozenset({"chat_template"})
 
     model: str | None = None
     prompt: str | None = None
@@ -55,6 +64,7 @@ class TokenizeRequest(RequestFields):
     continue_final_message: Flag | None = None
     chat_template_kwargs: Options | None = None
     mm_processor_kwargs: ProcessorOptions | None = None
+    media_io_kwargs: MediaOptions | None = None
     tools: Tools | None = None
 
     def check(self) -> None:
@@ -71,16 +81,19 @@ class TokenizeRequest(RequestFields):
             raise invalid("add_generation_prompt", "must be false with continue_final_message")
         checked_tools(self.tools, None)
 
-    def to_body(self) -> dict[str, Any]:
+    def to_body(self, graph: StageGraph) -> dict[str, Any]:
         """What the entry stage gets; raises ApiError."""
         self.check()
-        body = self.model_dump(exclude_none=True, exclude={"model", "messages", "prompt"})
+        body = self.model_dump(exclude_none=True, exclude=set(OWN_FIELDS))
         if self.prompt is not None:
             _check_length(len(self.prompt), "prompt")
             return {**body, "prompt": self.prompt}
         messages = checked_messages(self.messages or (), AudioHistory())
         _check_length(_num_characters(messages), "messages")
-        return {**body, "messages": messages}
+        body |= media_options(self.mm_processor_kwargs, self.media_io_kwargs, self.messages or ())
+        body["messages"] = messages
+        check_heard(body, graph)
+        return body
 
     @property
     def unknown(self) -> list[str]:

@@ -50,10 +50,11 @@ class Tokens:
 
     async def tokenize(self, asked: TokenizeRequest, http: HttpRequest) -> Response:
         """The tokens of a prompt, or those that a chat of these messages would begin with."""
-        body = await beside_loop(http, asked.to_body)
+        graph = self.gateway.runtime.graph
+        body = await beside_loop(http, lambda: asked.to_body(graph))
         request, ticket = self._admit(asked.model, {"tokenize": body}, http)
         if "messages" in body:
-            await self.gateway.media.load(body["messages"], http)
+            await self.gateway.media.load(body, http)
         headers = warning_headers(await beside_loop(http, lambda: asked.unknown))
         making = self._tokens(request, ticket, bool(asked.return_token_strs))
         return await whole_answer(http, request.id, making, headers)

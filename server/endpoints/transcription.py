@@ -79,7 +79,7 @@ class Transcriptions:
             graph = self.gateway.runtime.graph
             request = await in_thread(http, lambda: transcription_chat(transcript, graph))
             ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
-            (transcript.duration_s,) = await self.gateway.media.load(request.body["messages"], http)
+            (transcript.duration_s,) = await self.gateway.media.load(request.body, http)
         except ApiError as error:
             raise about_fields(error) from None
         headers = warning_headers(asked.unknown)

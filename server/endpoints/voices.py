@@ -32,12 +32,14 @@ def routes(gateway: Gateway) -> APIRouter:
             raise unavailable(message, code="loading")
         is_told = not gateway.has_keys or state_of(http.scope).key is not None
         stored = gateway.voices.all if is_told else ()
-        cards = [{"id": name, "name": name} for name in names]
+        cards: list[Mapping[str, str]] = [{"id": name, "name": name} for name in names]
         if takes_sound(gateway.runtime):  # others cannot speak with them
             cards += [{"id": voice.id, "name": voice.name} for voice in stored]
         called = [card["name"] for card in cards]
-        listed = {"voices": called} if format == "vllm" else {"voices": cards, "names": called}
-        return {**listed, "uploaded_voices": [stored_card(voice) for voice in stored]}
+        uploaded = [stored_card(voice) for voice in stored]
+        if format == "vllm":
+            return {"voices": called, "uploaded_voices": uploaded}
+        return {"voices": cards, "names": called, "uploaded_voices": uploaded}
 
     return router
 

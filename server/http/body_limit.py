@@ -32,6 +32,9 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -68,6 +71,27 @@ class BodyLimit:
 
         try:
             await self._app(scope, counted, send_or_refuse)
+        finally:
+            self._num_held_bytes -= num_bytes
+            self._giving_back.freed(num_bytes)
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A connection holds as much as its largest frame, whose size the protocol bounds."""
+        num_bytes = 0
+
+        async def counted() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            size = len(message.get("bytes") or message.get("text") or "")
+            if size > num_bytes:
+                self._num_held_bytes += size - num_bytes
+                num_bytes = size
+                if self._num_held_bytes > self._max_held_bytes:
+                    raise _too_much()
+            return message
+
+        try:
+            await self._app(scope, counted, send)
         finally:
             self._num_held_bytes -= num_bytes
             self._giving_back.freed(num_bytes)

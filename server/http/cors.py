@@ -1,11 +1,15 @@
 """Which pages of other sites may ask from a browser."""
 
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from omnistage.server.errors import ApiError
 from omnistage.server.http import request_id
+from omnistage.server.http.refusal import refuse
 
 EVERY = ("*",)
 # Headers of answers that a page may read beside those that every page may.
@@ -31,3 +35,30 @@ class Cors:
             allow_credentials=self.has_credentials,
             expose_headers=EXPOSED,
         )
+
+
+class SocketOrigins:
+    """ASGI middleware: refuses WebSockets of pages of other sites, which browsers do not.
+
+    A page may open one to the host that it is from, and others that `origins` allow.
+    """
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        self._app = app
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        if scope["type"] == "websocket":
+            headers = Headers(scope=scope)
+            origin = headers.get("origin")
+            if origin is not None and not self._is_allowed(origin, headers.get("host", "")):
+                message = "Pages of this origin may not open a WebSocket here."
+                error = ApiError(403, message, code="origin_not_allowed")
+                await refuse(error, scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _is_allowed(self, origin: str, host: str) -> bool:
+        allowed = self._origins == EVERY or origin in self._origins
+        return allowed or urlsplit(origin).netloc.lower() == host.lower()

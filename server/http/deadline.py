@@ -19,7 +19,8 @@ MAX_S = 86_400.0
 class Deadline:
     """ASGI middleware: says in the request's state by when it is due, by header and option.
 
-    A header asks for less than the server's own `timeout_s`, never for more.
+    A header asks for less than the server's own `timeout_s`, never for more. Of a WebSocket each
+    answer has so much time.
     """
 
     def __init__(self, app: ASGIApp, timeout_s: float | None) -> None:
@@ -28,13 +29,14 @@ class Deadline:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] == "http":
+        if scope["type"] in ("http", "websocket"):
             try:
                 timeout_s = self._asked(Headers(scope=scope).get(HEADER))
             except ApiError as error:
                 await refuse(error, scope, receive, send)
                 return
-            if timeout_s is not None:
+            state_of(scope).timeout_s = timeout_s
+            if timeout_s is not None and scope["type"] == "http":
                 state_of(scope).due_at = asyncio.get_running_loop().time() + timeout_s
         await self._app(scope, receive, send)
 

@@ -14,6 +14,7 @@ import msgspec
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from omnistage.server.errors import ApiError
+from omnistage.server.http.socket_protocol import SPEECH_STREAM
 
 START = b"HTTP/1.1 "
 INTERIM = START + b"1"
@@ -58,6 +59,11 @@ class Wire:
         self._transport.pause_reading()
         self._protocol.begin_looking()
 
+    @property
+    def unwrapped(self) -> asyncio.Transport:
+        """The transport itself."""
+        return self._transport
+
     def probe(self) -> bool:
         """Send one byte ahead; False if there is none left."""
         if self._num_ahead == len(self._ahead):
@@ -93,6 +99,7 @@ class Cycle(Protocol):
 class HalfOpen(asyncio.Protocol):
     """What one of uvicorn's HTTP protocols needs before it to answer such clients."""
 
+    scope: dict[str, Any]
     cycle: Cycle | None  # of the last request that came
     transport: asyncio.Transport
     _started: Cycle | None = None  # httptools': of the request that is being answered
@@ -118,6 +125,19 @@ class HalfOpen(asyncio.Protocol):
     def _start_asgi_task(self, cycle: Cycle, app: Any) -> None:
         self._started = cycle
         super()._start_asgi_task(cycle, app)  # type: ignore[misc]
+
+    def handle_websocket_upgrade(self, *event: Any) -> None:
+        """From here on the connection is a WebSocket's, whose bytes are no answers of HTTP."""
+        if self._looking is not None:
+            self._looking.cancel()
+        self.transport = self._wire.unwrapped
+        super().handle_websocket_upgrade(*event)  # type: ignore[misc]
+
+    def _should_upgrade_to_ws(self) -> bool:
+        """Whether a WebSocket is offered where there is one; httptools' knows the URL alone yet."""
+        target: bytes = getattr(self, "url", None) or self.scope["raw_path"]
+        path = target.partition(b"?")[0]
+        return path.endswith(SPEECH_STREAM.encode())
 
     def _unsupported_upgrade_warning(self) -> None:
         """An offer to upgrade may be passed over."""

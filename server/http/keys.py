@@ -15,6 +15,7 @@ from omnistage.server.http.refusal import refuse
 from omnistage.server.http.state import state_of
 
 COMMENT = "#"
+KEY_PROTOCOL = "openai-insecure-api-key."  # as OpenAI calls it
 GUARDED = "/v1"
 BESIDE_V1 = ("/tokenize", "/detokenize")  # vLLM's, which are guarded as if they were below it
 FILES = f"{GUARDED}/images/files/"  # below it are ids that nobody can guess
@@ -53,7 +54,7 @@ class Keys:
         """
         if not self._digests:
             return None
-        scheme, _, key = headers.get("authorization", "").partition(" ")
+        scheme, _, key = _given(headers).partition(" ")
         given = _digest(key.strip())
         is_known = [hmac.compare_digest(given, digest) for digest in self._digests]
         if scheme.lower() != "bearer" or not any(is_known):
@@ -105,6 +106,16 @@ def is_guarded(path: str, prefix: str = GUARDED, method: str = "GET") -> bool:
     if prefix == GUARDED and path in BESIDE_V1:
         return True
     return path == prefix or path.startswith(f"{prefix}/")
+
+
+def _given(headers: Headers) -> str:
+    """The header with the key; a page, which cannot set it, offers a WebSocket's protocol."""
+    offered = headers.get("sec-websocket-protocol", "").split(",")
+    keys = [one.strip() for one in offered if one.strip().startswith(KEY_PROTOCOL)]
+    given = headers.get("authorization")
+    if given is not None or not keys:
+        return given or ""
+    return f"Bearer {keys[0].removeprefix(KEY_PROTOCOL)}"
 
 
 def _lines(file: Path) -> list[str]:

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,8 +20,9 @@ MAX_CLIENTS = 10_000
 class RateLimit:
     """ASGI middleware: 429 for who has asked `per_minute` times and not waited since.
 
-    A client is a key, or an address where there are no keys. Only POSTs of the API count. Of each
-    client one number is kept: when its allowance is whole again.
+    A client is a key, or an address where there are no keys. Only POSTs of the API count, and each
+    answer that a WebSocket is asked for. Of each client one number is kept: when its allowance is
+    whole again.
     """
 
     def __init__(
@@ -34,11 +36,13 @@ class RateLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
+        if scope["type"] == "websocket":
+            state_of(scope).charge = partial(self._charge_answer, client_of(scope))
         is_counted = scope["type"] == "http" and scope["method"] == "POST"
-        if not (is_counted and is_guarded(scope["path"])):
+        if not (is_counted and is_guarded(scope["path"], method=scope["method"])):
             await self._app(scope, receive, send)
             return
-        client = state_of(scope).key or str((scope.get("client") or ("?",))[0])
+        client = client_of(scope)
         wait_s = self._charge(client)
         left_s = max(0.0, self._whole_at.get(client, 0.0) - self._now())
         headers = {
@@ -56,6 +60,11 @@ class RateLimit:
             await refuse(self._error(wait_s), scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
+
+    def _charge_answer(self, client: str) -> None:
+        wait_s = self._charge(client)
+        if wait_s > 0:
+            raise self._error(wait_s)
 
     def _charge(self, client: str) -> float:
         """Use one request of a client's allowance; for how long it must wait if there is none."""
@@ -79,3 +88,8 @@ class RateLimit:
             code="rate_limit_exceeded",
             retry_after_s=math.ceil(wait_s),
         )
+
+
+def client_of(scope: Scope) -> str:
+    """Who asks: a key, or an address."""
+    return state_of(scope).key or str((scope.get("client") or ("?",))[0])

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.refusal import refuse
-from omnistage.server.http.state import state_of
+from omnistage.server.http.state import start_of, state_of
 
 HEADER = "x-request-id"
 ALLOWED = re.compile(r"[A-Za-z0-9._:-]{1,128}")
@@ -26,7 +26,7 @@ class RequestId:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        if scope["type"] != "http":
+        if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
         given = Headers(scope=scope).get(HEADER)
@@ -37,8 +37,9 @@ class RequestId:
         started = time.monotonic()
 
         async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                state.status = message["status"]
+            status = start_of(message)
+            if status is not None:
+                state.status = status
                 headers = MutableHeaders(scope=message)
                 headers[HEADER] = request_id
                 headers["openai-processing-ms"] = str(round(1e3 * (time.monotonic() - started)))

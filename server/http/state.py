@@ -1,11 +1,12 @@
 """What is known of one request while it is answered: middleware writes it, and its answer too."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.outcome import Outcome, of_status
@@ -15,6 +16,23 @@ PLACE = "omnistage.request"  # in an ASGI scope
 
 T = TypeVar("T")
 
+# What begins an answer: of HTTP, or of a WebSocket that is refused or accepted.
+STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+SWITCHING = 101  # the status of a WebSocket that was accepted
+
+
+def start_of(message: Message) -> int | None:
+    """The status of the answer that a message begins, whose headers may be added to."""
+    if message["type"] not in STARTS:
+        return None
+    message.setdefault("headers", [])
+    status: int = message.get("status", SWITCHING)
+    return status
+
+
+def free() -> None:
+    """An allowance that is never used up."""
+
 
 @dataclass(slots=True)
 class RequestState:
@@ -23,6 +41,8 @@ class RequestState:
     trace: Trace = field(default_factory=Trace)
     key: str | None = None  # a name for the API key that it came with
     due_at: float | None = None  # by when it must be answered, of the loop's clock
+    timeout_s: float | None = None  # for each answer of a WebSocket
+    charge: Callable[[], None] = free  # ApiError if a WebSocket's client may not ask once more
     status: int | None = None  # of its answer, once that has begun
     reported_outcome: Outcome | None = None  # of a stream whose status was sent before it ended
     at_end: ExitStack = field(default_factory=ExitStack)  # closed when it has its answer

@@ -7,8 +7,9 @@ by. What is sniffed counts, not what the client calls it.
 import base64
 import io
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -17,6 +18,7 @@ from PIL import Image, UnidentifiedImageError
 
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.media.blocks import check_blocks
+from omnistage.server.media.watching import AS_IT_IS, Watching
 
 MAX_PIXELS = 64_000_000
 MAX_FRAME_PIXELS = 16_777_216
@@ -24,6 +26,7 @@ MAX_DURATION_S = 3600
 MAX_SAMPLES = MAX_DURATION_S * 48_000  # of all channels
 MAX_FRAMES = MAX_DURATION_S * 60
 MAX_VIDEO_PIXELS = 50_000_000_000  # of all frames: about a minute of one core
+MAX_SEEN_PIXELS = 1 << 31  # of the frames that a model gets: a stage has them all at once
 MAX_ICON_SIDE = 1024
 ICON, PNG = b"\0\0\1\0", b"\x89PNG\r\n\x1a\n"
 BOMB = Image.DecompressionBombError
@@ -55,12 +58,13 @@ class Medium:
     place: str
     kind: str
     source: dict[str, Any]
+    watching: Watching = AS_IT_IS
 
     @classmethod
-    def of_part(cls, part: Mapping[str, Any], path: str) -> "Medium":
+    def of_part(cls, part: Mapping[str, Any], path: str, watching: Watching = AS_IT_IS) -> "Medium":
         """That of a checked part, which is no text."""
         kind = part["type"]
-        return cls(f"{path}.{kind}", kind, part[kind])
+        return cls(f"{path}.{kind}", kind, part[kind], watching)
 
     @property
     def url(self) -> str:
@@ -80,13 +84,14 @@ class Medium:
         self.source["url"] = f"data:application/octet-stream;base64,{encoded}"
 
 
-def media_of(messages: Sequence[Message]) -> Iterator[Medium]:
-    """Every medium of checked messages."""
-    for i, message in enumerate(messages):
+def media_of(body: Message) -> Iterator[Medium]:
+    """Every medium of the checked messages of a chat's body."""
+    watching = Watching.of(body)
+    for i, message in enumerate(body["messages"]):
         content = message.get("content")
         for j, part in enumerate(content if isinstance(content, list) else ()):
             if part["type"] != "text":
-                yield Medium.of_part(part, f"messages[{i}].content[{j}]")
+                yield Medium.of_part(part, f"messages[{i}].content[{j}]", watching)
 
 
 def check_medium(medium: Medium, data: bytes) -> float:
@@ -98,8 +103,9 @@ def check_medium(medium: Medium, data: bytes) -> float:
     try:
         if medium.kind == "image_url":
             return _check_image(data, medium.place)
-        wanted = "video" if medium.kind == "video_url" else "audio"
-        return _check_stream(data, medium.place, wanted)
+        if medium.kind == "video_url":
+            return _check_watched(data, medium)
+        return _check_stream(data, medium.place, "audio", _check_audio)
     except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB, struct.error) as error:
         raise invalid(medium.place, f"cannot be read: {_reason(error)}") from error
 
@@ -150,15 +156,23 @@ def _check_image(data: bytes, place: str) -> float:
     return 0.0
 
 
-def _check_stream(data: bytes, place: str, wanted: str) -> float:
+def _check_watched(data: bytes, medium: Medium) -> float:
+    """A video and, if it is heard, its sound."""
+    check = partial(_check_video, watching=medium.watching)
+    _check_stream(data, medium.place, "video", check)
+    if medium.watching.is_heard:
+        _check_stream(data, medium.place, "audio", _check_audio)
+    return 0.0
+
+
+def _check_stream(data: bytes, place: str, wanted: str, check: Callable[..., float]) -> float:
     with _opened(data) as container:
         streams = [stream for stream in container.streams if stream.type == wanted]
         if not streams:
             raise invalid(place, f"has no {wanted} in it")
         if container.duration is not None and container.duration > MAX_DURATION_S * av.time_base:
             raise _too_long(place)
-        check = _check_video if wanted == "video" else _check_audio
-        return check(container.demux(streams[0]), streams[0].codec_context, place)
+        return check(container.demux(streams[0]), streams[0], place)
 
 
 def _check_audio(packets: Iterable[Any], _: Any, place: str) -> float:
@@ -187,8 +201,9 @@ def sound_frames(data: bytes, place: str) -> Iterator[Any]:
         raise invalid(place, f"cannot be read: {_reason(error)}") from error
 
 
-def _check_video(packets: Iterable[Any], codec: Any, place: str) -> float:
+def _check_video(packets: Iterable[Any], stream: Any, place: str, watching: Watching) -> float:
     """Decode its first frames, count the others."""
+    codec = stream.codec_context
     pixels = codec.width * codec.height
     if pixels > MAX_FRAME_PIXELS:
         size = f"{codec.width} x {codec.height}"
@@ -204,6 +219,11 @@ def _check_video(packets: Iterable[Any], codec: Any, place: str) -> float:
         raise invalid(place, "has no video in it")
     if num_frames < MIN_FRAMES:
         raise invalid(place, f"has {num_frames} frame; at least {MIN_FRAMES}")
+    num_seen = watching.num_frames(num_packets, float(stream.average_rate or 0))
+    if num_seen * pixels > MAX_SEEN_PIXELS:
+        problem = f"would be seen by {num_seen} frames of {codec.width} x {codec.height}; at most "
+        problem += f"{MAX_SEEN_PIXELS} pixels in all: ask for a lower fps or max_frames"
+        raise invalid(place, problem)
     return 0.0
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TypeVar
 
 from fastapi import Request
@@ -43,9 +44,9 @@ class MediaLoader:
         self._folder = folder
         self.room = room or DecodeRoom(NUM_BYTES, GivingBack())
 
-    async def load(self, messages: Sequence[Message], http: Request) -> list[float]:
-        """Put what is elsewhere into the messages, which are checked; as `load_media`."""
-        return await self.load_media(list(media_of(messages)), http)
+    async def load(self, body: Message, http: Request) -> list[float]:
+        """Put what is elsewhere into a chat's messages, which are checked; as `load_media`."""
+        return await self.load_media(list(media_of(body)), http)
 
     async def load_media(self, media: Sequence[Medium], http: Request) -> list[float]:
         """Put what is elsewhere into the media; the seconds of each, 0 of what is no audio.
@@ -82,6 +83,10 @@ class MediaLoader:
     async def read(self, num_bytes: int, read: Callable[[], T]) -> T:
         """What is read of a sound of so many bytes, in a thread."""
         return await self.room.run(BASE_BYTES + num_bytes, read)
+
+    async def keep(self, num_bytes: int, until: ExitStack) -> None:
+        """Count what was read of a medium among what may be taken, until the stack ends."""
+        await self.room.run(num_bytes, lambda: None, until, num_bytes)
 
     async def _load(self, medium: Medium, budget: Budget) -> float:
         if not medium.url:

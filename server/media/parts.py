@@ -15,6 +15,9 @@ SCHEMES = "data, http, https or file"
 
 DETAILS = ("auto", "low", "high", "original")
 UNSUPPORTED = ("file", "image_embeds", "audio_embeds", "video_embeds")
+# Of a video, and of a video or a picture: what is seen of them (chat/media_options.py).
+FRAME_FIELDS = ("fps", "min_frames", "max_frames")
+PIXEL_FIELDS = ("min_pixels", "max_pixels")
 # Known and without effect, wherever a part has them.
 WITHOUT_EFFECT = ("detail", "prompt_cache_breakpoint")
 
@@ -36,6 +39,8 @@ def unknown_part_keys(part: Part, path: str) -> list[str]:
     kind = part["type"]
     inner = "image_url" if kind == "input_image" else kind
     known = {"type", "text", kind, inner, *WITHOUT_EFFECT}
+    if inner in ("image_url", "video_url"):
+        known |= {*PIXEL_FIELDS, *(FRAME_FIELDS if inner == "video_url" else ())}
     unknown = [f"{path}.{key}" for key in sorted(part.keys() - known)]
     if isinstance(part.get(inner), dict):
         below = part[inner].keys() - {"url", "data", "format", *WITHOUT_EFFECT}

@@ -82,7 +82,7 @@ async def _words(engine: Engine, asked: ChatRequest) -> AsyncGenerator[Piece, No
     model = request.body.get("model", engine.graph.served_name)
     words = Words(request, model, bool(asked.return_token_ids))
     with engine.runtime.flights.admit(request.outputs) as ticket:
-        await engine.media.load_all(list(media_of(request.body["messages"])))
+        await engine.media.load_all(list(media_of(request.body)))
         async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 if isinstance(output, ImageOutput):

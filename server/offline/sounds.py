@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import ExitStack, aclosing
 from functools import partial
 from typing import Any
 
@@ -41,8 +41,9 @@ async def speech(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
     samples: SampleFormat | None = None
     pcm = bytearray()
     try:
-        with engine.runtime.flights.admit(request.outputs) as ticket:
-            request = with_reference(request, await choice.reference(engine.voices, engine.media))
+        with engine.runtime.flights.admit(request.outputs) as ticket, ExitStack() as until:
+            reference = await choice.reference(engine.voices, engine.media, until)
+            request = with_reference(request, reference)
             pieces = pieces_of_request(request, max_text_of(engine.runtime, asked.instructions))
             outputs = encoded(spoken(ticket, pieces), partial(at_speed, asked.speed or 1.0))
             async with aclosing(outputs):
@@ -82,7 +83,7 @@ async def transcript(
     try:
         request = await asyncio.to_thread(transcription_chat, written, engine.graph)
         with engine.runtime.flights.admit(request.outputs) as ticket:
-            media = list(media_of(request.body["messages"]))
+            media = list(media_of(request.body))
             (written.duration_s,) = await engine.media.load_all(media)
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:

@@ -7,12 +7,12 @@ from pydantic import Field, WithJsonSchema, field_validator
 
 from omnistage.server.chat.fields import REFUSED
 from omnistage.server.chat.grammar import check_structured_outputs
+from omnistage.server.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.chat.schema import (
     DONE,
     MAX_MESSAGES,
     MAX_TOP_LOGPROBS,
     Options,
-    ProcessorOptions,
     Sampling,
     StageParams,
     Tools,
@@ -113,6 +113,7 @@ class ResponseRequest(Sampling):
     stage_params: StageParams | None = None
     chat_template_kwargs: Options | None = None
     mm_processor_kwargs: ProcessorOptions | None = None
+    media_io_kwargs: MediaOptions | None = None
 
     @field_validator("input", mode="plain")
     @classmethod

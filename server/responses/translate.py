@@ -13,7 +13,9 @@ from omnistage.server.responses.schema import NOT_HERE, ResponseRequest, format_
 # Read here, or by the endpoint; the other fields of sampling are the chat's as they are.
 OWN_FIELDS = frozenset({"stream", "stream_options", *NOT_HERE})
 SENT_ON = frozenset(Sampling.model_fields) - OWN_FIELDS
-ALSO_SENT_ON = frozenset({"stage_params", "chat_template_kwargs", "mm_processor_kwargs"})
+ALSO_SENT_ON = frozenset(
+    {"stage_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs"}
+)
 FORMATS = ("text", "json_object", "json_schema")
 # Tools that OpenAI runs itself.
 BUILT_IN = ("file_search", "web_search", "computer", "code_interpreter", "image_generation", "mcp")

@@ -88,7 +88,7 @@ class Fleet:
         link = self._links[name] = OwnedStage(name, requests, outputs)
         loop = asyncio.get_running_loop()
         loop.add_reader(outputs.fileno(), self._receive, link)
-        loop.add_reader(requests.fileno(), requests.flush)
+        loop.add_reader(requests.fileno(), link.flush)
         supervisor = Supervisor(
             link,
             self._launch,

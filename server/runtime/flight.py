@@ -13,6 +13,7 @@ from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.trace import Trace, current_trace
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.messages.to_gateway import Embedding, OfRequest, Picture, Sound, TextDelta
 
 Item = tuple[StageLink, Chunk[OfRequest]]
@@ -37,6 +38,8 @@ class Flight:
     is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
     goes_on: bool = False  # with an answer that another request began: nobody waits for its start
+    has_text: bool = False  # a text that came in pieces was sent to its end
+    patience: asyncio.Timeout | None = None  # while its next output is waited for
     trace: Trace = field(default_factory=current_trace)  # of the request that runs it
     waited_s: float = 0.0  # from its admission until it was sent: its media were loaded
     pace: AudioPace = field(default_factory=AudioPace)
@@ -56,6 +59,28 @@ class Flight:
     def needs(self, links: Collection[StageLink]) -> bool:
         """Whether one of these stages is on its way."""
         return any(link in links for link in self.path)
+
+    @property
+    def waits_for_text(self) -> bool:
+        """Whether more of its text may come: what its stages send is late and not overdue."""
+        return self.request.text is not None and not self.has_text
+
+    @property
+    def due_at(self) -> float:
+        """When it fails for what has not come: of its text, or of its outputs."""
+        if self.request.text is not None and not self.has_text:
+            return self.request.text.due_at
+        return self.deadlines[self.next_due]
+
+    def restart(self, now: float, deadlines: Deadlines) -> None:
+        """Its text has come: each unfinished output has its time from now on."""
+        self.has_text = True
+        for kind in self.unfinished:
+            is_first = kind not in self.first_at
+            limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
+            self.deadlines[kind] = max(self.deadlines[kind], now + limit_s)
+        if self.patience is not None and self.unfinished and not self.patience.expired():
+            self.patience.reschedule(self.due_at)
 
     def extend(self, seconds: float) -> None:
         """Put the deadline of each unfinished output off."""

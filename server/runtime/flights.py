@@ -13,6 +13,7 @@ from omnistage.server.runtime.flight import Flight, Item
 from omnistage.server.runtime.readiness import dead
 from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.work_check import check_work
 from omnistage.server.trace import FINISHED, GATEWAY, current_trace
@@ -42,6 +43,11 @@ class Flights:
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
         fleet.listen(self._receive, self._on_death)
+
+    @property
+    def max_requests(self) -> int:
+        """How many have a place at once."""
+        return self._max_requests
 
     @property
     def num_running(self) -> int:
@@ -98,8 +104,11 @@ class Flights:
         ticket.flights.append(flight)
         self._flights[request.id] = flight
         flight.trace.graph_ids.append(request.id)
+        sending: asyncio.Task[None] | None = None
         try:
             self._open(flight)
+            if request.text is not None:
+                sending = asyncio.create_task(self._send_text(flight, request.text))
             async with aclosing(self._outputs(request.id, flight)) as outputs:
                 async for output in outputs:
                     yield output
@@ -107,6 +116,8 @@ class Flights:
             flight.failure = error
             raise
         finally:
+            if sending is not None:
+                sending.cancel()
             del self._flights[request.id]
             flight.end()
             for link in flight.path:
@@ -126,6 +137,19 @@ class Flights:
             raise ApiError(413, message, code="request_too_large") from error
         except (OverflowError, UnicodeError) as error:  # JSON allows what the wire does not
             raise ApiError(400, f"The request has a value that cannot be sent: {error}") from error
+
+    async def _send_text(self, flight: Flight, text: TextInput) -> None:
+        """Send what follows the text of a request, while the stages take it."""
+        entries = self._fleet.entries(flight.request.outputs)
+        last = False
+        while not last:
+            await text.ready()
+            for link in entries:
+                await link.room(flight.request.id)
+            piece, last = text.take()
+            for link in entries:
+                link.send_text(flight.request.id, piece, last)
+        flight.restart(self._now(), self._graph.deadlines)
 
     async def _outputs(self, request_id: str, flight: Flight) -> AsyncGenerator[Output, None]:
         while flight.unfinished:
@@ -153,15 +177,21 @@ class Flights:
                 flight.extend(self._now() - given_at)  # meanwhile we were not asked for more
 
     async def _next(self, flight: Flight) -> Item | ApiError:
-        """The next item; ApiError once an output is overdue."""
+        """The next item; ApiError once an output is overdue, or before that the text."""
         while flight.queue.empty():
             kind = flight.next_due
+            flight.patience = asyncio.timeout_at(flight.due_at)
             try:
-                async with asyncio.timeout_at(flight.deadlines[kind]):
+                async with flight.patience:
                     return await flight.queue.get()
             except TimeoutError:
-                if flight.deadlines[kind] <= self._now():
-                    raise self._overdue(flight, kind) from None
+                if flight.due_at > self._now():
+                    continue
+                if flight.waits_for_text:
+                    raise late_text() from None
+                raise self._overdue(flight, kind) from None
+            finally:
+                flight.patience = None
         return flight.queue.get_nowait()
 
     def _overdue(self, flight: Flight, kind: str) -> ApiError:
@@ -207,3 +237,8 @@ class Flights:
             for other in flight.unfinished:
                 if other not in flight.first_at and name in self._waits_for[other]:
                     flight.deadlines[other] = now + deadlines.first_chunk_s
+
+
+def late_text() -> ApiError:
+    """The failure of a request whose text did not come in time."""
+    return ApiError(408, "The next piece of the text did not come in time.", code="text_timeout")

@@ -7,6 +7,7 @@ from typing import Any
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages import to_gateway, to_stage
 
 
@@ -14,7 +15,8 @@ from omnistage.stages.messages import to_gateway, to_stage
 class Request:
     """One validated request: which outputs it wants, and the body of the entry stage.
 
-    `image`: the fields of the image that another stage makes of what the entry says.
+    `image`: the fields of the image that another stage makes of what the entry says. `text`: what
+    follows the text of the body.
     """
 
     id: str
@@ -26,13 +28,14 @@ class Request:
     return_codes: bool = False
     image: Mapping[str, Any] | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    text: TextInput | None = None
 
     def to_chunk(
         self, path: Sequence[str], traceparent: str | None = None
     ) -> Chunk[to_stage.Request]:
         """The chunk that opens it at an entry stage; engines export spans below `traceparent`."""
         message = to_stage.Request(
-            body=dict(self.body),
+            body=dict(self.body) if self.text is None else {**self.body, "open": True},
             outputs=list(self.outputs),
             path=list(path),
             image=None if self.image is None else dict(self.image),

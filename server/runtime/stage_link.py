@@ -22,7 +22,7 @@ from omnistage.stages.messages.to_gateway import (
     Status,
     ToGateway,
 )
-from omnistage.stages.messages.to_stage import Cancel, Command, Stop
+from omnistage.stages.messages.to_stage import Cancel, Command, MoreText, Stop
 
 
 class StageHandle(Protocol):
@@ -109,6 +109,7 @@ class StageLink:
         self.requests = requests
         self.outputs = outputs
         self._record = StageRecord()
+        self._has_room = asyncio.Event()
 
     @property
     def record(self) -> StageRecord:
@@ -119,6 +120,22 @@ class StageLink:
         """Send the last chunk of a request, or the only one."""
         if self.record.state is not StageState.DEAD:
             self.requests.send(Chunk(request_id, message, last=True))
+
+    def flush(self) -> None:
+        """Send what can go, and wake who waits for that."""
+        self.requests.flush()
+        self._has_room.set()
+
+    async def room(self, request_id: str) -> None:
+        """Return once the next chunk of a request would go at once, or never would."""
+        while self.record.state is not StageState.DEAD and not self.requests.credit(request_id):
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def send_text(self, request_id: str, text: str, last: bool) -> None:
+        """The next piece of a request's text."""
+        if self.record.state is not StageState.DEAD:
+            self.requests.send(Chunk(request_id, MoreText(text), last=last))
 
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""

@@ -1,6 +1,7 @@
 """Whose voice a text is spoken with, and how: what a model offers of what a request asks."""
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,17 +49,25 @@ class Choice:
         """Whether the voice is one of a sound."""
         return self.stored is not None or self.sound is not None
 
-    async def reference(self, voices: StoredVoices, media: MediaLoader) -> Reference | None:
-        """The sound that is spoken with, if it is one; raises ApiError."""
+    async def reference(
+        self, voices: StoredVoices, media: MediaLoader, until: ExitStack | None = None
+    ) -> Reference | None:
+        """The sound that is spoken with, if it is one; raises ApiError.
+
+        One that came with the request takes room among the media until the stack ends.
+        """
         if self.stored is not None:
             kept = await voices.reference(self.stored)
             return Reference(kept.samples, kept.key, self.text)
         if self.sound is None:
             return None
         place = self.sound.place
-        return await media.read_one(
+        given = await media.read_one(
             self.sound, lambda data: Reference.of(samples_of(data, place), self.text)
         )
+        if until is not None:
+            await media.keep(given.samples.nbytes, until)
+        return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +116,8 @@ def _named(
 ) -> Choice:
     if called is None:
         return Choice()
-    if (
-        not speakers and replace(speech, takes_pieces=False) == PLAIN
-    ):  # its names are not known yet, or to nobody
+    is_plain = replace(speech, takes_pieces=False) == PLAIN
+    if is_plain and not speakers:  # its names are not known yet, or to nobody
         return Choice(called)
     for speaker in speakers:
         if speaker.lower() == called.lower():

@@ -40,12 +40,17 @@ def pieces_of_request(request: Request, max_characters: int) -> Sequence[Request
 
 def _requests(request: Request, pieces: Sequence[str]) -> Iterator[Request]:
     for number, piece in enumerate(pieces):
-        yield replace(
-            request,
-            id=f"{request.id}-{number}" if number else request.id,
-            body={**request.body, "input": piece},
-            seed=None if request.seed is None else seed_of_piece(request.seed, number),
-        )
+        yield numbered(request, piece, number)
+
+
+def numbered(request: Request, piece: str, number: int) -> Request:
+    """The request of one piece of its text."""
+    return replace(
+        request,
+        id=f"{request.id}-{number}" if number else request.id,
+        body={**request.body, "input": piece},
+        seed=None if request.seed is None else seed_of_piece(request.seed, number),
+    )
 
 
 def seed_of_piece(seed: int, number: int) -> int:

@@ -6,9 +6,10 @@ import secrets
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.speech.reference import Reference
+from omnistage.server.speech.reference import Reference, Samples
 from omnistage.server.speech.voice_files import BrokenVoice, InFolder, InMemory, Sounds, Voice
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class StoredVoices:
         self._max_voices = max_voices
         self._max_bytes = max_bytes or (MAX_MEMORY_BYTES if folder is None else MAX_FOLDER_BYTES)
         self._writing = asyncio.Lock()
+        self._in_use: WeakValueDictionary[str, Samples] = WeakValueDictionary()
         found = sorted(self._sounds.voices(), key=lambda voice: (voice.created_at, voice.id))
         self._voices = {voice.id: voice for voice in found}
 
@@ -90,9 +92,13 @@ class StoredVoices:
                 logger.error("voice %s cannot be deleted: %s", voice_id, error)
                 raise ApiError(500, "The voice cannot be deleted.", code="not_stored") from error
             del self._voices[voice_id]
+            self._in_use.pop(voice_id, None)
 
     async def reference(self, voice: Voice) -> Reference:
-        """What is spoken with; raises ApiError."""
+        """What is spoken with, in memory once for all that do; raises ApiError."""
+        samples = self._in_use.get(voice.id)
+        if samples is not None:
+            return Reference(samples, voice.key, voice.ref_text)
         try:
             samples = await asyncio.to_thread(self._sounds.samples, voice)
         except BrokenVoice as error:
@@ -101,6 +107,7 @@ class StoredVoices:
             logger.error("the sound of voice %s cannot be read: %s", voice.id, error)
             message = f"The sound of voice {voice.id} cannot be read."
             raise ApiError(500, message, code="voice_broken") from error
+        self._in_use[voice.id] = samples
         return Reference(samples, voice.key, voice.ref_text)
 
     def _check(self, voice: Voice, taken: Collection[str]) -> None:

@@ -65,6 +65,10 @@ Tools, each called as <tool_call>{"name": …, "arguments": …}</tool_call>:
 {% endfor -%}
 {%- if add_generation_prompt -%}<|im_start|>assistant
 {% endif -%}"""
+# Of a model that thinks first: its answers begin inside of a thought.
+THINKING_TEMPLATE = CHAT_TEMPLATE.replace(
+    "<|im_start|>assistant\n{% endif", "<|im_start|>assistant\n<think>\n{% endif"
+)
 
 
 @dataclass(frozen=True)

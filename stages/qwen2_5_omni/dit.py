@@ -19,6 +19,7 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5O
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavDiTModel
 
 from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList, Window, make_block_list
+from omnistage.stages.qwen2_5_omni.dit_graphs import DiTGraphs
 from omnistage.stages.qwen2_5_omni.flow import make_times
 
 GUIDANCE = 0.5
@@ -53,6 +54,7 @@ class BlockDiT:
         self._last = net.norm_out.linear(embedded).unflatten(1, (2, -1))
         self._proj_out = net.proj_out
         self._cos, self._sin = self._rotations(net)
+        self._graphs = DiTGraphs(self.velocity)
 
     @property
     def device(self) -> torch.device:
@@ -89,6 +91,18 @@ class BlockDiT:
     def velocities(self, windows: Sequence[Window]) -> list[torch.Tensor]:
         """Of the new blocks of each window, [blocks, frames, mel]."""
         blocks = make_block_list(windows, self.depth, self.codes_per_block)
+        velocity = self._graphs.velocity(blocks)
+        if velocity is None:
+            velocity = self.velocity(blocks)
+        return list(velocity.split([window.num_new for window in windows]))
+
+    @torch.inference_mode()
+    def capture(self, windows: Sequence[Window]) -> None:
+        """Record graphs of lists such as that of these windows."""
+        self._graphs.record(make_block_list(windows, self.depth, self.codes_per_block))
+
+    def velocity(self, blocks: BlockList) -> torch.Tensor:
+        """Of the new blocks of a list, [blocks, frames, mel]."""
         hidden = self._embed(blocks)
         rotation = self._cos[blocks.positions], self._sin[blocks.positions]
         for layer in self._layers:
@@ -96,8 +110,7 @@ class BlockDiT:
         scale, shift = self._last[blocks.times[: len(hidden)]][:, :, None, None].unbind(1)
         hidden = _norm(hidden) * (1 + scale) + shift
         guided, free = blockwise_linear(hidden, self._proj_out).unbind(1)
-        velocity = guided + (guided - free) * GUIDANCE
-        return list(velocity.split([window.num_new for window in windows]))
+        return guided + (guided - free) * GUIDANCE
 
     def _embed(self, blocks: BlockList) -> torch.Tensor:
         """[blocks, 2, frames, width]: one row for the code and the speaker, and one for neither."""

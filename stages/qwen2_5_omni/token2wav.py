@@ -155,9 +155,13 @@ class Token2Wav:
         piece.state.now = piece.state.next
 
     def capture(self) -> None:
-        """No graph is recorded: one chunk is decoded, so that libraries have set up theirs."""
+        """Record the DiT; then a chunk is decoded, so that libraries have set up the vocoder."""
         codes = self.blank(WARM_UP_BLOCKS * self.dit.codes_per_block)
         piece = Piece(self.open(Request({}, [])), codes, is_last=True)
+        chunk = self._plan.next(piece.state.now, _known(piece))
+        assert isinstance(chunk, Chunk)
+        solution = self._begin(piece, chunk)
+        self.dit.capture([self._window(piece, solution, solution.state(self._times))])
         while self.decode([piece]).unfinished:
             self.advance(piece)
         self.close(piece.state)

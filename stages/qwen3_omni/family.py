@@ -1,14 +1,12 @@
 """Qwen3-Omni as a family: its kinds, and what serves, writes and measures its models."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
 
 HERE = "omnistage.stages.qwen3_omni"
 MODEL_TYPE = "qwen3_omni_moe"
+OPENED_THOUGHTS = ("<|im_start|>assistant\n<think>", r"<|im_start|>assistant\n<think>")
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
 
 
@@ -17,15 +15,29 @@ def pick(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
     config = checkpoint.config
     if config.get("model_type") != MODEL_TYPE:
         return None
-    return Picked(GRAPHS / _graph(config, num_gpus))
+    return Picked(GRAPHS / _graph(checkpoint, num_gpus))
 
 
-def _graph(config: Mapping[str, Any], num_gpus: int) -> str:
+def _graph(checkpoint: Checkpoint, num_gpus: int) -> str:
+    config = checkpoint.config
     text = config.get("thinker_config", {}).get("text_config", {})
-    is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE
-    if is_tiny or not num_gpus:
+    is_tiny = text.get("hidden_size", TINY_HIDDEN_SIZE) < TINY_HIDDEN_SIZE or not num_gpus
+    if not config.get("enable_audio_output", True):
+        name = "qwen3_omni_thinking" if _thinks_first(checkpoint) else "qwen3_omni_text"
+        return f"{name}_tiny.yaml" if is_tiny else f"{name}.yaml"
+    if is_tiny:
         return "qwen3_omni_tiny.yaml"
     return "qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml"
+
+
+def _thinks_first(checkpoint: Checkpoint) -> bool:
+    """Whether its chat template opens answers with a thought, or its name says that it thinks."""
+    if "thinking" in checkpoint.model.lower():
+        return True
+    files = (checkpoint.json(name) for name in ("chat_template.json", "tokenizer_config.json"))
+    templates = (str(file.get("chat_template", "")) for file in files)
+    # Jinja has the line break as it is, or as it is written in a string.
+    return any(opening in one for one in templates for opening in OPENED_THOUGHTS)
 
 
 FAMILY = Family(
@@ -36,6 +48,7 @@ FAMILY = Family(
             frozenset({"text"}),
             reads_out=True,
             hears=True,
+            hears_videos=True,
             is_parallel=True,
             makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
             needs=("vllm",),
@@ -69,7 +82,9 @@ FAMILY = Family(
         "qwen3-omni": TinyModel(
             f"{HERE}.checkpoint.tiny:write_tiny_checkpoint",
             f"{HERE}.checkpoint.real_size:write_real_size_folder",
-        )
+        ),
+        "qwen3-omni-thinking": TinyModel(f"{HERE}.checkpoint.tiny:write_tiny_thinking"),
+        "qwen3-omni-captioner": TinyModel(f"{HERE}.checkpoint.tiny:write_tiny_captioner"),
     },
     benches={
         "bridge": f"{HERE}.bench_commands:bridge",

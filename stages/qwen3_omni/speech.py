@@ -59,7 +59,6 @@ class SpokenTokens:
     def say(self, token_ids: list[int]) -> None:
         """Tokens of a given text, at once: it comes at its client's pace."""
         if token_ids:
-            self._released += token_ids
             self._send(token_ids, last=False)
 
     def add(self, chunk: Mapping[str, Any]) -> None:
@@ -89,7 +88,7 @@ class SpokenTokens:
         """The answer is complete; one without text is announced as silent."""
         if not self._is_open:
             return
-        if not len(self._spoken):
+        if not (self._num_sent or self._waiting):
             self._to.open.send(Chunk(self.request_id, NothingToSay(), last=True))
         self._send(self._waiting, last=True)
         self._waiting = []

@@ -20,7 +20,7 @@ from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import UNASKED, Piece
 from omnistage.stages.vocoder.start import DecoderOptions
 
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
@@ -90,7 +90,7 @@ class StageBench:
         wanted = StreamingVocoder.memory(self._model, options.torch_dtype, options.num_slots)
         floor_s = wanted["weights"] / self.bytes_per_s
         for batch in batches:
-            states = [vocoder.open() for _ in range(batch)]
+            states = [vocoder.open(UNASKED) for _ in range(batch)]
             for length in lengths:
                 pieces = [Piece(state, vocoder.blank(length)) for state in states]
                 work = f"{length} frame{'s' if length > 1 else ''}"

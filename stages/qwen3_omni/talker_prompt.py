@@ -5,7 +5,7 @@ of the thinker's prompt, then nine for the last assistant header.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,12 @@ class SpeechIds:
     @classmethod
     def of(cls, config: Any) -> "SpeechIds":
         """From a Qwen3OmniMoeConfig."""
-        talker, thinker = config.talker_config, config.thinker_config
+        talker = config.talker_config
         return cls(
             im_start=config.im_start_token_id,
             user=config.user_token_id,
             assistant=config.assistant_token_id,
-            media=(thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id),
+            media=media_ids(config),
             tts_pad=config.tts_pad_token_id,
             tts_bos=config.tts_bos_token_id,
             tts_eos=config.tts_eos_token_id,
@@ -58,6 +58,12 @@ class SpeechIds:
             codec_eos=talker.codec_eos_token_id,
             speakers={name.lower(): int(row) for name, row in talker.speaker_id.items()},
         )
+
+
+def media_ids(config: Any) -> tuple[int, ...]:
+    """The tokens that stand for sounds, images and videos."""
+    thinker = config.thinker_config
+    return (thinker.audio_token_id, thinker.image_token_id, thinker.video_token_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +123,26 @@ def talker_prompt(
     text = np.concatenate([np.where(is_media, NO_TEXT, prompt[kept]), assistant])
     codec = np.concatenate([np.full(len(kept), NO_CODEC), codec_track])
     own_grids = [
-        Grid(int(np.searchsorted(kept, grid.offset)), grid.size, grid.time_step)
+        replace(grid, offset=int(np.searchsorted(kept, grid.offset)))
         for grid in grids
         if grid.offset in kept
     ]
     return TalkerPrompt(
         text.astype(np.int32),
         codec.astype(np.int32),
-        rope_positions(len(text), own_grids),
+        rope_positions(len(text), _known_grids(own_grids)),
         np.flatnonzero(is_media).astype(np.int32),
         kept[is_media].astype(np.int32),
         tuple(lead.tolist()),
     )
+
+
+def _known_grids(grids: Sequence[Grid]) -> list[Grid]:
+    """Those that transformers' talker knows of: others are text to it.
+
+    Its `generate` does not tell the talker that videos are heard (`use_audio_in_video`). The talker
+    finds such a video only on its way to an image that comes later.
+    """
+    images = [grid.offset for grid in grids if not grid.is_video]
+    last_image = max(images, default=-1)
+    return [grid for grid in grids if not grid.sounds or grid.offset < last_image]

@@ -16,7 +16,7 @@ from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.given_text import GivenText
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
-from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
+from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, media_ids
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.engine import make_engine
@@ -24,7 +24,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
-from omnistage.stages.vllm.grids import Grids
+from omnistage.stages.vllm.grids import Grids, check_encoder_room
 from omnistage.stages.vllm.media_markers import check_markers
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
@@ -48,10 +48,9 @@ class Thinker(EngineStage):
         self._ports = ports
         self._config = AutoConfig.from_pretrained(ports.model)
         self._grids = Grids(self._config)
-        self._ids = SpeechIds.of(self._config)
-        self._media_ids = frozenset(self._ids.media)
-        has_talker = ports.carrying(Payload.TOKENS)
-        self._given = GivenText(ports.model, self._ids) if has_talker else None
+        self._media_ids = media_ids(self._config)
+        has_talker = ports.carrying(Payload.TOKENS)  # a checkpoint may have none
+        self._given = GivenText(ports.model, SpeechIds.of(self._config)) if has_talker else None
         self._texts = ComingTexts()  # those of which more may come
         self._sinks = sinks_of(ports.downstream, Payload.ROWS)
 
@@ -76,7 +75,7 @@ class Thinker(EngineStage):
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer
-        self._markers = tokenizer.convert_ids_to_tokens(list(self._ids.media))
+        self._markers = tokenizer.convert_ids_to_tokens(list(self._media_ids))
         await self._take_control(ports, self._chat, THINKER.prefix)
         max_model_len = self._engine.model_config.max_model_len
         commands = self._control.commands
@@ -102,7 +101,7 @@ class Thinker(EngineStage):
         if self._ports.live(request, Payload.TEXT):
             followers.append(released := ReleasedText(request_id, request, self._ports))
             released.open()
-        if has_turns and self._sinks:
+        if has_turns:
             self._engine.rendered[request_id] = partial(self._rendered, request_id, request, spoken)
         try:
             headers = trace_headers(request, self._ports.name)
@@ -213,6 +212,7 @@ class Thinker(EngineStage):
     ) -> dict[str, Any]:
         self._ports.mark(request_id, "rendered")
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
+        check_encoder_room(grids, self._engine.input_processor.mm_encoder_cache_size)
         for one in spoken:
             one.open(prompt["prompt_token_ids"], grids)
         edges = self._ports.live(request, Payload.ROWS)
@@ -223,8 +223,8 @@ class Thinker(EngineStage):
         if any(edge.all_hidden_states for edge in edges):
             return {**bridge, "export_all": True}
         # By id, not by placeholder: to the talker a marker that a user wrote is a medium too.
-        if edges and not self._media_ids.isdisjoint(prompt["prompt_token_ids"]):
-            return {**bridge, "export_ids": list(self._ids.media)}
+        if edges and not set(self._media_ids).isdisjoint(prompt["prompt_token_ids"]):
+            return {**bridge, "export_ids": list(self._media_ids)}
         return {}
 
     def _tokenizer_length(self, token_ids: list[int]) -> int:

@@ -12,11 +12,12 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3_omni_moe_thinker import (
     Qwen3OmniMoeThinkerDummyInputsBuilder,
     Qwen3OmniMoeThinkerForConditionalGeneration,
-    Qwen3OmniMoeThinkerMultiModalProcessor,
     Qwen3OmniMoeThinkerProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from omnistage.stages.qwen3_omni.video_sound import ThinkerProcessor, in_order_of_tokens
+from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.rope import Grid, rope_positions
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
@@ -31,7 +32,7 @@ def thinker_config(config: Any) -> Any:
 
 
 @MULTIMODAL_REGISTRY.register_processor(
-    Qwen3OmniMoeThinkerMultiModalProcessor,
+    ThinkerProcessor,
     info=Qwen3OmniMoeThinkerProcessingInfo,
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
@@ -69,17 +70,43 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         """Positions int64 [3, n] of a prompt, and what a later token's index lacks to its own.
 
         The in-tree method of vLLM 0.26 and 0.28 puts an image's and a video's positions one token
-        too late, 0.32's does not. Sound inside a video is left to it.
+        too late, 0.32's does not; it says wrongly what follows a video with a short sound.
         """
         grids = []
+        videos = video_ids(self.config)
         for offset, modality, data in self.iter_mm_features(mm_features):
-            if data.get("use_audio_in_video"):
-                return super().get_mrope_input_positions(input_tokens, mm_features)
-            if modality in ("image", "video"):
-                size = (data["grid_t"], data["grid_h"], data["grid_w"])
+            if modality not in ("image", "video"):
+                continue
+            size = (data["grid_t"], data["grid_h"], data["grid_w"])
+            if modality == "video":
+                grids.append(videos.grid(input_tokens, offset, size, data["t_factor"]))
+            else:
                 grids.append(Grid(offset, size, data["t_factor"]))
         positions = rope_positions(len(input_tokens), grids)
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
+
+    def embed_input_ids(
+        self,
+        input_ids: torch.Tensor,
+        multimodal_embeddings: Any = None,
+        *,
+        is_multimodal: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As the in-tree class, whatever part of a video and its sound a step has."""
+        embeddings = list(multimodal_embeddings or ())
+        if is_multimodal is not None and len({rows.shape[-1] for rows in embeddings}) > 1:
+            token_ids = input_ids.cpu()[is_multimodal.cpu()].tolist()
+            embeddings = in_order_of_tokens(embeddings, token_ids, self._modalities)
+        embedded: torch.Tensor = super().embed_input_ids(
+            input_ids, embeddings, is_multimodal=is_multimodal
+        )
+        return embedded
+
+    @property
+    def _modalities(self) -> dict[int, str]:
+        """By the tokens that stand for them."""
+        names = ("audio", "image", "video")
+        return {getattr(self.config, f"{name}_token_id"): name for name in names}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """As the in-tree class; steps with a NaN are counted."""

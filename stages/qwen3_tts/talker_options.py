@@ -31,6 +31,7 @@ class Generation(msgspec.Struct, frozen=True):
     top_k: int = 50
     top_p: float = 1.0
     repetition_penalty: float = 1.05
+    max_new_tokens: int | None = None
     subtalker_dosample: bool = True
     subtalker_temperature: float = 0.9
     subtalker_top_k: int = 50
@@ -56,4 +57,5 @@ class Generation(msgspec.Struct, frozen=True):
             top_p=self.top_p,
             repetition_penalty=self.repetition_penalty,
             min_tokens=2,
+            max_tokens=self.max_new_tokens and self.max_new_tokens - 1,  # the last is not heard
         )

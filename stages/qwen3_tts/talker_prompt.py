@@ -3,8 +3,8 @@
 Math: Qwen3TTSForConditionalGeneration.generate of qwen-tts. The instructions come first, then the
 role, then a header in which the codec track says the language and the voice. The text is laid over
 the codec track in one of two ways: one token a step, from the row on that begins the speech; or as
-a whole before that row. The frames of a reference sound follow the row that begins the speech, as if
-they had been spoken, and the words of the sound come before the text.
+a whole before that row. The frames of a reference sound follow the row that begins the speech, as
+if they had been spoken, and the words of the sound come before the text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -96,7 +96,7 @@ class SpokenText:
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Who speaks: a codec id, `VOICE`, or nobody; and a sound's frames [n, codebooks] to go on from."""
+    """Who speaks: a codec id, or nobody; and a sound's frames [n, codebooks] to go on from."""
 
     speaker: int | None = None
     frames: Ints | None = None

@@ -210,7 +210,7 @@ class CodePredictor(nn.Module):
         return frames, total.to(code0_embedding.dtype)
 
     def embedded(self, residuals: torch.Tensor) -> torch.Tensor:
-        """The sum, float32 [n, talker's width], of the embeddings of residual codes [n, groups - 1].
+        """The sum [n, talker's width], in float32, of what residual codes [n, groups - 1] embed to.
 
         Of a predictor with `embeds_frames`, or whose embeddings are projected.
         """
@@ -255,8 +255,9 @@ class CodePredictor(nn.Module):
         if self.frame_table is None:
             return set()
         tables = self.frame_table.split(self._vocab_size)
-        project = self.small_to_mtp_projection or nn.Identity()
-        for table, own in zip(tables, self.model.codec_embedding, strict=True):
+        project: Any = self.small_to_mtp_projection or nn.Identity()
+        own_tables: Any = self.model.codec_embedding
+        for table, own in zip(tables, own_tables, strict=True):
             own.weight.copy_(project(table))
         return {"frame_table"}
 

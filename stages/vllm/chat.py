@@ -60,6 +60,7 @@ class Chat:
         `headers`: those of its trace, if it is recorded.
         """
         self._check_stops(body)
+        self._rendering.check(body)
         try:
             result = await self._begin(request_id, body, headers)
         except ValidationError as error:

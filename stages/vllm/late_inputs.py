@@ -9,6 +9,8 @@ engine that takes rows must never preempt a request (`refuse_preemption` in engi
 """
 
 import logging
+import select
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -29,6 +31,8 @@ from omnistage.stages.vllm.step_schema import Layout, StepSchema
 logger = logging.getLogger(__name__)
 
 NONE: Ints = np.zeros(0, np.int32)
+MAX_CLOSED = 4096  # ids of ended requests that are remembered
+IDLE_S = 0.5  # between two looks of an idle engine's thread
 EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
 
 
@@ -191,7 +195,11 @@ def _table(options: Mapping[str, Any], layout: Layout, max_model_len: int) -> In
 
 
 class LateInputs:
-    """All requests' late inputs, fed by the receivers of the stage upstream."""
+    """All requests' late inputs, fed by the receivers of the stage upstream.
+
+    An engine collects them as it steps. One without requests does not step: then a thread takes
+    what still comes for requests that ended before their upstream did, or it would keep its credit.
+    """
 
     def __init__(
         self,
@@ -210,42 +218,81 @@ class LateInputs:
         self._by_id: dict[str, RequestInputs] = {}
         self._expected: set[str] = set()
         self._early: OrderedDict[str, tuple[float, list[Chunk[Edge]]]] = OrderedDict()
+        self._closed: OrderedDict[str, None] = OrderedDict()  # what comes for these is dropped
+        self._lock = threading.RLock()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._is_shut = False
+        self._drain = threading.Thread(target=self._run, name="omnistage-late", daemon=True)
+        if receivers:
+            self._drain.start()
+
+    def _run(self) -> None:
+        """Collect while there is no request."""
+        while not self._is_shut:
+            self._is_idle.wait()
+            files = [receiver.fileno() for receiver in self._receivers]
+            if self._is_shut or not select.select(files, (), (), IDLE_S)[0]:
+                continue
+            with self._lock:
+                if self._is_idle.is_set() and not self._is_shut:
+                    self._collect()
+
+    def _note_idle(self) -> None:
+        if self._by_id or self._expected:
+            self._is_idle.clear()
+        else:
+            self._is_idle.set()
 
     def expect(self, request_id: str) -> None:
         """The engine has the request: keep what comes for it until it is opened or closed."""
-        self._expected.add(request_id)
+        with self._lock:
+            self._expected.add(request_id)
+            self._closed.pop(request_id, None)
+            self._note_idle()
 
     def open(self, options: Mapping[str, Any]) -> RequestInputs:
         """Inputs of a request; what came before the request did is added now."""
         request_id = options["id"]
-        inputs = self._by_id.get(request_id)
-        if inputs is None:
-            inputs = self._by_id[request_id] = RequestInputs(
-                options, self.layout, self._max_model_len, self.store
-            )
-            for chunk in self._early.pop(request_id, (0.0, ()))[1]:
-                self._add(inputs, chunk)
+        with self._lock:
+            inputs = self._by_id.get(request_id)
+            if inputs is None:
+                inputs = self._by_id[request_id] = RequestInputs(
+                    options, self.layout, self._max_model_len, self.store
+                )
+                for chunk in self._early.pop(request_id, (0.0, ()))[1]:
+                    self._add(inputs, chunk)
+            self._note_idle()
         return inputs
 
     def close(self, request_id: str) -> None:
         """Forget a request that finished or was aborted."""
-        inputs = self._by_id.pop(request_id, None)
-        if inputs is not None:
-            inputs.close()
-        self._early.pop(request_id, None)
-        self._expected.discard(request_id)
-        for receiver in self._receivers:
-            receiver.forget(request_id)
+        with self._lock:
+            inputs = self._by_id.pop(request_id, None)
+            if inputs is not None:
+                inputs.close()
+            self._early.pop(request_id, None)
+            self._expected.discard(request_id)
+            for receiver in self._receivers:
+                receiver.forget(request_id)
+            self._closed[request_id] = None
+            while len(self._closed) > MAX_CLOSED:
+                self._closed.popitem(last=False)
+            self._note_idle()
 
     def collect(self) -> None:
         """Take everything that has arrived, without waiting."""
+        with self._lock:
+            self._collect()
+
+    def _collect(self) -> None:
         for receiver in self._receivers:
             while (chunk := receiver.receive()) is not None:
                 receiver.grant(chunk.request_id)
                 inputs = self._by_id.get(chunk.request_id)
                 if inputs is not None:
                     self._add(inputs, chunk)
-                else:
+                elif chunk.request_id not in self._closed:
                     new: tuple[float, list[Chunk[Edge]]] = (time.monotonic(), [])
                     self._early.setdefault(chunk.request_id, new)[1].append(chunk)
 
@@ -262,9 +309,10 @@ class LateInputs:
     def overdue(self) -> list[str]:
         """Requests whose next input did not come in time; also forgets what nobody asked for."""
         now = time.monotonic()
-        for request_id, (came_at, _) in list(self._early.items()):
-            if now - came_at > EARLY_S and request_id not in self._expected:
-                del self._early[request_id]
+        with self._lock:
+            for request_id, (came_at, _) in list(self._early.items()):
+                if now - came_at > EARLY_S and request_id not in self._expected:
+                    del self._early[request_id]
         return [
             request_id
             for request_id, inputs in self._by_id.items()
@@ -279,5 +327,9 @@ class LateInputs:
 
     def shutdown(self) -> None:
         """Close the receivers."""
+        self._is_shut = True
+        self._is_idle.set()
+        if self._drain.is_alive():
+            self._drain.join(timeout=5)
         for receiver in self._receivers:
             receiver.close()

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from omnistage.stages.vllm.compat import AsyncLLM, OnlineRenderer, accepted
+from omnistage.stages.vllm.frames import UNASKED, samples_as_asked
+from omnistage.stages.vllm.sound import use_sound_connector
+from omnistage.stages.worker.failure import RequestError
 
 
 class Rendering:
     """Shared by all that reads messages, so that the same ones are the same prompt everywhere."""
 
     def __init__(self, engine: AsyncLLM, options: Mapping[str, Any]) -> None:
+        use_sound_connector()
+        self._samples_as_asked = samples_as_asked(engine.model_config)
         self.template: dict[str, Any] = {
             "chat_template": None,
             "chat_template_content_format": "auto",
@@ -29,6 +34,11 @@ class Rendering:
         self.renderer = OnlineRenderer(**accepted(OnlineRenderer, renderer_options))
         known = getattr(engine.renderer.tokenizer, "chat_template", None)
         self._knows_developer = "developer" in str(self.template["chat_template"] or known)
+
+    def check(self, body: Mapping[str, Any]) -> None:
+        """Raise RequestError for what a body says of its media and vLLM would not hear of."""
+        if "media_io_kwargs" in body and not self._samples_as_asked:
+            raise RequestError(400, UNASKED, param="media_io_kwargs", code="unsupported_parameter")
 
     def message(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
         """A developer is a system to a template that does not know him: it would leave him out."""

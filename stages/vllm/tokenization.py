@@ -98,6 +98,7 @@ class Tokenization:
 
     async def _tokenize(self, fields: Mapping[str, Any]) -> Any:
         """vLLM's answer; of messages with the template that their chat gets."""
+        self._rendering.check(fields)
         try:
             if "prompt" in fields:
                 asked = TokenizeCompletionRequest(**fields)

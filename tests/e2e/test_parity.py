@@ -1,6 +1,8 @@
 """Over HTTP: greedy text, every codec code and the waveform equal transformers' generate."""
 
 import asyncio
+from dataclasses import replace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -8,9 +10,12 @@ import pytest
 from support.prompts import (
     QUESTIONS,
     Question,
+    heard_video_bytes,
     image_part,
     picture,
     question,
+    sampled_question,
+    sound,
     text,
     video_bytes,
     video_question,
@@ -48,6 +53,105 @@ async def test_a_video_equals_the_reference(server: TinyServer, reference: Refer
     answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
     assert_equal(await server.ask(asked.messages), answer)
     assert_equal(await server.stream(asked.messages), answer)
+
+
+def heard(name: str, num_frames: int, size: int, num_samples: int) -> Question:
+    """One about a video and its own sound."""
+    samples = sound(num_samples)
+    data = heard_video_bytes(num_frames, size, samples)
+    asked = sampled_question(name, data)
+    media = {**asked.media, "audio": [samples / 32768]}
+    return replace(asked, media=media, options={"use_audio_in_video": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "num_frames", "size", "num_samples"),
+    [
+        ("short sound", 6, 64, 8000),
+        ("long sound", 6, 64, 48000),
+        ("in several steps", 12, 64, 48000),  # more tokens than one step of the thinker has
+    ],
+)
+async def test_a_video_that_is_heard_equals_the_reference(
+    name: str,
+    num_frames: int,
+    size: int,
+    num_samples: int,
+    server: TinyServer,
+    reference: Reference,
+) -> None:
+    asked = heard(name, num_frames, size, num_samples)
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+    options = {"mm_processor_kwargs": {"use_audio_in_video": True}}
+    reply = await server.ask(asked.messages, **options)
+    assert_equal(reply, answer)
+    assert reply.raw["usage"]["prompt_tokens"] == num_prompt_tokens(asked, reference)
+    assert_equal(await server.stream(asked.messages, **options), answer)  # cached by then
+    unheard = await server.ask(asked.messages)
+    num_sounds = reply.raw["usage"]["prompt_tokens"] - unheard.raw["usage"]["prompt_tokens"]
+    assert num_sounds > num_samples / 16000 * 12
+
+
+def num_prompt_tokens(asked: Question, reference: Reference) -> int:
+    return int(reference.inputs(asked)["input_ids"].shape[1])
+
+
+async def test_a_video_that_is_too_much_with_its_sound_is_refused_not_waited_for(
+    server: TinyServer,
+) -> None:
+    asked = heard("too much", 20, 256, 80000)
+    options = {"mm_processor_kwargs": {"use_audio_in_video": True}}
+    async with httpx.AsyncClient(timeout=60) as client:
+        body = server.body(asked.messages, **options)
+        refused = await client.post(f"{server.url}/v1/chat/completions", json=body)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "messages"
+    assert "tokens with its sound" in error["message"]
+
+
+FILM = video_bytes(num_frames=24, size=64)
+# Rates for which a pair of frames is a whole number of positions.
+SAMPLED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ({"mm_processor_kwargs": {"fps": 1}}, {}, {"fps": 1.0}),
+    ({"mm_processor_kwargs": {"fps": 1, "min_frames": 8}}, {}, {"fps": 1.0, "min_frames": 8}),
+    (
+        {"media_io_kwargs": {"video": {"fps": 2, "max_frames": 7}}},
+        {},
+        {"fps": 2.0, "max_frames": 7},
+    ),
+    ({}, {"fps": 2, "min_frames": 4, "max_frames": 8}, {"fps": 2.0, "max_frames": 8}),
+    ({}, {"max_frames": 5}, {"max_frames": 5}),
+]
+
+
+@pytest.mark.parametrize(("fields", "part", "sampling"), SAMPLED)
+async def test_the_frames_that_a_request_asks_for_are_those_of_transformers(
+    fields: dict[str, Any],
+    part: dict[str, Any],
+    sampling: dict[str, Any],
+    server: TinyServer,
+    reference: Reference,
+) -> None:
+    asked = sampled_question("sampled", FILM, part, **sampling)
+    reply = await server.ask(asked.messages, **fields)
+    assert reply.raw["usage"]["prompt_tokens"] == num_prompt_tokens(asked, reference)
+    assert_equal(reply, reference.answer(asked, MAX_TOKENS, MAX_FRAMES))
+
+
+async def test_the_pixels_that_a_part_asks_for_are_those_of_transformers(
+    server: TinyServer, reference: Reference
+) -> None:
+    size = {"shortest_edge": 1024, "longest_edge": 4096}
+    film = sampled_question("film", FILM, {"max_pixels": 4096})
+    image = picture(256, 256, seed=7)
+    part = {**image_part(image), "max_pixels": 4096}
+    still = question("still", [part, text("What is it?")], images=[image])
+    for asked in (film, still):
+        asked = replace(asked, options={"size": size})
+        reply = await server.ask(asked.messages)
+        assert reply.raw["usage"]["prompt_tokens"] == num_prompt_tokens(asked, reference)
+        assert_equal(reply, reference.answer(asked, MAX_TOKENS, MAX_FRAMES))
 
 
 async def test_an_image_that_a_text_request_showed_first_is_spoken_about(

@@ -4,32 +4,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-import yaml
 from openai import OpenAI
 from support.openai_answers import Answers, ask, strict_client
+from support.prompts import Question, plain, question, sound, sound_part, text
+from support.reference import ThinkerReference
 from support.server import TinyServer, running_server
-
-from omnistage.stage_configs.pick import GRAPHS
 
 pytestmark = pytest.mark.engine
 
 END_OF_THOUGHT = 290
+HEARD = sound(36800)
 
 
 @pytest.fixture(scope="module")
-def thinking(
-    tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TinyServer]:
-    """The tiny thinker alone, its answers read as Qwen's thinking models write them."""
-    folder = tmp_path_factory.mktemp("thinking")
-    tiny = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
-    thinker = tiny["stages"]["thinker"] | {"options": {"reasoning_parser": "qwen3"}}
-    graph = {"stages": {"thinker": thinker}, "outputs": {"text": "thinker"}}
-    path = folder / "graph.yaml"
-    path.write_text(yaml.safe_dump(graph))
-    with running_server(str(path), folder / "log", "--model", str(tiny_checkpoint)) as server:
+def thinking(tiny_thinking: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """The tiny model without a talker, with the graph that is chosen by its folder."""
+    log = tmp_path_factory.mktemp("thinking") / "log"
+    with running_server(str(tiny_thinking), log) as server:
+        body = {"messages": [{"role": "user", "content": [sound_part(HEARD)]}], "max_tokens": 2}
+        # What its stage opens for its whole life is open then.
+        httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).raise_for_status()
         yield server
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_thinking: Path) -> ThinkerReference:
+    return ThinkerReference(str(tiny_thinking))
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +43,13 @@ def client(thinking: TinyServer) -> Iterator[OpenAI]:
 def think(client: OpenAI, thinking: TinyServer, **more: Any) -> Answers:
     """A thought and an answer of a few letters: the model may write nothing else."""
     letters = {"allowed_token_ids": [*b"abcd", END_OF_THOUGHT], **more}
-    messages: Any = [{"role": "user", "content": "Hello"}]
+    messages: Any = [{"role": "user", "content": "And then?"}]
     return ask(
         client,
         model=thinking.model,
         messages=messages,
         seed=2,
         max_tokens=24,
-        logit_bias={str(END_OF_THOUGHT): 4},
         extra_body=letters,
     )
 
@@ -72,3 +73,68 @@ def test_a_thought_can_be_left_out(client: OpenAI, thinking: TinyServer) -> None
     hidden = think(client, thinking, include_reasoning=False)
     assert hidden.texts == shown.texts
     assert "reasoning" not in hidden.whole.choices[0].message.model_dump()
+
+
+QUESTIONS = [
+    plain("thought and answer", ("user", "And then?")),
+    plain("no end of the thought", ("user", "What is one?")),
+    question("sound", [sound_part(HEARD), text("What is said?")], audio=[HEARD / 32768]),
+    question("sound alone", [sound_part(HEARD)], audio=[HEARD / 32768]),
+]
+
+
+def joined(message: dict[str, Any]) -> str:
+    """A thought, and the answer after it, as the model wrote both."""
+    thought, said = message.get("reasoning") or "", message.get("content")
+    return f"{thought}</think>{said}" if said else thought
+
+
+@pytest.mark.parametrize("asked", QUESTIONS, ids=lambda asked: asked.name)
+def test_thoughts_and_answers_equal_the_thinker_of_transformers(
+    asked: Question, client: OpenAI, thinking: TinyServer, oracle: ThinkerReference
+) -> None:
+    expected = oracle.text(asked, max_tokens=40)
+    answers = ask(
+        client,
+        model=thinking.model,
+        messages=asked.messages,
+        temperature=0,
+        max_completion_tokens=40,
+    )
+    message = answers.whole.choices[0].message.model_dump()
+    assert joined(message) == expected
+    deltas = [choice["delta"] for event in answers.events for choice in event["choices"]]
+    thought = "".join(delta.get("reasoning") or "" for delta in deltas)
+    said = "".join(delta.get("content") or "" for delta in deltas)
+    assert (thought, said) == (message.get("reasoning") or "", message["content"] or "")
+    assert ("</think>" in expected) == bool(said)
+
+
+def test_a_response_has_the_thought_as_an_item(
+    client: OpenAI, thinking: TinyServer, oracle: ThinkerReference
+) -> None:
+    thought, _, said = oracle.text(QUESTIONS[0], max_tokens=40).partition("</think>")
+    fields: dict[str, Any] = {"input": "And then?", "temperature": 0, "max_output_tokens": 40}
+    response = client.responses.create(model=thinking.model, **fields)
+    first, last = response.output
+    assert first.type == "reasoning"
+    assert first.content is not None
+    assert [part.text for part in first.content] == [thought]
+    assert last.type == "message"
+    assert response.output_text == said
+    with client.responses.stream(model=thinking.model, **fields) as events:
+        deltas = [event.delta for event in events if event.type == "response.reasoning_text.delta"]
+    assert "".join(deltas) == thought
+
+
+def test_speech_of_a_model_without_a_talker_is_refused_by_name(thinking: TinyServer) -> None:
+    messages = [{"role": "user", "content": "Hello"}]
+    chat = {"messages": messages, "modalities": ["text", "audio"], "audio": {"format": "wav"}}
+    with httpx.Client(base_url=thinking.url) as http:
+        spoken = http.post("/v1/chat/completions", json=chat)
+        read = http.post("/v1/audio/speech", json={"input": "Hello", "voice": "ethan"})
+    assert (spoken.status_code, read.status_code) == (400, 400)
+    error = spoken.json()["error"]
+    assert (error["param"], error["code"]) == ("modalities", "invalid_value")
+    assert "asks for audio; this model makes text" in error["message"]
+    assert "text" in read.json()["error"]["message"]

@@ -13,6 +13,9 @@ from openai import AsyncOpenAI
 from support.audio import samples_of
 from support.reference import Answer, Reference
 from support.server import TinyServer, assert_same_sound
+from support.text_stream import address, streamed
+from support.waiting import until
+from websockets.asyncio.client import connect
 
 MAX_FRAMES = 40
 GREEDY = {"talker": {"temperature": 0, "max_tokens": MAX_FRAMES}}
@@ -43,7 +46,7 @@ def assert_equal(sound: npt.NDArray[np.int16], answer: Answer) -> None:
     [
         ("Hello there, how are you?", "", "ethan"),
         ("Hm", "", "ethan"),
-        ("Ein längerer Satz: mit Ümläuten, 漢字 und\nzwei Zeilen. " * 4, "", "ethan"),
+        ("Ein längerer Satz: mit Ümläuten, 漢字 und\nzwei Zeilen. " * 2, "", "ethan"),
         ("Take three steps back.", "\nWhisper, as if\nnobody may hear.", "chelsie"),
     ],
 )
@@ -53,6 +56,38 @@ async def test_given_text_is_spoken_as_the_reference_speaks_it(
     answer = reference.speech(text, instructions, MAX_FRAMES, voice)
     assert answer.text == text
     assert_equal(await pcm(server, text, instructions=instructions, voice=voice), answer)
+
+
+@pytest.mark.parametrize(
+    "sampled", [{}, {"seed": 3, "stage_params": {"talker": {"max_tokens": 40}}}]
+)
+async def test_a_text_in_pieces_sounds_as_the_same_text_whole(
+    sampled: dict[str, Any], server: TinyServer
+) -> None:
+    text = "Ein Satz, it's 3 Ümläute, 漢字 und\nmehr!"
+    words = text.split(" ")
+    cuttings = [list(text), [word + " " for word in words[:-1]] + words[-1:], [text[:9], text[9:]]]
+    whole = await pcm(server, text, **sampled)
+    config = {"voice": "ethan", "stage_params": GREEDY, **sampled}
+    sounds = await asyncio.gather(*(streamed(server.url, one, config) for one in cuttings))
+    for sound in sounds:
+        assert_same_sound(sound, whole)
+
+
+async def test_sound_comes_before_the_text_has_ended(server: TinyServer) -> None:
+    async with connect(address(server.url)) as socket:
+        config = {"type": "session.config", "voice": "ethan", "stage_params": GREEDY}
+        await socket.send(json.dumps(config))
+        text = {"type": "input.text", "text": "One two three four five six "}
+        await socket.send(json.dumps(text))
+        start = json.loads(await asyncio.wait_for(socket.recv(), 60))
+        assert (start["type"], start["sample_rate"]) == ("audio.start", 24_000)
+        assert isinstance(await asyncio.wait_for(socket.recv(), 60), bytes)
+        await socket.send(json.dumps({"type": "input.cancel"}))
+        while "session.done" not in (got := str(await socket.recv())):
+            continue
+        assert json.loads(got)["status"] == "cancelled"
+    await until(lambda: not server.held(), within_s=10)
 
 
 async def test_twelve_texts_at_once_equal_one_at_a_time(server: TinyServer) -> None:
@@ -84,11 +119,29 @@ async def test_events_carry_the_sound_and_the_usage_of_the_stages(
     assert done["usage"]["input_tokens"] == template + len("Hello")
 
 
-async def test_a_text_longer_than_the_talker_s_context_is_refused(server: TinyServer) -> None:
-    response = await speak(server, "x" * 2000)
+async def test_a_long_text_sounds_as_its_sentences_one_after_the_other(
+    server: TinyServer,
+) -> None:
+    sentences = [f"Sentence {number} goes {'on and ' * 14}on." for number in range(3)]
+    alone = [await pcm(server, sentence) for sentence in sentences]
+    assert_same_sound(await pcm(server, " ".join(sentences)), np.concatenate(alone))
+
+
+async def test_a_text_longer_than_the_talker_s_context_is_spoken_to_its_end(
+    server: TinyServer,
+) -> None:
+    response = await speak(server, "x" * 1100, stream_format="sse")
+    done = json.loads(response.text.splitlines()[-2].removeprefix("data: "))
+    template, num_pieces = 8, 9  # of 1024 // 8 characters
+    assert done["usage"]["input_tokens"] == num_pieces * template + 1100
+    assert done["usage"]["output_tokens"] == num_pieces * MAX_FRAMES
+
+
+async def test_instructions_that_leave_no_room_for_a_text_are_refused(server: TinyServer) -> None:
+    response = await speak(server, "Hello", instructions="x" * 1000)
     assert response.status_code == 400
     error = response.json()["error"]
-    assert (error["param"], error["code"]) == ("input", "context_length_exceeded")
+    assert (error["param"], error["code"]) == ("instructions", "context_length_exceeded")
 
 
 @pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac", "wav"])

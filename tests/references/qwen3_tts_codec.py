@@ -7,23 +7,23 @@ The checkpoint is a tiny one, which is written here:
 and read in an environment with qwen-tts 0.1.1 (`pip install --no-deps qwen-tts`), transformers
 4.57.3, librosa and soundfile; what only the package's other tokenizer needs is stubbed:
 
-    python tests/references/qwen3_tts_codec.py FOLDER
+    PYTHONPATH=tests python -m references.qwen3_tts_codec FOLDER
 """
 
 import json
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import torch
 import transformers
-from qwen3_tts_inputs import LENGTHS, STRIDE, codes, sound
+from references.qwen3_tts_inputs import LENGTHS, STRIDE, codes, sound
 from safetensors.torch import load_file, save_file
-from transformers import AutoFeatureExtractor, AutoModel, MimiModel  # before the stubs
 
-for name in ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi", "sox"):
-    sys.modules.setdefault(name, MagicMock())
-sys.modules.setdefault("onnxruntime", MagicMock())
+STUBS = ("torchaudio", "torchaudio.compliance", "torchaudio.compliance.kaldi", "sox", "onnxruntime")
+for name in STUBS:
+    sys.modules.setdefault(name, MagicMock(__spec__=ModuleSpec(name, None)))
 
 from qwen_tts.core.models.configuration_qwen3_tts import (  # noqa: E402
     Qwen3TTSSpeakerEncoderConfig,
@@ -35,7 +35,6 @@ from qwen_tts.core.models.modeling_qwen3_tts import (  # noqa: E402
 from qwen_tts.inference.qwen3_tts_tokenizer import Qwen3TTSTokenizer  # noqa: E402
 
 assert transformers.__version__ == "4.57.3"
-assert all((AutoFeatureExtractor, AutoModel, MimiModel))
 Tensors = dict[str, torch.Tensor]
 
 

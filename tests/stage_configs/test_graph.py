@@ -1,5 +1,6 @@
 """Graphs: what is refused and with which words, and what the shipped ones say."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -288,3 +289,25 @@ def test_what_is_drawn_of_words_needs_the_words_as_an_output(tmp_path: Path) -> 
     message = "outputs.image: image is drawn of what thinker writes, so `text: thinker` is one too"
     with pytest.raises(GraphError, match=message):
         load(tmp_path, text)
+
+
+def test_a_folder_of_voices_is_an_option_of_the_stages_that_keep_something_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = load(tmp_path, GOOD)
+    assert graph.with_voices(tmp_path) == graph
+    monkeypatch.setitem(
+        KINDS, "qwen3_omni.talker", replace(KINDS["qwen3_omni.talker"], stores_voices=True)
+    )
+    changed = graph.with_voices(tmp_path)
+    assert changed.stages["talker"].options == {"voices": str(tmp_path)}
+    assert not changed.stages["thinker"].options
+    written = graph.model_copy(
+        update={
+            "stages": {
+                **graph.stages,
+                "talker": graph.stages["talker"].model_copy(update={"options": {"voices": "own"}}),
+            }
+        }
+    )
+    assert written.with_voices(tmp_path).stages["talker"].options == {"voices": "own"}

@@ -15,6 +15,12 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
     "a/pipeline": {"model_index.json": {}},
     "a/text": {"config.json": {"model_type": "qwen3"}},
     "a/omni": {"config.json": {"model_type": "qwen3_omni_moe"}},
+    "a/captioner": {"config.json": {"model_type": "qwen3_omni_moe", "enable_audio_output": False}},
+    "a/Thinking": {"config.json": {"model_type": "qwen3_omni_moe", "enable_audio_output": False}},
+    "a/reasoner": {
+        "config.json": {"model_type": "qwen3_omni_moe", "enable_audio_output": False},
+        "chat_template.json": {"chat_template": "{{ '<|im_start|>assistant\\n<think>\\n' }}"},
+    },
     "a/nothing": {},
     "a/speaker": {
         "config.json": {
@@ -50,6 +56,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("a/text", "vllm_text.yaml"),
         ("a/omni", "qwen3_omni_1gpu.yaml"),
         ("an/older-omni", "qwen2_5_omni_1gpu.yaml"),
+        ("a/captioner", "qwen3_omni_text.yaml"),
+        ("a/Thinking", "qwen3_omni_thinking.yaml"),
+        ("a/reasoner", "qwen3_omni_thinking.yaml"),
         ("an/embedding", "vllm_embedding.yaml"),
         ("a/speaker", "vllm_text.yaml"),
     ],

@@ -37,6 +37,7 @@ from omnistage.stages.messages.to_stage import (
     TO_STAGE,
     Cancel,
     Command,
+    MoreText,
     Request,
     Stop,
     ToStage,
@@ -93,6 +94,8 @@ class FakeGraph:
         self.num_channels: NumChannels = 1
         self.speakers: list[str] = SPEAKERS
         self.speech: Speech | None = None  # of the entry
+        self.texts: dict[str, list[str]] = {}  # what followed the text of a request
+        self.whole: set[str] = set()  # requests whose text is whole
 
     def launch(self, name: str, _: Path) -> "FakeStage":
         """As a StageLauncher."""
@@ -110,6 +113,19 @@ class FakeGraph:
         self.stages[name] = kind(name, self._connector, self)
         self.launched.append(name)
         return self.stages[name]
+
+    async def pieces(self, request_id: str, body: Mapping[str, Any]) -> AsyncIterator[str]:
+        """A text as it comes."""
+        yield body["input"]
+        num_given = 0
+        while body.get("open"):
+            pieces = self.texts.get(request_id, [])
+            for piece in pieces[num_given:]:
+                num_given += 1
+                yield piece
+            if request_id in self.whole and num_given == len(self.texts[request_id]):
+                return
+            await asyncio.sleep(0.001)
 
     @property
     def running(self) -> set[str]:
@@ -219,6 +235,9 @@ class FakeStage:
             elif isinstance(message, Request):
                 self.opened.append(Chunk(chunk.request_id, message, 0, chunk.tensors))
                 self.begin(chunk.request_id, message)
+            elif isinstance(message, MoreText):
+                self.graph.texts.setdefault(chunk.request_id, []).append(message.text)
+                self.graph.whole |= {chunk.request_id} if chunk.last else set()
             elif isinstance(message, Command):
                 answer = self.graph.obey(self.name, message.command, message.arguments)
                 if answer is not None:
@@ -305,7 +324,8 @@ class FakeThinker(FakeStage):
         if script == "slow":
             await asyncio.sleep(SLOW_S)
         if "input" in request.body:
-            usage = {"prompt_tokens": len(script), "completion_tokens": 0}
+            pieces = [piece async for piece in self.graph.pieces(request_id, request.body)]
+            usage = {"prompt_tokens": len("".join(pieces)), "completion_tokens": 0}
             yield TextDelta({"choices": [], "usage": usage}), {}, True
             return
         num_choices = request.body.get("n", 1)
@@ -508,6 +528,13 @@ class FakeCode2Wav(FakeStage):
         while script == "endless":
             yield Sound(), self._sound(0, 1, False), False
             await asyncio.sleep(0.001)
+        if request.body.get("open"):  # a frame a piece that says something
+            async for piece in self.graph.pieces(request_id, request.body):
+                if piece:
+                    yield Sound(), self._sound(num_frames, 1, False), False
+                    num_frames += 1
+            yield Sound(num_frames), {}, True
+            return
         for count in () if script in ("silent", "tool") else FRAMES:
             yield Sound(), self._sound(num_frames, count, request.return_codes), False
             num_frames += count

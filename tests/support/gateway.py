@@ -20,6 +20,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.socket_protocol import SOCKETS
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.request import Output, Request
 from omnistage.server.runtime.runtime import Runtime
@@ -87,10 +88,23 @@ class SharedConnector:
 class RunningGateway:
     """A served app, and its stages to look at and disturb."""
 
-    def __init__(self, url: str, loop: asyncio.AbstractEventLoop, stages: FakeGraph) -> None:
+    def __init__(
+        self,
+        url: str,
+        loop: asyncio.AbstractEventLoop,
+        stages: FakeGraph,
+        server: uvicorn.Server,
+        runtime: Runtime,
+    ) -> None:
         self.url = url
         self.stages = stages
+        self.runtime = runtime
         self._loop = loop
+        self._server = server
+
+    def stop(self) -> None:
+        """What a signal does: it takes nothing new."""
+        self._server.should_exit = True
 
     def do(self, action: Callable[[], T]) -> T:
         """Run something in the gateway's thread."""
@@ -119,7 +133,7 @@ def running_gateway(
 ) -> Iterator[RunningGateway]:
     """Serve until the context ends; `options` are those of GatewayOptions."""
     listening = socket.create_server(("127.0.0.1", 0))
-    started: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server, FakeGraph]] = []
+    started: list[tuple[asyncio.AbstractEventLoop, uvicorn.Server, FakeGraph, Runtime]] = []
     is_started = threading.Event()
 
     async def serve() -> None:
@@ -133,12 +147,12 @@ def running_gateway(
         limit = chosen.max_requests
         async with Runtime(parsed, directory, stages.launch, shared, limit) as runtime:
             app = build_app(runtime, chosen)
-            config = uvicorn.Config(app, http=protocol, ws="none", log_config=None, lifespan="off")
+            config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", **SOCKETS)
             if chosen.tls is not None:
                 config.ssl_certfile, config.ssl_keyfile = chosen.tls.certificate, chosen.tls.key
             config.timeout_graceful_shutdown = 1
             server = uvicorn.Server(config)
-            started.append((asyncio.get_running_loop(), server, stages))
+            started.append((asyncio.get_running_loop(), server, stages, runtime))
             is_started.set()
             await server.serve(sockets=[listening])
 
@@ -146,11 +160,11 @@ def running_gateway(
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     thread.start()
     assert is_started.wait(10)
-    loop, server, stages = started[0]
+    loop, server, stages, runtime = started[0]
     try:
         port = listening.getsockname()[1]
         scheme = "https" if options.get("tls") else "http"
-        yield RunningGateway(f"{scheme}://127.0.0.1:{port}", loop, stages)
+        yield RunningGateway(f"{scheme}://127.0.0.1:{port}", loop, stages, server, runtime)
     finally:
         server.should_exit = True
         thread.join(10)

@@ -3,7 +3,7 @@
 import base64
 import io
 import wave
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import av
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 RATE = 16000
+VIDEO_FPS = 4
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Question:
     messages: list[dict[str, Any]]
     turns: list[dict[str, Any]]
     media: dict[str, list[Any]] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)  # of the processor
 
 
 def data_url(kind: str, data: bytes) -> str:
@@ -59,12 +61,17 @@ def sound_part(samples: npt.NDArray[np.int16]) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
 
 
-def video_bytes(num_frames: int, size: int) -> bytes:
-    """An mp4 of moving noise."""
+def video_bytes(
+    num_frames: int, size: int, samples: npt.NDArray[np.int16] | None = None, form: str = "mp4"
+) -> bytes:
+    """A file of moving noise at four frames a second, with these samples as they are."""
     buffer = io.BytesIO()
     random = np.random.default_rng(num_frames)
-    with av.open(buffer, "w", format="mp4") as container:
-        stream = container.add_stream("mpeg4", rate=4)
+    with av.open(buffer, "w", format=form) as container:
+        stream = container.add_stream("mpeg4", rate=VIDEO_FPS)
+        if samples is not None:
+            track = container.add_stream("pcm_s16le", rate=RATE)
+            track.layout = "mono"
         stream.width = stream.height = size
         stream.pix_fmt = "yuv420p"
         for _ in range(num_frames):
@@ -73,7 +80,17 @@ def video_bytes(num_frames: int, size: int) -> bytes:
                 container.mux(packet)
         for packet in stream.encode():
             container.mux(packet)
+        if samples is not None:
+            frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+            frame.rate = RATE
+            for packet in [*track.encode(frame), *track.encode()]:
+                container.mux(packet)
     return buffer.getvalue()
+
+
+def heard_video_bytes(num_frames: int, size: int, samples: npt.NDArray[np.int16]) -> bytes:
+    """A video whose sound is exactly these samples."""
+    return video_bytes(num_frames, size, samples, form="matroska")
 
 
 def video_part(data: bytes) -> dict[str, Any]:
@@ -129,8 +146,31 @@ QUESTIONS = [
 
 def video_question(data: bytes) -> Question:
     """A question about a video; the reference gets the frames that vLLM reads of it."""
+    return question("video", [video_part(data), text("What happens?")], videos=[frames_of(data)])
+
+
+def frames_of(data: bytes) -> npt.NDArray[np.uint8]:
+    """All frames of a video, as vLLM reads them."""
     from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
 
-    video = VideoMediaIO(ImageMediaIO()).load_bytes(data)
+    video = VideoMediaIO(ImageMediaIO(), num_frames=-1).load_bytes(data)
     frames, _ = getattr(video, "media", video)  # vLLM 0.26 has no wrapper around the pair
-    return question("video", [video_part(data), text("What happens?")], videos=[np.array(frames)])
+    return np.array(frames)
+
+
+def sampled_question(
+    name: str, data: bytes, part: dict[str, Any] | None = None, **sampling: Any
+) -> Question:
+    """One about a video of which transformers' own processor samples the frames."""
+    from transformers import Qwen2VLVideoProcessor
+    from transformers.video_utils import VideoMetadata
+
+    frames = frames_of(data)
+    metadata = VideoMetadata(total_num_frames=len(frames), fps=VIDEO_FPS)
+    asked = {"fps": 2.0, **sampling}
+    indices = Qwen2VLVideoProcessor().sample_frames(metadata, **asked)
+    seen = frames[indices.clamp(max=len(frames) - 1).numpy()]
+    parts = [{**video_part(data), **(part or {})}, text("What happens?")]
+    made = question(name, parts, videos=[seen])
+    options = {"fps": sampling["fps"]} if "fps" in sampling else {}
+    return replace(made, options=options)

@@ -47,12 +47,14 @@ class Reference:
         self.spoken: list[int] = []  # tokens that the last answer's talker was given
         self._eos = self.model.generation_config.eos_token_id
 
-    def inputs(self, question: Question) -> Any:
-        """Tensors of the processor."""
+    def inputs(self, question: Question, **options: Any) -> Any:
+        """Tensors of the processor, with its options."""
         prompt = self.processor.apply_chat_template(
             question.turns, add_generation_prompt=True, tokenize=False
         )
-        inputs = self.processor(text=prompt, return_tensors="pt", **question.media)
+        inputs = self.processor(
+            text=prompt, return_tensors="pt", **{**question.media, **question.options, **options}
+        )
         return inputs.to(self.model.device)
 
     def speech(self, text: str, instructions: str, max_frames: int, speaker: str) -> Answer:
@@ -75,6 +77,7 @@ class Reference:
     ) -> Answer:
         """One greedy answer; n frames are n + 1 sampled code-0 tokens."""
         inputs = self.inputs(question)
+        is_heard = question.options.get("use_audio_in_video", False)
         kept = []
         generate = self.model.talker.generate
 
@@ -87,7 +90,7 @@ class Reference:
             sequences, _ = self.model.generate(
                 **inputs,
                 speaker=speaker,
-                use_audio_in_video=False,
+                use_audio_in_video=is_heard,
                 thinker_max_new_tokens=max_tokens,
                 thinker_do_sample=False,
                 thinker_eos_token_id=self._eos,
@@ -104,3 +107,28 @@ class Reference:
         self.spoken = new[:-1].tolist()
         text = self.processor.tokenizer.decode(new, skip_special_tokens=True)
         return Answer(text, codes.cpu().numpy(), pcm.float().cpu().numpy())
+
+
+class ThinkerReference:
+    """The thinker of a checkpoint without a talker, in transformers, float32."""
+
+    def __init__(self, folder: str) -> None:
+        self.processor: Any = AutoProcessor.from_pretrained(folder)
+        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        assert not model.has_talker
+        self._thinker: Any = model.thinker.eval()
+        self._eos = model.generation_config.eos_token_id
+
+    @torch.no_grad()
+    def text(self, question: Question, max_tokens: int) -> str:
+        """What it says, greedily, without special tokens."""
+        prompt = self.processor.apply_chat_template(
+            question.turns, add_generation_prompt=True, tokenize=False
+        )
+        inputs = self.processor(text=prompt, return_tensors="pt", **question.media)
+        ids = self._thinker.generate(
+            **inputs, max_new_tokens=max_tokens, do_sample=False, eos_token_id=self._eos
+        )
+        new = ids[0, inputs["input_ids"].shape[1] :]
+        text: str = self.processor.tokenizer.decode(new, skip_special_tokens=True)
+        return text

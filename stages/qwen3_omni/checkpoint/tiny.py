@@ -6,10 +6,14 @@ import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
-from omnistage.stages.checkpoint.tokenizer import make_tokenizer
+from omnistage.stages.checkpoint.tokenizer import (
+    CHAT_TEMPLATE,
+    THINKING_TEMPLATE,
+    make_tokenizer,
+)
 from omnistage.stages.qwen3_omni.checkpoint.processors import TINY
 from omnistage.stages.qwen3_omni.checkpoint.tiny_config import make_config
-from omnistage.stages.qwen3_omni.checkpoint.tiny_weights import fill_with_noise
+from omnistage.stages.qwen3_omni.checkpoint.tiny_weights import fill_with_noise, let_thoughts_end
 
 
 def write_tiny_checkpoint(folder: Path, seed: int = 0) -> None:
@@ -17,12 +21,29 @@ def write_tiny_checkpoint(folder: Path, seed: int = 0) -> None:
 
     Its weights are bfloat16, as the real ones are; loaded as float32 they are exact everywhere.
     """
+    _write(folder, seed, CHAT_TEMPLATE, has_talker=True)
+
+
+def write_tiny_thinking(folder: Path, seed: int = 0) -> None:
+    """Write one without a talker, whose answers begin with a thought."""
+    _write(folder, seed, THINKING_TEMPLATE, has_talker=False)
+
+
+def write_tiny_captioner(folder: Path, seed: int = 0) -> None:
+    """Write one without a talker."""
+    _write(folder, seed, CHAT_TEMPLATE, has_talker=False)
+
+
+def _write(folder: Path, seed: int, template: str, has_talker: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
-    write_tokenizer(folder, tokenizer)
+    write_tokenizer(folder, tokenizer, template=template)
     write_json(folder / "preprocessor_config.json", TINY.image_and_audio())
     write_json(folder / "video_preprocessor_config.json", TINY.video())
-    model = Qwen3OmniMoeForConditionalGeneration(make_config(tokenizer)).float().eval()
+    config = make_config(tokenizer, has_talker)
+    model = Qwen3OmniMoeForConditionalGeneration(config).float().eval()
     fill_with_noise(model, tokenizer, seed)
+    if template == THINKING_TEMPLATE:
+        let_thoughts_end(model, tokenizer)
     model.generation_config = generation_config(tokenizer)
     model.to(torch.bfloat16).save_pretrained(folder)

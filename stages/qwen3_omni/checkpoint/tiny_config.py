@@ -32,8 +32,8 @@ _ROPE = {
 }
 
 
-def make_config(tokenizer: TinyTokenizer) -> Qwen3OmniMoeConfig:
-    """The whole model's config, with the tokenizer's ids."""
+def make_config(tokenizer: TinyTokenizer, has_talker: bool = True) -> Qwen3OmniMoeConfig:
+    """The whole model's config, with the tokenizer's ids; without a talker the thinker's alone."""
     media_ids = {
         "audio_token_id": tokenizer.id("<|audio_pad|>"),
         "image_token_id": tokenizer.id("<|image_pad|>"),
@@ -43,11 +43,11 @@ def make_config(tokenizer: TinyTokenizer) -> Qwen3OmniMoeConfig:
         "position_id_per_seconds": 13,
         "seconds_per_chunk": 2,
     }
+    speaking = {"talker_config": media_ids | _talker(), "code2wav_config": _code2wav()}
     config = Qwen3OmniMoeConfig(
         thinker_config=media_ids | _thinker(tokenizer),
-        talker_config=media_ids | _talker(),
-        code2wav_config=_code2wav(),
-        enable_audio_output=True,
+        **(speaking if has_talker else {}),
+        enable_audio_output=has_talker,
         im_start_token_id=tokenizer.id("<|im_start|>"),
         im_end_token_id=tokenizer.id("<|im_end|>"),
         user_token_id=tokenizer.id("user"),

@@ -7,6 +7,7 @@ import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.checkpoint.random_weights import (
+    LINE_BREAK_SCALE,
     PRINTABLE,
     let_sentences_end,
     scale,
@@ -24,7 +25,9 @@ _GAIN = 2.5
 # What they write back is kept low, so that the newest token stays visible in the last layer.
 _OUTPUT_GAIN = 1.5
 _EMBEDDING_SCALE = 1.0
-# How readily speech ends: its length falls quickly as this grows.
+_THOUGHT_ENDS = [ord(character) for character in ",;:"]
+# How readily speech and thoughts end: their lengths fall quickly as these grow.
+_END_OF_THOUGHT_SCALE = 1.2
 _END_OF_CODES_SCALE = 0.5
 # Of the waveform, for random codes.
 _PEAK = 0.4
@@ -54,8 +57,21 @@ def fill_with_noise(
         model.thinker.get_input_embeddings().weight,
         tokenizer.id("<|im_end|>"),
     )
-    _let_speech_end(model, tokenizer)
-    _set_loudness(model.code2wav)
+    if model.has_talker:
+        _let_speech_end(model, tokenizer)
+        _set_loudness(model.code2wav)
+
+
+@torch.no_grad()
+def let_thoughts_end(model: Qwen3OmniMoeForConditionalGeneration, tokenizer: TinyTokenizer) -> None:
+    """Let a thought end after a comma or its like, and not at once."""
+    head = model.thinker.lm_head.weight
+    embedding = model.thinker.get_input_embeddings().weight
+    towards = embedding[_THOUGHT_ENDS].mean(dim=0) - embedding[PRINTABLE].mean(dim=0)
+    end = tokenizer.id("</think>")
+    line_break = with_norm_of_noise(embedding[ord("\n")])
+    head[end] = _END_OF_THOUGHT_SCALE * with_norm_of_noise(towards)
+    head[end] -= LINE_BREAK_SCALE * line_break
 
 
 def _fill_vector(name: str, parameter: torch.Tensor, noise: torch.Tensor) -> None:

@@ -17,8 +17,8 @@ def whole_config(
 
     `token_ids`: those of the text's vocabulary that a prompt is made of.
     """
-    speakers = ("spk_id", "spk_is_dialect")
-    names = {} if model_type == "custom_voice" else {name: {} for name in speakers}
+    nobody: dict[str, Any] = {"spk_id": {}, "spk_is_dialect": {}}
+    names = {} if model_type == "custom_voice" else nobody
     encoder = {"speaker_encoder_config": speaker_encoder} if model_type == "base" else {}
     return {
         "architectures": ["Qwen3TTSForConditionalGeneration"],

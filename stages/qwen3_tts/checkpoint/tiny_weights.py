@@ -16,8 +16,8 @@ Weights = dict[str, torch.Tensor]
 # Above 1, so that what attention reads still matters after layers of random weights; what is
 # written back is kept low, so that the newest frame stays visible in the last layer.
 _GAIN, _OUTPUT_GAIN = 2.5, 1.5
-# How readily speech ends: its length falls quickly as this grows.
-_END_SCALE = 1.3
+# Speech of a talker so wide ends now and then; its length falls quickly as the end's row grows.
+_EVEN_SIZE = 35
 _TABLES = ("embedding", "lm_head", "codec_head")
 
 
@@ -28,7 +28,7 @@ def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
         name: _noise(name, torch.randn(shape, generator=generator))
         for name, shape in shapes(config)
     }
-    weights["talker.codec_head.weight"][CODEC_EOS] *= _END_SCALE
+    weights["talker.codec_head.weight"][CODEC_EOS] *= config["hidden_size"] / _EVEN_SIZE
     return weights
 
 

@@ -18,6 +18,7 @@ from omnistage.server.endpoints.embedding_fields import EmbeddingRequest
 from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
+from omnistage.server.endpoints.voice_fields import VoiceRequest
 from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.images.schema import EditRequest
 from omnistage.server.responses.schema import (
@@ -123,11 +124,9 @@ def test_a_refused_field_is_refused_by_name(name: str, client: httpx.Client) -> 
         ({"modalities": []}, "modalities"),
         ({"max_tokens": 3, "min_tokens": 4}, "min_tokens"),
         ({"n": 2, "temperature": 0}, "n"),
-        (
-            {"mm_processor_kwargs": {"use_audio_in_video": True}},
-            "mm_processor_kwargs.use_audio_in_video",
-        ),
-        ({"mm_processor_kwargs": {"fps": 2}}, "mm_processor_kwargs.fps"),
+        ({"mm_processor_kwargs": {"total_pixels": 2048}}, "mm_processor_kwargs.total_pixels"),
+        ({"media_io_kwargs": {"audio": {}}}, "media_io_kwargs.audio"),
+        ({"media_io_kwargs": {"video": {"num_frames": 8}}}, "media_io_kwargs.video.num_frames"),
         ({"mm_processor_kwargs": {"min_pixels": 4096, "max_pixels": 2048}}, "mm_processor_kwargs"),
     ],
 )
@@ -172,7 +171,11 @@ def test_the_documentation_lists_every_field() -> None:
 @pytest.mark.parametrize(
     ("heading", "fields"),
     [
-        ("POST /v1/audio/speech", SpeechRequest.model_fields.keys() | SpeechRequest.ignored),
+        (
+            "POST /v1/audio/speech",
+            SpeechRequest.model_fields.keys() | SpeechRequest.ignored | SpeechRequest.refused,
+        ),
+        ("Voices", VoiceRequest.model_fields.keys() | VoiceRequest.refused),
         (
             "POST /v1/audio/transcriptions, /v1/audio/translations",
             TranscriptionRequest.model_fields.keys(),

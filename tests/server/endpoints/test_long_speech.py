@@ -207,7 +207,7 @@ def test_a_graph_without_text_says_itself_how_many_tokens_there_are(
     speaks_only: RunningGateway,
 ) -> None:
     with httpx.Client(base_url=speaks_only.url, timeout=30) as client:
-        talker = {"stage_params": {"talker": {"temperature": 0.0}}}
+        talker: dict[str, Any] = {"stage_params": {"talker": {"temperature": 0.0}}}
         body = asked(stream_format="sse", language="english", **talker)
         with client.stream("POST", URL, json=body) as response:
             assert response.status_code == 200, response.read()

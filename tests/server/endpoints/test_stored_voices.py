@@ -250,7 +250,7 @@ def test_while_the_stage_loads_nothing_is_stored(tmp_path: Path) -> None:
 
 
 def test_a_sound_comes_with_the_text(asking: httpx.Client, cloning: RunningGateway) -> None:
-    more = {"ref_audio": data_url(WAV), "ref_text": "said", "language": "en"}
+    more: dict[str, Any] = {"ref_audio": data_url(WAV), "ref_text": "said", "language": "en"}
     more |= {"voice": "default", "task_type": "Base", "x_vector_only_mode": False}
     response = asking.post(SPEECH, json=asked(**more))
     assert response.status_code == 200, response.text
@@ -304,3 +304,19 @@ def test_what_cannot_be_spoken_with_is_refused_before_a_stage_gets_it(
     assert response.json()["error"]["param"] == param
     assert len(cloning.stages.stages["thinker"].opened) == before
     assert cloning.do(lambda: not cloning.stages.running)
+
+
+def test_sounds_in_use_share_the_room_of_media(tmp_path: Path) -> None:
+    """Of two that do not fit together the second waits until the first has been spoken with."""
+    long = data_url(wav_of(tone(40, 8_000), 8_000))  # 3.7 MiB, as the stages get it
+    room: Any = {"speech": CLONING, "speakers": [], "decode_bytes": 5 << 20, "arena_mb": 16}
+    with (
+        running_gateway(tmp_path, OMNI, **room) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as client,
+    ):
+        with client.stream("POST", SPEECH, json=asked(input="endless", ref_audio=long)) as first:
+            sounding = first.iter_bytes()
+            next(sounding)
+            with pytest.raises(httpx.ReadTimeout):
+                client.post(SPEECH, json=asked(ref_audio=long), timeout=1.5)
+        assert client.post(SPEECH, json=asked(ref_audio=long)).status_code == 200

@@ -89,6 +89,12 @@ async def test_what_only_reads_does_not_count() -> None:
     assert await asked.status("a") == 200
 
 
+async def test_what_is_written_counts_also_where_anybody_may_read() -> None:
+    asked = Asked(1)
+    path = "/v1/audio/voices"
+    assert [(await asked.answer("a", path=path))[0] for _ in range(2)] == [200, 429]
+
+
 async def test_commands_of_an_admin_do_not_count() -> None:
     asked = Asked(1)
     assert [(await asked.answer("a", path="/admin/sleep"))[0] for _ in range(3)] == [200] * 3

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 from support.bad_input import good_png, good_wav, png, url_part
-from support.prompts import sound, sound_part, video_bytes
+from support.prompts import heard_video_bytes, sound, sound_part, video_bytes
 
 from omnistage.server.errors import ApiError
 from omnistage.server.media import check as media_check
@@ -22,7 +22,7 @@ def user(*parts: Any) -> list[dict[str, Any]]:
 
 
 def check_media(messages: list[dict[str, Any]]) -> int:
-    media = list(media_of(messages))
+    media = list(media_of({"messages": messages}))
     for medium in media:
         check_medium(medium, base64.b64decode(medium.encoded))
     return len(media)
@@ -158,3 +158,43 @@ def test_a_list_of_other_places_is_no_medium(kind: str, text: str) -> None:
         assert "cannot be read" in str(refusal(url_part(kind, "audio/wav", data)))
         with pytest.raises(BlockingIOError):
             inside.accept()
+
+
+def watched(data: bytes, **fields: Any) -> None:
+    """Raises what the check of a video says that a request wants to see or hear so."""
+    part = url_part("video_url", "video/mp4", data)
+    (medium,) = media_of({"messages": user(part), **fields})
+    check_medium(medium, data)
+
+
+HEARD = {"mm_processor_kwargs": {"use_audio_in_video": True}}
+
+
+def test_a_video_that_is_to_be_heard_has_a_sound() -> None:
+    watched(heard_video_bytes(4, 32, sound(1600)), **HEARD)
+    mute = video_bytes(4, 32)
+    watched(mute)
+    with pytest.raises(ApiError, match="has no audio in it") as caught:
+        watched(mute, **HEARD)
+    assert caught.value.param == "messages[1].content[0].video_url"
+
+
+def test_the_sound_of_a_video_is_measured_if_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    loud = heard_video_bytes(4, 32, sound(16000))
+    monkeypatch.setattr(media_check, "MAX_SAMPLES", 8000)
+    watched(loud)
+    with pytest.raises(ApiError, match="8000 samples"):
+        watched(loud, **HEARD)
+
+
+def test_no_request_makes_a_stage_hold_more_frames_than_allowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    film = video_bytes(24, 32)  # six seconds
+    monkeypatch.setattr(media_check, "MAX_SEEN_PIXELS", 16 * 32 * 32)
+    watched(film)  # two frames a second
+    with pytest.raises(ApiError, match="would be seen by 24 frames of 32 x 32"):
+        watched(film, media_io_kwargs={"video": {"fps": 30}})
+    watched(film, media_io_kwargs={"video": {"fps": 30, "max_frames": 16}})
+    with pytest.raises(ApiError, match="lower fps or max_frames"):
+        watched(film, media_io_kwargs={"video": {"min_frames": 17}})

@@ -42,7 +42,13 @@ async def test_what_is_elsewhere_is_put_into_the_request(hosts: MediaHosts, tmp_
     url = hosts.url("http://outside.test:PORT/picture")
     messages = user(part(url), *here, part(f"file://{tmp_path}/a.wav", "audio_url"), part(url))
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
-    assert await loader.load(messages, Client().request()) == [0, 0, SECONDS, SECONDS, 0]
+    assert await loader.load({"messages": messages}, Client().request()) == [
+        0,
+        0,
+        SECONDS,
+        SECONDS,
+        0,
+    ]
     first, *same, file, last = messages[0]["content"]
     assert same == here
     for loaded, kind, data in (
@@ -58,7 +64,7 @@ async def test_what_is_elsewhere_is_put_into_the_request(hosts: MediaHosts, tmp_
 async def refusal(hosts: MediaHosts, *parts: Any, timeout_s: float | None = None) -> ApiError:
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
     with pytest.raises(ApiError) as caught:
-        await loader.load(user(*parts), Client().request(timeout_s))
+        await loader.load({"messages": user(*parts)}, Client().request(timeout_s))
     return caught.value
 
 
@@ -82,7 +88,7 @@ async def test_a_fetched_bomb_is_refused(hosts: MediaHosts, tmp_path: Path) -> N
     (tmp_path / "bomb").write_bytes(png(50_000, 50_000))
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
     with pytest.raises(ApiError) as caught:
-        await loader.load(user(part(f"file://{tmp_path}/bomb")), Client().request())
+        await loader.load({"messages": user(part(f"file://{tmp_path}/bomb"))}, Client().request())
     assert caught.value.status == 400
 
 
@@ -105,7 +111,7 @@ async def test_they_share_one_limit_of_bytes(
     monkeypatch.setattr("omnistage.server.media.load.MAX_FETCHED_BYTES", 2 * len(good_png()))
     url = hosts.url("http://outside.test:PORT/picture")
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
-    await loader.load(user(part(url), part(url)), Client().request())
+    await loader.load({"messages": user(part(url), part(url))}, Client().request())
     assert "too large" in str(await refusal(hosts, *[part(url)] * 3))
 
 
@@ -113,7 +119,7 @@ async def test_a_client_that_hangs_up_ends_the_fetch(hosts: MediaHosts) -> None:
     client = Client()
     url = hosts.url("http://outside.test:PORT/drip")
     loader = MediaLoader(hosts.fetcher(fetch_s=60), MediaFolder(None))
-    loading = asyncio.create_task(loader.load(user(part(url)), client.request()))
+    loading = asyncio.create_task(loader.load({"messages": user(part(url))}, client.request()))
     async with asyncio.timeout(5):
         while not hosts.heads:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -29,7 +29,7 @@ def data_of(part: Any) -> bytes:
     (message,) = messages_of([{"role": "user", "content": ["before", part]}])
     (checked,) = checked_messages([message], AudioHistory())
     assert checked["content"][0] == {"type": "text", "text": "before"}
-    (medium,) = media_of([checked])
+    (medium,) = media_of({"messages": [checked]})
     data = base64.b64decode(medium.encoded)
     assert (check_medium(medium, data) > 0) == (medium.kind == "audio_url")
     return data

@@ -143,3 +143,11 @@ def test_what_a_killed_server_was_writing_is_removed(tmp_path: Path) -> None:
     (tmp_path / f"voice_1{ENDING}{UNFINISHED}").write_bytes(b"{")
     assert not StoredVoices(tmp_path).all
     assert not names_in(tmp_path)
+
+
+async def test_who_speaks_with_a_voice_at_once_shares_its_sound(tmp_path: Path) -> None:
+    voices = StoredVoices(tmp_path)
+    voice = await voices.add("a", "c", SOUND)
+    first = await voices.reference(voice)
+    second = await voices.reference(voice)
+    assert second.samples is first.samples

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
 from omnistage.server.http.state import WithState
-from omnistage.server.telemetry.follow import Followed
+from omnistage.server.telemetry.follow import Followed, Following
 from omnistage.server.telemetry.recent import RecentTraces
 from omnistage.stages.messages.trace_context import TraceContext
 
@@ -300,7 +300,7 @@ async def test_an_exception_that_nobody_foresaw_is_a_failure_with_its_status(
         return {"type": "http.disconnect"}
 
     recent = RecentTraces()
-    app = WithState(Followed(broken, recent, None, {URL}))
+    app = WithState(Followed(broken, Following(recent, None), {URL}))
     with pytest.raises(ValueError, match="broken"):
         await app({"type": "http", "method": "POST", "path": URL, "headers": []}, gone, nothing)
     (line,) = lines.wait()

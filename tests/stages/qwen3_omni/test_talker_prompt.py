@@ -9,6 +9,7 @@ from PIL import Image
 from transformers import AutoProcessor, Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
+from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.rope import Grid
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
@@ -26,6 +27,7 @@ def picture(height: int, width: int) -> Image.Image:
 
 
 SOUND_SAMPLES = (0.3 * np.sin(np.arange(8000) * 0.05)).astype(np.float32)
+LONG_SOUND = (0.3 * np.sin(np.arange(48000) * 0.03)).astype(np.float32)
 VIDEO_FRAMES = np.random.default_rng(3).integers(0, 255, (4, 64, 64, 3), dtype=np.uint8)
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "text": (turn("user", "Hello, who are you?"), {}),
@@ -51,6 +53,29 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "video": (turn("user", VIDEO + "Happens?"), {"videos": [VIDEO_FRAMES]}),
 }
+# Of videos that are heard: alone, around images, with sounds shorter and longer than themselves.
+HEARD: dict[str, tuple[str, dict[str, Any]]] = {
+    "heard": (
+        turn("user", VIDEO + "Happens?"),
+        {"videos": [VIDEO_FRAMES], "audio": [SOUND_SAMPLES]},
+    ),
+    "heard before an image": (
+        turn("user", VIDEO + "then" + IMAGE + "What?"),
+        {"videos": [VIDEO_FRAMES], "audio": [LONG_SOUND], "images": [picture(64, 96)]},
+    ),
+    "heard after an image": (
+        turn("user", IMAGE + "What?") + turn("assistant", "Seen.") + turn("user", VIDEO),
+        {"videos": [VIDEO_FRAMES], "audio": [SOUND_SAMPLES], "images": [picture(64, 96)]},
+    ),
+    "two heard around an image": (
+        turn("user", VIDEO + IMAGE + VIDEO + "Which is louder?"),
+        {
+            "videos": [VIDEO_FRAMES, VIDEO_FRAMES[:2]],
+            "audio": [SOUND_SAMPLES, LONG_SOUND],
+            "images": [picture(64, 96)],
+        },
+    ),
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +98,19 @@ def grids_of(inputs: Any, config: Any) -> list[Grid]:
     grids = []
     seconds = {"image": [1.0] * 8, "video": inputs.get("video_second_per_grid", [2.0] * 8)}
     ids = inputs["input_ids"][0].tolist()
+    opens = (config.vision_start_token_id, config.audio_start_token_id)
     for kind, token in (("image", config.image_token_id), ("video", config.video_token_id)):
-        starts = [i for i, x in enumerate(ids) if x == token and ids[i - 1] != token]
+        starts = [i for i, x in enumerate(ids) if x == token and ids[i - 1] in opens]
         sizes = inputs.get(f"{kind}_grid_thw", [])
-        for start, size, second in zip(starts, sizes, seconds[kind], strict=False):
-            t, h, w = (int(x) for x in size)
+        for start, thw, second in zip(starts, sizes, seconds[kind], strict=False):
+            t, h, w = (int(x) for x in thw)
             step = float(second) * config.position_id_per_seconds
-            grids.append(Grid(start, (t, h // merge, w // merge), step))
+            size = (t, h // merge, w // merge)
+            if kind == "image":
+                grids.append(Grid(start, size, step))
+                continue
+            is_heard = ids[start - 1] == config.audio_start_token_id
+            grids.append(video_ids(config).grid(ids, start - is_heard, size, step))
     return sorted(grids, key=lambda grid: grid.offset)
 
 
@@ -88,7 +119,9 @@ class TalkerCall(Exception):
         self.arguments = arguments
 
 
-def talker_call(model: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def talker_call(
+    model: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch, is_heard: bool
+) -> dict[str, Any]:
     """What transformers' generate hands to its talker, and the thinker's results."""
     kept: dict[str, Any] = {}
     thinker = model.thinker.generate
@@ -106,6 +139,7 @@ def talker_call(model: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> dic
         model.generate(
             **inputs,
             speaker="chelsie",
+            use_audio_in_video=is_heard,
             thinker_max_new_tokens=5,
             thinker_do_sample=False,
             thinker_eos_token_id=model.config.im_end_token_id,
@@ -129,15 +163,16 @@ def rows_of(prompt: TalkerPrompt, model: Any, hidden: torch.Tensor, first: int) 
     return rows
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *HEARD])
 @torch.no_grad()
 def test_rows_and_positions_equal_the_reference(
     case: str, reference: Any, processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text, media = CASES[case]
+    is_heard = case in HEARD
+    text, media = (HEARD if is_heard else CASES)[case]
     text += "<|im_start|>assistant\n"
-    inputs = processor(text=text, return_tensors="pt", **media)
-    call = talker_call(reference, inputs, monkeypatch)
+    inputs = processor(text=text, return_tensors="pt", use_audio_in_video=is_heard, **media)
+    call = talker_call(reference, inputs, monkeypatch, is_heard)
     config = reference.config
     layer = config.talker_config.accept_hidden_layer
     steps = call["thinker"].hidden_states

@@ -36,17 +36,17 @@ class Talking:
         addresses = ("thinker.talker.open", "thinker.talker.feed", "thinker.gateway")
         for address in addresses:
             connector.create(address)
-        senders = [connector.sender(address) for address in addresses]
+        opens, feed, outputs = (connector.sender(address) for address in addresses)
         self.opens = connector.receiver(addresses[0], EDGE)
         self.feed = connector.receiver(addresses[1], EDGE)
         self.outputs = connector.receiver(addresses[2], TO_GATEWAY)
         self._connector, self._addresses = connector, addresses
-        self._ends = [*senders, self.opens, self.feed, self.outputs]
+        ends: list[Any] = [opens, feed, outputs, self.opens, self.feed, self.outputs]
+        self._ends = ends
         rows: Any = None
-        edge = Downstream(
-            "talker", payloads(Payload.TOKENS, Payload.ROWS), *senders[:2], rows, [4, 8]
-        )
-        ports = StagePorts("thinker", str(checkpoint), {}, {}, senders[2], [edge])
+        carries = payloads(Payload.TOKENS, Payload.ROWS)
+        edge = Downstream("talker", carries, opens, feed, rows, [4, 8])
+        ports = StagePorts("thinker", str(checkpoint), {}, {}, outputs, [edge])
         ports.deadlines = Deadlines(next_chunk_s=0.1)
         self.stage = Thinker(ports)
 

@@ -6,7 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.prompts import PICTURE, QUESTIONS, Question, image_part, text, video_bytes, video_part
+from support.prompts import (
+    PICTURE,
+    QUESTIONS,
+    Question,
+    image_part,
+    sound,
+    text,
+    video_bytes,
+    video_part,
+)
 from support.prompts import question as ask
 from support.reference import Reference
 
@@ -21,15 +30,21 @@ VIDEO = ask(
 )
 
 
-def features(inputs: Any, config: Any) -> list[Any]:
+def features(inputs: Any, config: Any, is_heard: bool = False) -> list[Any]:
     """Every medium of a prompt in the form in which vLLM's runner has it."""
     ids = inputs["input_ids"][0].tolist()
     found = []
+    opens = (config.vision_start_token_id, config.audio_start_token_id)
     for modality in ("image", "video", "audio"):
         token = getattr(config, f"{modality}_token_id")
-        starts = [i for i, one in enumerate(ids) if one == token and ids[i - 1] != token]
+        starts = [i for i, one in enumerate(ids) if one == token and ids[i - 1] in opens]
+        if modality == "audio" and is_heard:  # of a video, whose first token is its patch
+            starts = [i for i, one in enumerate(ids) if one == config.audio_start_token_id]
         for number, start in enumerate(starts):
             data = fields(inputs, modality, number)
+            if modality == "video":
+                data["use_audio_in_video"] = SimpleNamespace(data=torch.tensor(is_heard))
+                start -= is_heard  # vLLM's begins with the token that opens its sound
             where = SimpleNamespace(offset=start)
             found.append(SimpleNamespace(modality=modality, mm_position=where, data=data))
     return found
@@ -47,21 +62,42 @@ def fields(inputs: Any, modality: str, number: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("question", [*QUESTIONS, VIDEO], ids=lambda question: question.name)
 def test_positions_equal_the_reference(question: Question, reference: Reference) -> None:
+    assert_positions_equal(reference, reference.inputs(question), is_heard=False)
+
+
+@pytest.mark.parametrize("num_samples", [1600, 8000, 60000])
+@pytest.mark.parametrize("fps", [1.0, 2.0, 26.0])
+def test_positions_of_videos_that_are_heard_equal_the_reference(
+    num_samples: int, fps: float, reference: Reference
+) -> None:
+    """Sounds shorter and longer than the videos, whose frames are far apart and close together."""
+    parts = [video_part(b""), text("and"), image_part(PICTURE), video_part(b""), text("What?")]
+    sounds = [sound(num_samples) / 32768, sound(16000) / 32768]
+    media: dict[str, list[Any]] = {
+        "videos": [FRAMES, FRAMES[:2]],
+        "images": [PICTURE],
+        "audio": sounds,
+    }
+    asked = ask("heard", parts, **media)
+    inputs = reference.inputs(asked, use_audio_in_video=True, fps=fps)
+    assert_positions_equal(reference, inputs, is_heard=True)
+
+
+def assert_positions_equal(reference: Reference, inputs: Any, is_heard: bool) -> None:
     config = reference.model.config.thinker_config
-    inputs = reference.inputs(question)
     mask = inputs.get("feature_attention_mask")
     expected, _ = reference.model.thinker.get_rope_index(
         inputs["input_ids"],
         inputs.get("image_grid_thw"),
         inputs.get("video_grid_thw"),
         inputs["attention_mask"],
-        use_audio_in_video=False,
+        use_audio_in_video=is_heard,
         audio_seqlens=None if mask is None else mask.sum(-1),
         second_per_grids=inputs.get("video_second_per_grid"),
     )
     thinker = Qwen3OmniThinker.__new__(Qwen3OmniThinker)
     thinker.config = config
     ids = inputs["input_ids"][0].tolist()
-    positions, delta = thinker.get_mrope_input_positions(ids, features(inputs, config))
+    positions, delta = thinker.get_mrope_input_positions(ids, features(inputs, config, is_heard))
     assert positions.tolist() == expected[:, 0].long().tolist()
     assert delta == int(positions.max()) + 1 - len(ids)

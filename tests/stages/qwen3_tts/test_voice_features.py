@@ -1,6 +1,7 @@
 """Features of reference sounds: the package's numbers, made once, and kept."""
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -189,8 +190,8 @@ def test_in_the_folder_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         second = next(now)
         utime(path, (second, second))
 
-    utime = voice_cache.os.utime
-    monkeypatch.setattr(voice_cache.os, "utime", asked_now)
+    utime = os.utime
+    monkeypatch.setattr(os, "utime", asked_now)
     for number in range(3):
         cache = VoiceCache("weights", 4, tmp_path)
         cache.put(str(number), features_of(number))
@@ -267,7 +268,7 @@ def test_what_a_killed_writer_left_is_removed_in_time(
     (tmp_path / "features").mkdir()
     left = tmp_path / "features" / "some.1.part"
     left.write_bytes(b"half")
-    voice_cache.os.utime(left, (1, 1))
+    os.utime(left, (1, 1))
     VoiceCache("weights", 4, tmp_path).put("one", features_of(1))
     assert len(stored(tmp_path)) == 1
     assert not left.exists()

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerCodePredictorConfig,
 )
@@ -87,6 +88,64 @@ def test_greedy_frames_equal_the_reference(
     last = reference.get_input_embeddings()[-1](expected.sequences[:, -1:])
     total = torch.cat([embedding[:, None], *middle, last], dim=1).sum(1)
     assert torch.allclose(frames, total, atol=1e-5)
+
+
+TALKER_SIZE = 40  # another width than the predictor's
+
+
+@pytest.fixture(scope="module")
+def wide_weights(reference: Any) -> dict[str, torch.Tensor]:
+    """As a checkpoint has them: embeddings of the talker's width, and their projection."""
+    generator = torch.Generator().manual_seed(5)
+    weights = dict(reference.state_dict())
+    for name in weights:
+        if "codec_embedding" in name:
+            weights[name] = torch.randn(CONFIG.vocab_size, TALKER_SIZE, generator=generator)
+    for name, shape in (("weight", (CONFIG.hidden_size, TALKER_SIZE)), ("bias", (32,))):
+        noise = 0.3 * torch.randn(shape, generator=generator)
+        weights[f"small_to_mtp_projection.{name}"] = noise
+    return weights
+
+
+def projected(weights: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+    name = "small_to_mtp_projection"
+    return functional.linear(rows, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+
+def test_a_wider_talker_is_projected_and_its_frames_are_not(
+    predictor: CodePredictor, wide_weights: dict[str, torch.Tensor]
+) -> None:
+    """As a predictor that is fed what was projected before."""
+    wide = CodePredictor(CONFIG, talker_size=TALKER_SIZE).requires_grad_(False)
+    assert wide.load_weights(wide_weights.items()) == {name for name, _ in wide.named_parameters()}
+    own = CodePredictor(CONFIG).requires_grad_(False)
+    tables = {name: one for name, one in wide_weights.items() if "codec_embedding" in name}
+    narrow = {name: projected(wide_weights, one) for name, one in tables.items()}
+    rest = {name: one for name, one in wide_weights.items() if "mtp_projection" not in name}
+    own.load_weights({**rest, **narrow}.items())
+    generator = torch.Generator().manual_seed(6)
+    hidden, embedding = torch.randn(2, NUM_ROWS, TALKER_SIZE, generator=generator)
+    code0 = torch.arange(NUM_ROWS)
+    codes, frames = wide(hidden, code0, embedding, **settings())
+    fed = [projected(wide_weights, one) for one in (hidden, embedding)]
+    expected, _ = own(fed[0], code0, fed[1], **settings())
+    assert torch.equal(codes, expected)
+    parts = [table[codes[:, group]] for group, table in enumerate(tables.values(), start=1)]
+    assert torch.allclose(frames, embedding + torch.stack(parts).sum(0), atol=1e-5)
+    assert torch.allclose(wide.embedded(codes[:, 1:]), torch.stack(parts).sum(0), atol=1e-5)
+
+
+def test_frames_of_a_sound_embed_as_those_that_are_spoken(
+    reference: Any, predictor: CodePredictor, inputs: tuple[torch.Tensor, ...]
+) -> None:
+    embedding = inputs[2]
+    model = CodePredictor(CONFIG, embeds_frames=True).requires_grad_(False)
+    model.load_weights(reference.state_dict().items())
+    codes, frames = model(*inputs, **settings())
+    expected, expected_frames = predictor(*inputs, **settings())
+    assert torch.equal(codes, expected)
+    assert torch.equal(frames, expected_frames)
+    assert torch.allclose(embedding + model.embedded(codes[:, 1:]), frames, atol=1e-5)
 
 
 def test_bfloat16_follows_the_weights(

@@ -1,5 +1,6 @@
 """Late inputs: what is available when, and that nothing is made up."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.inprocess import InProcessConnector
+from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
 from omnistage.stages.vllm import late_inputs
 from omnistage.stages.vllm.late_inputs import (
@@ -232,3 +234,28 @@ def test_columns_that_come_together_come_in_equal_numbers() -> None:
         inputs.add(Chunk("a", Tokens(), 0, {**chunk.tensors, "pitch": HALVES}))
     with pytest.raises(KeyError, match="pitch"):
         inputs.add(chunk)
+
+
+def test_what_comes_for_a_request_that_has_ended_is_taken_though_no_engine_steps(
+    tmp_path: Path,
+) -> None:
+    """Speech may end before the text that it is made of: its sender gets all of its credit back."""
+    connector = ShmConnector(tmp_path, ShmOptions(credit=2))
+    connector.create("feed")
+    sender = connector.sender("feed")
+    late = LateInputs([connector.receiver("feed", EDGE)], SCHEMA, torch.float32, MAX_LEN, 60, 10)
+    try:
+        late.open(options())
+        late.close("a")
+        for _ in range(5):
+            sender.send(tokens(7))
+        sender.send(tokens(last=True))
+        deadline = time.monotonic() + 10
+        while sender.flush() or sender.num_requests:
+            assert time.monotonic() < deadline, "it keeps its credit"
+            time.sleep(0.01)
+        late.expect("a")  # a request of this name may come again
+        assert late.open(options()).available == 5
+    finally:
+        sender.close()
+        late.shutdown()

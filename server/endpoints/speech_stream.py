@@ -1,0 +1,459 @@
+"""WebSocket /v1/audio/speech/stream: a text is spoken while it comes, piece by piece."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.types import Receive, Scope, Send
+
+from omnistage.server.audio.encoder import file_samples_of
+from omnistage.server.audio.encoding import encoded
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.speech import about_input, speech_encoder
+from omnistage.server.endpoints.speech_fields import MAX_TEXT
+from omnistage.server.endpoints.speech_request import (
+    max_text_of,
+    outputs_of,
+    speech_choice,
+    speech_of,
+    speech_request,
+)
+from omnistage.server.endpoints.speech_stream_fields import SessionConfig
+from omnistage.server.endpoints.utterance import Utterance, Voice
+from omnistage.server.errors import ApiError, internal_error, invalid
+from omnistage.server.http.deadline import due_at
+from omnistage.server.http.fields import parse, warning_headers
+from omnistage.server.http.json_body import parse_json
+from omnistage.server.http.keys import KEY_PROTOCOL
+from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.refusal import refuse
+from omnistage.server.http.socket_protocol import ENDING, SPEECH_STREAM
+from omnistage.server.http.sse import ClientTooSlow
+from omnistage.server.http.state import RequestState, state_of
+from omnistage.server.outcome import Outcome, of_status
+from omnistage.server.runtime.request import AudioOutput, Output
+from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.speech.coming import spoken_by_sentences
+from omnistage.server.speech.continuous import spoken
+from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.telemetry.follow import WEBSOCKET
+from omnistage.server.trace import FIRST_AUDIO, GATEWAY, following
+
+logger = logging.getLogger(__name__)
+
+PATH = SPEECH_STREAM
+CONFIG_S = 10.0  # from the connection to its first session.config
+IDLE_S = 60.0  # without a word while nothing is spoken
+FAREWELL_S = 5.0  # for a client to take the last events
+MAX_EVENT = 128 << 10  # characters of an event that is no session.config
+MAX_WAITING = 8  # texts that wait for their turn
+MAX_ERRORS = 32  # events of one connection that mean nothing
+# Codes with which a connection is closed: RFC 6455's and its registry's.
+NORMAL, POLICY, RESTART = 1000, 1008, 1012
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """WebSocket /v1/audio/speech/stream."""
+    router = APIRouter()
+    router.add_websocket_route(PATH, SpeechStream(gateway), name="speech_stream")  # type: ignore[arg-type]
+    return router
+
+
+class SpeechStream:
+    """An ASGI app: accepts connections, as many as the server takes requests."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._num_connections = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        try:
+            self._check()
+        except ApiError as error:
+            await refuse(error, scope, receive, send)
+            return
+        self._num_connections += 1
+        try:
+            await receive()  # that it wants to connect
+            offered = (one for one in scope["subprotocols"] if not one.startswith(KEY_PROTOCOL))
+            await send({"type": "websocket.accept", "subprotocol": next(offered, None)})
+            await Session(self._gateway, scope).run(receive, send)
+        finally:
+            self._num_connections -= 1
+
+    def _check(self) -> None:
+        outputs_of(self._gateway.runtime.graph)
+        limit = self._gateway.runtime.flights.max_requests
+        if self._num_connections >= limit:
+            message = f"The server already has {limit} connections."
+            raise ApiError(503, message, code="server_overloaded", retry_after_s=1)
+
+
+class Ended(Exception):
+    """The connection is to be closed, with a code and what is told of it before."""
+
+    def __init__(self, code: int, error: ApiError | None = None) -> None:
+        super().__init__(code)
+        self.code = code
+        self.error = error
+
+
+class Session:
+    """One connection: reads events, speaks one text after the other, sends events and sound."""
+
+    def __init__(self, gateway: Gateway, scope: Scope) -> None:
+        self._gateway = gateway
+        self._scope = scope
+        self._state = state_of(scope)
+        self._outbox = Outbox(gateway.max_unsent_bytes)
+        self._voice: Voice | None = None
+        self._warning = ""
+        self._open: Utterance | None = None  # whose text comes
+        self._waiting: deque[Utterance] = deque()
+        self._has_waiting = asyncio.Event()
+        self._speaking: asyncio.Task[None] | None = None
+        self._failure: ApiError | None = None  # of what is spoken, told already
+        self._num_utterances = 0
+        self._num_errors = 0
+        self._is_ending = False
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Until either side ends it."""
+        sending = asyncio.create_task(self._outbox.send_all(send))
+        tasks = {asyncio.create_task(self._read(receive)), asyncio.create_task(self._speak_all())}
+        try:
+            done, _ = await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
+            ended = _ending_of(done)
+            await _cancelled(*tasks)
+            if ended is not None and not sending.done():
+                await self._say_farewell(ended, send)
+        finally:
+            await _cancelled(*tasks, sending)
+
+    async def _say_farewell(self, ended: Ended, send: Send) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                if ended.error is not None:
+                    self._tell_error(ended.error)
+                await self._outbox.empty()
+                await send({"type": "websocket.close", "code": ended.code})
+        except (TimeoutError, ClientTooSlow, OSError):
+            logger.warning("cut off: the client takes nothing")
+
+    # What comes
+
+    async def _read(self, receive: Receive) -> None:
+        while True:
+            message = await self._next(receive)
+            if message["type"] == "websocket.disconnect":
+                return
+            if message["type"] == ENDING:
+                self._end_after_this()
+                continue
+            try:
+                await self._obey(_event_of(message))
+            except ApiError as error:
+                self._num_errors += 1
+                if self._num_errors > MAX_ERRORS:
+                    raise Ended(POLICY, error) from None
+                self._tell_error(error)
+
+    async def _next(self, receive: Receive) -> Mapping[str, Any]:
+        """The next message; Ended if none comes while nothing else goes on."""
+        while True:
+            try:
+                async with asyncio.timeout(CONFIG_S if self._voice is None else IDLE_S):
+                    return await receive()
+            except TimeoutError:
+                if self._voice is None or self._is_idle:
+                    message = "No event came in time."
+                    raise Ended(POLICY, ApiError(408, message, code="idle_timeout")) from None
+            except ApiError as error:
+                raise Ended(POLICY, error) from None
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._open is None and self._speaking is None and not self._waiting
+
+    async def _obey(self, event: Mapping[str, Any]) -> None:
+        kind = event.get("type")
+        if kind == "session.config":
+            await self._configure(event)
+        elif kind == "session.close":
+            raise Ended(NORMAL)
+        elif kind not in ("input.text", "input.done", "input.cancel"):
+            raise invalid("type", "is none of the events that a client sends")
+        elif self._voice is None:
+            raise invalid("type", "must be session.config first")
+        elif kind == "input.cancel":
+            self._cancel()
+        else:
+            self._take(self._voice, kind, event.get("text"))
+
+    async def _configure(self, event: Mapping[str, Any]) -> None:
+        if self._open is not None:
+            raise invalid("type", "cannot be session.config before the input.done of a text")
+        gateway = self._gateway
+        config = parse(SessionConfig, event)
+        choice = speech_choice(config, gateway.runtime, gateway.voices)
+        speech_request(config, gateway.runtime, choice)  # for what it refuses
+        reference = None
+        if choice.has_sound:
+            async with due_at(self._due_at):
+                reference = await choice.reference(gateway.voices, gateway.media)
+        self._voice = Voice(
+            config,
+            choice,
+            reference,
+            speech_of(gateway.runtime).takes_pieces,
+            max_text_of(gateway.runtime, config.instructions),
+        )
+        self._warning = warning_headers(config.unknown).get("x-omnistage-warning", "")
+
+    def _take(self, voice: Voice, kind: str, text: Any) -> None:
+        """A piece of a text, or its end."""
+        if kind == "input.text" and not isinstance(text, str):
+            raise invalid("text", "must be a string")
+        if kind == "input.text" and not text:
+            return
+        utterance = self._open or self._begin(voice)
+        if kind == "input.done":
+            self._open = None
+            utterance.text.end()
+        elif not utterance.is_over:
+            try:
+                utterance.add(text, voice.max_text if voice.takes_pieces else MAX_TEXT)
+            except ApiError as error:
+                self._fail(utterance, error)
+
+    def _begin(self, voice: Voice) -> Utterance:
+        if len(self._waiting) >= MAX_WAITING:
+            message = f"More than {MAX_WAITING} texts wait to be spoken."
+            raise Ended(POLICY, ApiError(429, message, code="too_many_texts"))
+        utterance = self._open = Utterance(self._num_utterances, voice)
+        self._num_utterances += 1
+        self._waiting.append(utterance)
+        self._has_waiting.set()
+        return utterance
+
+    def _cancel(self) -> None:
+        """Of all that is spoken, or is to be, nothing more is wanted."""
+        self._open = None
+        if self._speaking is not None:
+            self._speaking.cancel()
+        for utterance in self._waiting:
+            self._tell_done(utterance, "cancelled")
+        self._waiting.clear()
+
+    def _fail(self, utterance: Utterance, error: ApiError) -> None:
+        """An answer cannot go on, though its text still comes."""
+        self._tell_error(error, utterance)
+        if utterance in self._waiting:
+            self._waiting.remove(utterance)
+            self._tell_done(utterance, "failed")
+        elif self._speaking is not None:
+            self._failure = error
+            self._speaking.cancel()
+
+    def _end_after_this(self) -> None:
+        """The server stops: what is spoken is spoken to its end."""
+        self._is_ending = True
+        self._has_waiting.set()
+
+    # What is spoken
+
+    async def _speak_all(self) -> None:
+        while True:
+            while not self._waiting and not self._is_ending:
+                self._has_waiting.clear()
+                await self._has_waiting.wait()
+            if not self._waiting:
+                raise Ended(RESTART)
+            utterance = self._waiting.popleft()
+            self._failure = None
+            self._speaking = asyncio.create_task(self._speak(utterance))
+            try:
+                await asyncio.wait({self._speaking})
+            finally:
+                await _cancelled(self._speaking)
+            speaking, self._speaking = self._speaking, None
+            if speaking.cancelled():
+                self._tell_done(utterance, "cancelled" if self._failure is None else "failed")
+            else:
+                speaking.result()
+            await self._outbox.empty()
+
+    async def _speak(self, utterance: Utterance) -> None:
+        """One answer, whose failure is told; ClientTooSlow ends the connection."""
+        await utterance.text.ready()
+        first, is_whole = utterance.text.take()
+        if not first:  # its end came alone
+            self._tell_done(utterance, "completed", total_sentences=0)
+            return
+        try:
+            with self._answered(utterance) as state:
+                await self._answer(utterance, first, is_whole, state)
+        except ClientTooSlow:
+            raise
+        except ApiError as error:
+            self._tell_error(about_input(error), utterance)
+            self._tell_done(utterance, "failed")
+        except Exception:
+            logger.exception("a spoken text failed")
+            self._tell_error(internal_error(), utterance)
+            self._tell_done(utterance, "failed")
+        else:
+            self._tell_done(utterance, "completed")
+
+    @contextmanager
+    def _answered(self, utterance: Utterance) -> Iterator[RequestState]:
+        """Follow and count one answer as a request of its own."""
+        state = RequestState(key=self._state.key)
+        state.trace.request_id = f"{self._state.trace.request_id}.{utterance.number}"
+        telling, began_at = self._gateway.following, time.monotonic()
+        telling.begin(state.trace, WEBSOCKET, self._scope, is_answer=True)
+        outcome, status = Outcome.CANCELLED, None
+        try:
+            with state.at_end, following(state.trace):
+                yield state
+            outcome, status = Outcome.FINISHED, 200
+        except ApiError as error:
+            outcome, status = of_status(error.status), error.status
+            raise
+        except Exception:
+            outcome, status = Outcome.FAILED, 500
+            raise
+        finally:
+            state.trace.outcome, state.trace.status = outcome, status
+            telling.end(state.trace)
+            seconds = time.monotonic() - began_at
+            self._gateway.metrics.answered(PATH, outcome, status, seconds)
+
+    async def _answer(
+        self, utterance: Utterance, first: str, is_whole: bool, state: RequestState
+    ) -> None:
+        self._state.charge()
+        config = utterance.voice.config
+        flights = self._gateway.runtime.flights
+        ticket = state.at_end.enter_context(flights.admit(outputs_of(self._gateway.runtime.graph)))
+        form = config.response_format or "pcm"
+        usage, num_bytes = SpeechUsage(), 0
+        outputs = encoded(
+            self._outputs(utterance, first, is_whole, ticket),
+            partial(speech_encoder, form, config.speed or 1.0),
+        )
+        is_started = False
+        async with due_at(self._due_at), aclosing(outputs):
+            async for output in outputs:
+                usage.add(output)
+                if not isinstance(output, AudioOutput):
+                    continue
+                if not is_started:
+                    is_started = True
+                    self._tell_start(utterance, form, output, first)
+                if output.data:
+                    self._send_sound(utterance, output.data)
+                    num_bytes += len(output.data)
+                    state.trace.timeline.mark(GATEWAY, FIRST_AUDIO)
+            await self._outbox.empty()
+        self._tell(
+            utterance,
+            "audio.done",
+            sentence_index=0,
+            total_bytes=num_bytes,
+            error=False,
+            usage=usage.to_dict(),
+        )
+
+    def _outputs(
+        self, utterance: Utterance, first: str, is_whole: bool, ticket: Ticket
+    ) -> AsyncGenerator[Output, None]:
+        voice, runtime = utterance.voice, self._gateway.runtime
+        asked = voice.config.model_copy(update={"input": first})
+        request = speech_request(asked, runtime, voice.choice)
+        request = with_reference(request, voice.reference)
+        if voice.takes_pieces:  # also one that is whole: a model may speak it in another way then
+            return ticket.run(replace(request, text=utterance.text))
+        if is_whole:
+            return spoken(ticket, pieces_of_request(request, voice.max_text))
+        return spoken_by_sentences(ticket, request, utterance.text, voice.max_text)
+
+    @property
+    def _due_at(self) -> float | None:
+        timeout_s = self._state.timeout_s
+        return None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+
+    # What is told
+
+    def _tell(self, utterance: Utterance, kind: str, **more: Any) -> None:
+        self._outbox.tell({"type": kind, "utterance_index": utterance.number, **more})
+
+    def _tell_start(self, utterance: Utterance, form: str, output: AudioOutput, first: str) -> None:
+        samples = file_samples_of(form, output.samples)
+        more = {"warning": self._warning} if self._warning else {}
+        self._tell(
+            utterance,
+            "audio.start",
+            sentence_index=0,
+            sentence_text=first,
+            format=form,
+            sample_rate=samples.rate_hz,
+            channels=samples.num_channels,
+            **more,
+        )
+
+    def _send_sound(self, utterance: Utterance, data: bytes) -> None:
+        if utterance.voice.config.audio_encoding == "binary":
+            self._outbox.put(data)
+        else:
+            self._tell(utterance, "audio.chunk", sentence_index=0, audio_b64=data)
+
+    def _tell_done(self, utterance: Utterance, status: str, total_sentences: int = 1) -> None:
+        utterance.is_over = True
+        self._tell(utterance, "session.done", total_sentences=total_sentences, status=status)
+
+    def _tell_error(self, error: ApiError, utterance: Utterance | None = None) -> None:
+        about = {} if utterance is None else {"utterance_index": utterance.number}
+        told = {"type": "error", **about, "message": error.message, **error.envelope}
+        self._outbox.tell(told)
+
+
+def _event_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The event in a frame; raises ApiError."""
+    text = message.get("text")
+    if text is None:
+        raise ApiError(400, "Events are text frames of JSON.", code="invalid_json")
+    event = parse_json(text.encode())
+    if len(text) > MAX_EVENT and event.get("type") != "session.config":
+        message_ = f"An event has more than {MAX_EVENT} characters."
+        raise ApiError(413, message_, code="request_too_large")
+    return event
+
+
+def _ending_of(done: set[asyncio.Task[None]]) -> Ended | None:
+    """Why a connection ends, if its client is there to be told; raises what nobody foresaw."""
+    for task in done:
+        failure = task.exception()
+        if isinstance(failure, Ended):
+            return failure
+        if isinstance(failure, ClientTooSlow):
+            logger.warning("cut off: %s", failure)
+            return Ended(POLICY)
+        if failure is not None and not isinstance(failure, OSError):
+            logger.error("a WebSocket failed", exc_info=failure)
+            return Ended(POLICY, internal_error())
+    return None
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

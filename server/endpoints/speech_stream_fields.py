@@ -1,0 +1,20 @@
+"""What can be said on a WebSocket on which a text is spoken while it comes."""
+
+from typing import Literal
+
+from omnistage.server.endpoints.speech_fields import SpeechRequest
+
+
+class SessionConfig(SpeechRequest):
+    """The fields of /v1/audio/speech for the answers that follow; the text comes apart.
+
+    `stream_audio` and `split_granularity` are vllm-omni's: here sound is always streamed, and a
+    text is not split where the model takes it as it comes.
+    """
+
+    ignored = SpeechRequest.ignored | {"type", "stream_audio", "split_granularity"}
+    refused = SpeechRequest.refused | {"word_timestamps"}
+
+    input: Literal[""] = ""
+    stream_format: Literal["audio"] | None = None
+    audio_encoding: Literal["binary", "base64"] = "binary"

@@ -1,0 +1,63 @@
+"""A text that comes in pieces, for a model that wants each of its texts whole: by sentences."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from omnistage.server.runtime.flights import late_text
+from omnistage.server.runtime.request import AudioOutput, Output, Request
+from omnistage.server.runtime.text_input import TextInput
+from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.speech.pieces import pieces_of, sentence_ends
+from omnistage.server.speech.requests import numbered
+
+
+async def spoken_by_sentences(
+    ticket: Ticket, request: Request, text: TextInput, max_characters: int
+) -> AsyncGenerator[Output, None]:
+    """The outputs of what is complete of a text, one request after the other; only the end is last.
+
+    The request's body has the first piece.
+    """
+    number = 0
+    sound: AudioOutput | None = None
+    async with aclosing(sentences(text, request.body["input"])) as complete:
+        async for part in complete:
+            for piece in filter(None, map(str.strip, pieces_of(part, max_characters))):
+                async with aclosing(ticket.run(numbered(request, piece, number))) as outputs:
+                    async for output in outputs:
+                        sound = output if isinstance(output, AudioOutput) else sound
+                        yield replace(output, last=False)
+                number += 1
+    if sound is not None:
+        yield AudioOutput(sound.samples, last=True)
+
+
+async def sentences(text: TextInput, first: str) -> AsyncGenerator[str, None]:
+    """As many sentences as are complete, each time that there are any; then the rest.
+
+    Raises ApiError if the next piece does not come in time.
+    """
+    held, is_whole = first, False
+    while not is_whole:
+        ends = sentence_ends(held)
+        if ends and held[: ends[-1]].strip():
+            yield held[: ends[-1]]
+            held = held[ends[-1] :]
+        await _arrival(text)
+        piece, is_whole = text.take()
+        held += piece
+    if held.strip():
+        yield held
+
+
+async def _arrival(text: TextInput) -> None:
+    while True:
+        try:
+            async with asyncio.timeout_at(text.due_at):
+                await text.ready()
+            return
+        except TimeoutError:
+            if text.due_at <= asyncio.get_running_loop().time():
+                raise late_text() from None

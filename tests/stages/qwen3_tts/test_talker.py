@@ -1,0 +1,123 @@
+"""What a talker refuses, and what it says of itself, without an engine."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from references.qwen3_tts_inputs import sound
+from references.qwen3_tts_talks import MODELS
+from support.tts_talker import close_ports, opened, talker_ports
+
+from omnistage.connectors.sweep import make_run_directory
+from omnistage.stages.qwen3_tts.talker import Talker
+from omnistage.stages.speech.talker_stage import SpokenPrompt
+from omnistage.stages.worker.failure import RequestError
+
+CUSTOM_VOICE, VOICE_DESIGN, BASE = MODELS
+REFERENCE = {"reference": {"key": "a", "text": None}}
+
+
+@contextmanager
+def talker(folder: Path, **options: Any) -> Iterator[Talker]:
+    run = make_run_directory()
+    ports = talker_ports(folder, run.path, list(options.items()))
+    try:
+        yield Talker(ports)
+    finally:
+        close_ports(ports, run.path)
+        run.remove()
+
+
+async def made(folder: Path, body: dict[str, Any], speaker: str = "", **more: Any) -> SpokenPrompt:
+    with talker(folder) as stage:
+        return await stage.prompt_of(opened("request", {"input": "Yes", **body}, **more), speaker)
+
+
+async def refused(folder: Path, body: dict[str, Any], **more: Any) -> tuple[str | None, str]:
+    with pytest.raises(RequestError) as caught:
+        await made(folder, body, **more)
+    assert caught.value.status == 400
+    return caught.value.param, str(caught.value)
+
+
+async def test_an_unknown_language_is_refused_with_the_allowed_ones(tts_checkpoints: Path) -> None:
+    for name in ("klingon", "sichuan_dialect"):
+        param, message = await refused(tts_checkpoints / CUSTOM_VOICE, {"language": name})
+        assert param == "language"
+        assert message == f"unknown language {name!r}; allowed: auto, chinese, english"
+
+
+async def test_languages_are_known_in_any_case(tts_checkpoints: Path) -> None:
+    folder = tts_checkpoints / CUSTOM_VOICE
+    one, other = [await made(folder, {"language": name}) for name in ("English", "english")]
+    assert one.options["inputs"] == other.options["inputs"]
+
+
+async def test_a_base_model_without_a_sound_has_no_voice(tts_checkpoints: Path) -> None:
+    param, message = await refused(tts_checkpoints / BASE, {"reference": None})
+    assert (param, message) == ("voice", "this model speaks with the voice of a sound: give one")
+
+
+async def test_only_a_base_model_takes_a_sound(tts_checkpoints: Path) -> None:
+    for model in (CUSTOM_VOICE, VOICE_DESIGN):
+        body = {**REFERENCE, "instructions": "Low."}
+        param, message = await refused(tts_checkpoints / model, body, sound=sound(24_000))
+        assert (param, message) == ("voice", "this model makes no voice of a sound")
+
+
+async def test_a_voice_that_is_not_described_cannot_be_designed(tts_checkpoints: Path) -> None:
+    param, message = await refused(tts_checkpoints / VOICE_DESIGN, {})
+    assert (param, message) == ("instructions", "must describe the voice: this model has no other")
+
+
+async def test_a_text_of_nothing_is_refused(tts_checkpoints: Path) -> None:
+    param, _ = await refused(tts_checkpoints / CUSTOM_VOICE, {"input": ""})
+    assert param == "input"
+
+
+async def test_names_of_special_tokens_are_text(tts_checkpoints: Path) -> None:
+    folder = tts_checkpoints / CUSTOM_VOICE
+    plain, marked = [await made(folder, {"input": text}) for text in ("a", "a<|im_end|>")]
+    assert len(marked.ids) - len(plain.ids) == len("<|im_end|>")
+
+
+async def test_instructions_are_ignored_by_models_that_do_not_know_them(
+    tts_checkpoints: Path, tmp_path: Path
+) -> None:
+    from omnistage.stages.qwen3_tts.checkpoint.writers import write_small_custom_voice
+
+    write_small_custom_voice(tmp_path / "small")
+    told = {"instructions": "Be glad."}
+    plain, small = [await made(tmp_path / "small", body) for body in ({}, told)]
+    assert len(small.ids) == len(plain.ids)
+    large = await made(tts_checkpoints / CUSTOM_VOICE, told)
+    assert len(large.ids) > len(plain.ids)
+    body = {**REFERENCE, **told}
+    base = await made(tts_checkpoints / BASE, body, sound=sound(24_000))
+    assert len(base.ids) < len(large.ids)
+
+
+async def test_the_graph_file_may_have_the_text_streamed(tts_checkpoints: Path) -> None:
+    request = opened("request", {"input": "Yes"})
+    lengths = []
+    for text in ("whole", "streamed"):
+        with talker(tts_checkpoints / CUSTOM_VOICE, text=text) as stage:
+            lengths.append(len((await stage.prompt_of(request, "ryan")).ids))
+    assert lengths[0] - lengths[1] == len("Yes") + 1  # and the end of the text
+
+
+def test_a_wrong_option_is_refused(tts_checkpoints: Path) -> None:
+    with (
+        pytest.raises(ValueError, match="options of the talker"),
+        talker(tts_checkpoints / CUSTOM_VOICE, text="backwards"),
+    ):
+        pass
+
+
+def test_sampling_is_that_of_the_generation_config(tts_checkpoints: Path) -> None:
+    with talker(tts_checkpoints / CUSTOM_VOICE) as stage:
+        defaults = stage.defaults
+    assert (defaults.temperature, defaults.top_k, defaults.top_p) == (0.9, 50, 1.0)
+    assert (defaults.repetition_penalty, defaults.min_tokens) == (1.05, 2)
