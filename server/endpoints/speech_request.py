@@ -25,6 +25,7 @@ from omnistage.stages.messages.to_gateway import Speech
 OUTPUTS = ("text", "audio")  # of the text comes only how many tokens it has
 POSITIONS_OF_CHARACTER = 8
 MIN_PIECE = 16
+USUAL_INSTRUCTIONS = 400  # characters
 
 
 def outputs_of(graph: StageGraph) -> tuple[str, ...]:
@@ -102,8 +103,9 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
     ApiError for instructions that leave none.
     """
     said = speech_of(runtime).max_text
-    if said:
-        return said
+    if said:  # the stage has set positions aside for usual instructions
+        beyond = max(0, len(instructions or "") - USUAL_INSTRUCTIONS)
+        return max(MIN_PIECE, said - beyond // POSITIONS_OF_CHARACTER)
     path = runtime.fleet.open_path(outputs_of(runtime.graph))
     entry = runtime.graph.entry_of("audio")
     lengths = [link.record.max_model_len for link in path if link.name != entry]

@@ -1,7 +1,10 @@
 """The talker stage, an entry of its graph: a given text in, codec frames out from the engine."""
 
 import asyncio
+import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +40,8 @@ from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.own_feed import OwnFeed
 from omnistage.stages.worker.stage import Opened, StagePorts
 
+logger = logging.getLogger(__name__)
+
 SMALL = "0b6"  # the size of CustomVoice that was not taught to follow instructions
 # Of a context: what the rows before the text may take, and how many a character may, as a token and
 # as speech; digits are spoken longest.
@@ -62,6 +67,8 @@ class Talker(TalkerStage):
         self._generation = Generation.of(ports.model)
         self.defaults = self._generation.defaults
         self._texts = ComingTexts()  # those of which more may come
+        self._prompted: dict[str, asyncio.Event] = {}  # of these: set once their prompts are made
+        self._making = ThreadPoolExecutor(1, "omnistage-voices")  # one voice at a time
         self._voices: VoiceEncoder | None = None
         if self._type == BASE:
             has_weights = ports.engine.get("load_format") != "dummy"
@@ -117,7 +124,10 @@ class Talker(TalkerStage):
             voice = Voice(VOICE, features.codes if text.reference else None)
         is_whole = self._is_whole and not is_open
         prompt = talker_prompt(self._ids, text, voice, language, is_whole)
-        return self._spoken(opened.id, prompt, features, voice, complete=not is_open)
+        spoken = self._spoken(opened.id, prompt, features, voice, complete=not is_open)
+        if is_open:
+            self._prompted[opened.id].set()
+        return spoken
 
     def _tell_tokens(self, request_id: str, text: SpokenText) -> None:
         num_tokens = len(text.instructions) + len(text.role) + len(text.text)
@@ -159,7 +169,12 @@ class Talker(TalkerStage):
             )
         sound = opened.tensors["reference"].numpy()
         wants_codes = bool(reference.get("text"))
-        return await asyncio.to_thread(self._voices.features, sound, reference["key"], wants_codes)
+        key = reference["key"]
+        known = await asyncio.to_thread(self._voices.known, key, wants_codes)
+        if known is not None:
+            return known
+        make = partial(self._voices.features, sound, key, wants_codes)
+        return await asyncio.get_running_loop().run_in_executor(self._making, make)
 
     def _spoken(
         self,
@@ -203,13 +218,17 @@ class Talker(TalkerStage):
             await super().serve(opened)
             return
         text = self._texts.open(opened.id, opened.request.body)
+        self._prompted[opened.id] = asyncio.Event()
         feeding = asyncio.create_task(self._feed(opened, text))
         try:
             await super().serve(opened)
         finally:
             self._texts.close(opened.id)
+            del self._prompted[opened.id]
             feeding.cancel()
-            await asyncio.gather(feeding, return_exceptions=True)
+            (failed,) = await asyncio.gather(feeding, return_exceptions=True)
+            if isinstance(failed, Exception):
+                logger.error("the text of request %s was not fed", opened.id, exc_info=failed)
 
     async def _feed(self, opened: Opened, text: ComingText) -> None:
         """Give the engine each token as soon as it is known."""
@@ -221,9 +240,13 @@ class Talker(TalkerStage):
             feed.show_life()
             self.upstream_waits(request_id, self._ports.name)
 
+        await self._prompted[request_id].wait()  # the engine drops what comes long before it
         async for piece in text.pieces(self._ports.deadlines.next_chunk_s / 2, show_life):
             if token_ids := tokens.add(piece):
                 feed.send(token_ids)
+            else:
+                feed.show_life()  # a piece has come, though no token of it is known yet
+            self.upstream_waits(request_id, self._ports.name)  # frames come as slowly as the text
         feed.send(tokens.finish(), last=True)
         if not tokens.count:
             self.nothing_to_say(request_id, self._ports.name)

@@ -94,12 +94,13 @@ class VoiceCache:
             return None
         try:
             features = self._features(load(path.read_bytes()))
-            os.utime(path)  # asked for now
         except FileNotFoundError:
             return None
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             logger.warning("%s is made anew: %s", path, error)
             return None
+        with suppress(OSError):  # a folder may be there to be read only
+            os.utime(path)  # asked for now
         return features
 
     def _features(self, stored: dict[str, npt.NDArray[np.generic]]) -> VoiceFeatures:

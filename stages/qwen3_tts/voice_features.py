@@ -47,6 +47,10 @@ class VoiceEncoder:
         )
         self._computing = threading.Lock()
 
+    def known(self, key: str, wants_codes: bool) -> VoiceFeatures | None:
+        """What was made of a sound before, if that is enough."""
+        return self._cache.get(key, wants_codes)
+
     def features(
         self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool
     ) -> VoiceFeatures:
