@@ -28,6 +28,7 @@ from support.prompts import (
 )
 from support.qwen2_5_omni_reference import Answer, Qwen2_5Reference
 from support.server import Reply, TinyServer, assert_same_sound, running_server
+from support.warm_up import warm_up
 
 from omnistage.server.speech.requests import seed_of_piece
 from omnistage.stage_configs.pick import GRAPHS
@@ -50,6 +51,7 @@ def server(
     file = folder / "graph.yaml"
     file.write_text(yaml.safe_dump(graph))
     with running_server(str(file), folder / "log", "--model", str(tiny_qwen2_5_omni)) as running:
+        asyncio.run(warm_up(running))
         yield running
 
 
