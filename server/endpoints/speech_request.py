@@ -105,7 +105,7 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
     said = speech_of(runtime).max_text
     if said:  # the stage has set positions aside for usual instructions
         beyond = max(0, len(instructions or "") - USUAL_INSTRUCTIONS)
-        return max(MIN_PIECE, said - beyond // POSITIONS_OF_CHARACTER)
+        return min(said, max(MIN_PIECE, said - beyond // POSITIONS_OF_CHARACTER))
     path = runtime.fleet.open_path(outputs_of(runtime.graph))
     entry = runtime.graph.entry_of("audio")
     lengths = [link.record.max_model_len for link in path if link.name != entry]

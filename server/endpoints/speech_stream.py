@@ -5,7 +5,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from omnistage.server.endpoints.speech_request import (
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.endpoints.utterance import Utterance, Voice
 from omnistage.server.errors import ApiError, internal_error, invalid
+from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.fields import parse, warning_headers
 from omnistage.server.http.json_body import parse_json
@@ -124,6 +125,7 @@ class Session:
         self._num_utterances = 0
         self._num_errors = 0
         self._is_ending = False
+        self._until = ExitStack()  # holds the room that the voice's sound takes
 
     async def run(self, receive: Receive, send: Send) -> None:
         """Until either side ends it."""
@@ -137,6 +139,7 @@ class Session:
                 await self._say_farewell(ended, send)
         finally:
             await _cancelled(*tasks, sending)
+            self._forget_sound()
 
     async def _say_farewell(self, ended: Ended, send: Send) -> None:
         try:
@@ -159,7 +162,7 @@ class Session:
                 self._end_after_this()
                 continue
             try:
-                await self._obey(_event_of(message))
+                await self._obey(await self._event(message))
             except ApiError as error:
                 self._num_errors += 1
                 if self._num_errors > MAX_ERRORS:
@@ -179,9 +182,17 @@ class Session:
             except ApiError as error:
                 raise Ended(POLICY, error) from None
 
+    async def _event(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a frame says; a long one is parsed beside the event loop."""
+        if len(message.get("text") or "") <= MAX_LOOP_BYTES:
+            return _event_of(message)
+        threads = self._scope["app"].state.body_threads
+        return await asyncio.get_running_loop().run_in_executor(threads, _event_of, message)
+
     @property
     def _is_idle(self) -> bool:
-        return self._open is None and self._speaking is None and not self._waiting
+        has_open = self._open is not None and not self._open.is_over
+        return not has_open and self._speaking is None and not self._waiting
 
     async def _obey(self, event: Mapping[str, Any]) -> None:
         kind = event.get("type")
@@ -205,18 +216,31 @@ class Session:
         config = parse(SessionConfig, event)
         choice = speech_choice(config, gateway.runtime, gateway.voices)
         speech_request(config, gateway.runtime, choice)  # for what it refuses
-        reference = None
+        reference, until = None, ExitStack()
         if choice.has_sound:
-            async with due_at(self._due_at):
-                reference = await choice.reference(gateway.voices, gateway.media)
+            if self._waiting:
+                raise invalid("type", "cannot name a sound while texts wait to be spoken")
+            self._state.charge()
+            try:
+                async with due_at(self._due_at):
+                    reference = await choice.reference(gateway.voices, gateway.media, until)
+            except BaseException:
+                until.close()
+                raise
+        self._forget_sound()
+        self._until = until
+        self._warning = warning_headers(config.unknown).get("x-omnistage-warning", "")
         self._voice = Voice(
-            config,
-            choice,
+            without_sound(config),
+            replace(choice, sound=None),
             reference,
             speech_of(gateway.runtime).takes_pieces,
             max_text_of(gateway.runtime, config.instructions),
         )
-        self._warning = warning_headers(config.unknown).get("x-omnistage-warning", "")
+
+    def _forget_sound(self) -> None:
+        """What the voice's sound takes of the room of media is given back."""
+        self._until.close()
 
     def _take(self, voice: Voice, kind: str, text: Any) -> None:
         """A piece of a text, or its end."""
@@ -436,6 +460,13 @@ def _event_of(message: Mapping[str, Any]) -> Mapping[str, Any]:
         message_ = f"An event has more than {MAX_EVENT} characters."
         raise ApiError(413, message_, code="request_too_large")
     return event
+
+
+def without_sound(config: SessionConfig) -> SessionConfig:
+    """A configuration as it is kept: its sound has been read, unknown fields have been told."""
+    kept = config.model_copy(update={"ref_audio": None})
+    kept.__pydantic_extra__ = {}
+    return kept
 
 
 def _ending_of(done: set[asyncio.Task[None]]) -> Ended | None:

@@ -61,4 +61,7 @@ class SocketOrigins:
 
     def _is_allowed(self, origin: str, host: str) -> bool:
         allowed = self._origins == EVERY or origin in self._origins
-        return allowed or urlsplit(origin).netloc.lower() == host.lower()
+        try:
+            return allowed or urlsplit(origin).netloc.lower() == host.lower()
+        except ValueError:  # it is no URL
+            return allowed

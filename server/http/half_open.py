@@ -134,7 +134,12 @@ class HalfOpen(asyncio.Protocol):
         super().handle_websocket_upgrade(*event)  # type: ignore[misc]
 
     def _should_upgrade_to_ws(self) -> bool:
-        """Whether a WebSocket is offered where there is one; httptools' knows the URL alone yet."""
+        """Whether a WebSocket is offered where there is one; httptools' knows the URL alone yet.
+
+        Not behind a request that is being answered: its answer would be amid the frames.
+        """
+        if self._is_answering:
+            return False
         target: bytes = getattr(self, "url", None) or self.scope["raw_path"]
         path = target.partition(b"?")[0]
         return path.endswith(SPEECH_STREAM.encode())

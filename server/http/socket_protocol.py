@@ -8,6 +8,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 SPEECH_STREAM = "/v1/audio/speech/stream"  # the one path that is a WebSocket's
 MAX_FRAME_BYTES = 16 << 20  # the sound of a voice as base64
 ENDING = "websocket.ending"  # what an app receives when the server has been told to stop
+MAX_FRAGMENTS = 1024  # of one message
 PING_S = 20.0
 
 quiet = logging.getLogger(__name__)
@@ -20,6 +21,15 @@ class GatewaySocket(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.logger = self.conn.logger = quiet
+
+    def handle_cont(self, event: Any) -> None:
+        """A fragment of a message; too many of them end the connection."""
+        if len(self.frames) < MAX_FRAGMENTS:
+            super().handle_cont(event)
+        elif not self.close_sent:
+            self.frames = []
+            self.conn.fail(1009, "too many fragments")
+            self.handle_parser_exception()
 
     def shutdown(self) -> None:
         """Tell the app, which then ends the connection itself."""

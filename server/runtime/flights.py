@@ -95,7 +95,8 @@ class Flights:
 
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
         goes_on = bool(ticket.flights)
-        path = self._fleet.open_path(request.outputs, goes_on)
+        is_awaited = any(not one.ended.is_set() for one in ticket.flights)  # before stages sleep
+        path = self._fleet.open_path(request.outputs, is_awaited)
         check_work(request, path)
         first_chunk_s = self._graph.deadlines.first_chunk_s
         flight = Flight.begin(request, path, self._now(), first_chunk_s)

@@ -12,6 +12,8 @@ from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.pieces import pieces_of, sentence_ends
 from omnistage.server.speech.requests import numbered
 
+MAX_END = 64  # characters: an end is known by what follows it, which may come later
+
 
 async def spoken_by_sentences(
     ticket: Ticket, request: Request, text: TextInput, max_characters: int
@@ -39,12 +41,13 @@ async def sentences(text: TextInput, first: str) -> AsyncGenerator[str, None]:
 
     Raises ApiError if the next piece does not come in time.
     """
-    held, is_whole = first, False
+    held, is_whole, num_seen = first, False, 0
     while not is_whole:
-        ends = sentence_ends(held)
+        ends = sentence_ends(held, max(0, num_seen - MAX_END))
         if ends and held[: ends[-1]].strip():
             yield held[: ends[-1]]
             held = held[ends[-1] :]
+        num_seen = len(held)
         await _arrival(text)
         piece, is_whole = text.take()
         held += piece

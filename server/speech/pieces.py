@@ -82,9 +82,9 @@ class Cuts:
         return index >= 0 and place < self._number_ends[index]
 
 
-def sentence_ends(text: str) -> list[int]:
-    """The places behind each sentence and the white space that follows it."""
-    return [found.end() for found in SENTENCE.finditer(text) if _is_end(text, found)]
+def sentence_ends(text: str, start: int = 0) -> list[int]:
+    """The places behind each sentence from `start` on, and the white space that follows it."""
+    return [found.end() for found in SENTENCE.finditer(text, start) if _is_end(text, found)]
 
 
 def _is_end(text: str, found: re.Match[str]) -> bool:

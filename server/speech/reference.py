@@ -14,6 +14,7 @@ from omnistage.server.media.check import Medium, sound_frames
 from omnistage.server.media.parts import checked_url
 
 RATE_HZ = 24_000
+MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 384_000  # of a file: a resampler's filter grows with its rate
 MIN_S, MAX_S = 0.5, 60.0
 
 Samples = npt.NDArray[np.float32]
@@ -60,16 +61,21 @@ def samples_of(data: bytes, place: str) -> Samples:
 
 
 def _resampled(frames: Iterator[Any], place: str) -> Iterator[Samples]:
-    """Each frame's samples at RATE_HZ; refused as soon as they are too many."""
+    """Each frame's samples at RATE_HZ; refused as soon as they are too many, or of two kinds."""
     resampler = av.AudioResampler(format="fltp", rate=RATE_HZ)
     seconds = 0.0
-    for frame in frames:
-        seconds += frame.samples / max(1, frame.sample_rate)
-        if seconds > MAX_S:
-            raise invalid(place, f"is longer than {MAX_S:g} s")
-        yield from _mixed(resampler, frame)
-    if seconds:
-        yield from _mixed(resampler, None)
+    try:
+        for frame in frames:
+            if not MIN_RATE_HZ <= frame.sample_rate <= MAX_RATE_HZ:
+                raise invalid(place, f"has a sample rate of {frame.sample_rate} Hz")
+            seconds += frame.samples / frame.sample_rate
+            if seconds > MAX_S:
+                raise invalid(place, f"is longer than {MAX_S:g} s")
+            yield from _mixed(resampler, frame)
+        if seconds:
+            yield from _mixed(resampler, None)
+    except (ValueError, MemoryError, av.FFmpegError) as error:
+        raise invalid(place, f"cannot be read: {error}") from error
 
 
 def _mixed(resampler: av.AudioResampler, frame: Any) -> Iterator[Samples]:

@@ -54,7 +54,7 @@ class BlockDiT:
         self._last = net.norm_out.linear(embedded).unflatten(1, (2, -1))
         self._proj_out = net.proj_out
         self._cos, self._sin = self._rotations(net)
-        self._graphs = DiTGraphs(self.velocity)
+        self._graphs = DiTGraphs()
 
     @property
     def device(self) -> torch.device:
@@ -99,7 +99,8 @@ class BlockDiT:
     @torch.inference_mode()
     def capture(self, windows: Sequence[Window]) -> None:
         """Record graphs of lists such as that of these windows."""
-        self._graphs.record(make_block_list(windows, self.depth, self.codes_per_block))
+        example = make_block_list(windows, self.depth, self.codes_per_block)
+        self._graphs.record(self.velocity, example)
 
     def velocity(self, blocks: BlockList) -> torch.Tensor:
         """Of the new blocks of a list, [blocks, frames, mel]."""

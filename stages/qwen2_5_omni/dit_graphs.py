@@ -1,7 +1,8 @@
 """CUDA graphs of the DiT's small lists, where launching kernels takes longer than running them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -19,13 +20,13 @@ def padded(blocks: BlockList, size: int) -> BlockList:
     It holds copies of the given ones, again and again: what is computed of blocks that nobody
     wants must be numbers, too.
     """
-    made = replace(blocks, counts=(size,) * len(blocks.counts))
+    made: dict[str, Any] = {}
     for name in TENSORS:
         tensor: torch.Tensor = getattr(blocks, name)
         rows = len(tensor) // len(blocks.state) * size
         index = torch.arange(rows, device=tensor.device) % len(tensor)
-        made = replace(made, **{name: tensor[index].clone()})
-    return made
+        made[name] = tensor[index].clone()
+    return BlockList(counts=(size,) * len(blocks.counts), **made)
 
 
 def put(blocks: BlockList, into: BlockList) -> None:
@@ -45,13 +46,12 @@ class Recorded:
 
 
 class DiTGraphs:
-    """Records `compute` for some sizes; a list is put into the smallest that takes it."""
+    """Records a computation for some sizes; a list is put into the smallest that takes it."""
 
-    def __init__(self, compute: Compute) -> None:
-        self._compute = compute
+    def __init__(self) -> None:
         self._recorded: dict[int, Recorded] = {}
 
-    def record(self, example: BlockList) -> None:
+    def record(self, compute: Compute, example: BlockList) -> None:
         """Every size, the largest first: its memory then serves the others."""
         pool = None
         for size in sorted(SIZES, reverse=True):
@@ -59,11 +59,11 @@ class DiTGraphs:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
-                self._compute(blocks)
+                compute(blocks)
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(graph, pool=pool):
-                velocity = self._compute(blocks)
+                velocity = compute(blocks)
             pool = graph.pool()
             self._recorded[size] = Recorded(graph, blocks, velocity)
 

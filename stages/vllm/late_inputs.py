@@ -21,7 +21,8 @@ import numpy.typing as npt
 import torch
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Receiver
+from omnistage.connectors.contract import ConnectorError, Receiver
+from omnistage.connectors.messages import UnknownMessage
 from omnistage.stages.messages.edge import Edge, Rows, RowsReleased, Tokens
 from omnistage.stages.vllm.late_rows import ALL, LateRows
 from omnistage.stages.vllm.row_store import RowStore
@@ -229,14 +230,30 @@ class LateInputs:
 
     def _run(self) -> None:
         """Collect while there is no request."""
+        poller = select.poll()
+        for receiver in self._receivers:
+            poller.register(receiver.fileno(), select.POLLIN)
         while not self._is_shut:
             self._is_idle.wait()
-            files = [receiver.fileno() for receiver in self._receivers]
-            if self._is_shut or not select.select(files, (), (), IDLE_S)[0]:
-                continue
+            has_come = not self._is_shut and bool(poller.poll(1000 * IDLE_S))
             with self._lock:
                 if self._is_idle.is_set() and not self._is_shut:
-                    self._collect()
+                    self._take_late(has_come)
+
+    def _take_late(self, has_come: bool) -> None:
+        try:
+            if has_come:
+                self._collect()
+        except (ConnectorError, UnknownMessage):
+            logger.exception("what came for ended requests could not be taken")
+        self._forget_early()
+
+    def _forget_early(self) -> None:
+        """Drop what nobody has asked for; the caller has the lock."""
+        now = time.monotonic()
+        for request_id, (came_at, _) in list(self._early.items()):
+            if now - came_at > EARLY_S and request_id not in self._expected:
+                del self._early[request_id]
 
     def _note_idle(self) -> None:
         if self._by_id or self._expected:
@@ -310,9 +327,7 @@ class LateInputs:
         """Requests whose next input did not come in time; also forgets what nobody asked for."""
         now = time.monotonic()
         with self._lock:
-            for request_id, (came_at, _) in list(self._early.items()):
-                if now - came_at > EARLY_S and request_id not in self._expected:
-                    del self._early[request_id]
+            self._forget_early()
         return [
             request_id
             for request_id, inputs in self._by_id.items()

@@ -1,5 +1,6 @@
 """Commands to a streaming decoder: weights and streams' states off its device, other weights."""
 
+import gc
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -77,6 +78,7 @@ class DecoderControl(Generic[Model, State]):
             raise RequestError(400, message, param="level", code="invalid_value")
         self._engine.put(self._weights.nothing())
         self._model = None if level == 2 else self._moved(HOST)
+        gc.collect()  # what a decoder recorded may refer to it, and holds its memory
         release_cached()
         self._asleep = TAGS
 
@@ -115,6 +117,7 @@ class DecoderControl(Generic[Model, State]):
     def _exchange(self, fresh: Model, folder: str, are_stored: bool) -> None:
         self._engine.put(self._weights.nothing())
         self._model = fresh
+        gc.collect()
         release_cached()
         self._folder, self._are_stored = folder, are_stored
         self._model = self._moved(self._device)

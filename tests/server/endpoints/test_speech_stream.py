@@ -27,6 +27,7 @@ from websockets.typing import Subprotocol
 from omnistage.server.endpoints import speech_stream
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
+from omnistage.server.http.socket_protocol import MAX_FRAGMENTS
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Cancel, MoreText, Request
@@ -450,6 +451,39 @@ def test_who_says_nothing_is_let_go(
         assert code_of(ws) == speech_stream.POLICY
 
 
+def test_a_connection_whose_open_text_has_failed_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextInput.__init__, "__defaults__", (0.2, 600.0))
+    monkeypatch.setattr(speech_stream, "IDLE_S", 0.3)
+    with running_gateway(tmp_path, OMNI, speech=PIECES) as gateway, opened(gateway) as ws:
+        configured(ws)
+        say(ws, "input.text", text="a ")
+        _, events = until_done(ws)
+        assert events[-1]["status"] == "failed"
+        assert event(ws)["error"]["code"] == "idle_timeout"
+        assert code_of(ws) == speech_stream.POLICY
+
+
+def test_a_message_of_many_fragments_ends_the_connection(piecewise: RunningGateway) -> None:
+    with opened(piecewise) as ws:
+        configured(ws)
+        with contextlib.suppress(ConnectionClosed):
+            ws.send("" for _ in range(MAX_FRAGMENTS + 10))
+        assert code_of(ws) == 1009
+
+
+def test_a_long_configuration_is_taken(piecewise: RunningGateway) -> None:
+    """It is parsed beside the event loop; what nobody knows is told and not kept."""
+    with opened(piecewise) as ws:
+        configured(ws, zork="x" * (1 << 20))
+        say(ws, "input.text", text="ab")
+        say(ws, "input.done")
+        _, events = until_done(ws)
+        assert "zork" in events[0]["warning"]
+        assert events[-1]["status"] == "completed"
+
+
 @pytest.mark.parametrize("takes_pieces", [True, False])
 def test_a_text_that_does_not_go_on_fails(
     takes_pieces: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -568,6 +602,7 @@ def test_pages_of_other_sites_are_refused(tmp_path: Path) -> None:
         url = gateway.url.replace("http", "ws", 1) + PATH
         status, error = refusal(url, origin="https://other.example")
         assert (status, error["code"]) == (403, "origin_not_allowed")
+        assert refusal(url, origin="http://[")[0] == 403
         for origin in ("https://ours.example", gateway.url):
             with opened(gateway, origin=origin):
                 pass

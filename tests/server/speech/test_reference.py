@@ -63,7 +63,7 @@ def odd_rate() -> bytes:
         (b"x" * 1000, "cannot be read"),
         (wav_of(tone(0.4)), "is shorter than 0.5 s"),
         (wav_of(tone(61, 8_000), 8_000), "is longer than 60 s"),
-        (odd_rate(), "is longer than 60 s"),
+        (odd_rate(), "has a sample rate of"),
         (wav_of(np.zeros(RATE_HZ, np.int16)), "is silent"),
         (float_wav(float("nan")), "has samples that are no numbers"),
     ],
@@ -84,3 +84,11 @@ def test_a_url_that_nobody_reads_is_refused(url: str) -> None:
 def test_a_data_url_and_a_place_elsewhere_are_taken() -> None:
     assert medium_of(data_url(b"x"), "ref_audio").encoded == "eA=="
     assert medium_of("https://a.example/b.wav", "ref_audio").url == "https://a.example/b.wav"
+
+
+@pytest.mark.parametrize("rate_hz", [1, 384_001, 390_000_007, (1 << 31) - 1])
+def test_a_rate_that_no_microphone_has_is_refused_before_it_is_resampled(rate_hz: int) -> None:
+    """A resampler's filter grows with the rate: a file of some bytes would take gigabytes."""
+    with pytest.raises(ApiError) as refused:
+        samples_of(wav_of(tone(1.0), rate_hz), "ref_audio")
+    assert (refused.value.status, refused.value.param) == (400, "ref_audio")
