@@ -6,6 +6,7 @@ import json
 import re
 import wave
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -187,6 +188,19 @@ def test_the_longest_text_is_spoken_and_a_longer_one_is_refused(
         assert response.content == PIECE.tobytes() * 5
         response = client.post(URL, json=asked("é" * (MAX_TEXT + 1)))
         assert response.json()["error"]["param"] == "input"
+
+
+def test_long_instructions_leave_less_room_for_the_text_of_a_piece(tmp_path: Path) -> None:
+    text = "Some words. " * 14
+    with (
+        running_gateway(tmp_path, OMNI, speech=Speech(max_text=200)) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=30) as client,
+    ):
+        for instructions, num_pieces in (("Whisper.", 1), ("x" * 1200, 2)):
+            before = len(opened(gateway))
+            response = client.post(URL, json=asked(text, instructions=instructions))
+            assert response.status_code == 200, response.text
+            assert len(opened(gateway)) - before == num_pieces
 
 
 # A graph that only speaks
