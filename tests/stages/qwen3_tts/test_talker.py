@@ -1,5 +1,6 @@
 """What a talker refuses, and what it says of itself, without an engine."""
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -121,3 +122,27 @@ def test_sampling_is_that_of_the_generation_config(tts_checkpoints: Path) -> Non
         defaults = stage.defaults
     assert (defaults.temperature, defaults.top_k, defaults.top_p) == (0.9, 50, 1.0)
     assert (defaults.repetition_penalty, defaults.min_tokens) == (1.05, 2)
+
+
+async def test_a_text_in_pieces_waits_for_its_prompt_and_shows_life_with_each_piece(
+    tts_checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames come as slowly as the text; the engine drops what comes long before its prompt."""
+    with talker(tts_checkpoints / CUSTOM_VOICE) as stage:
+        request = opened("request", {"input": "One two", "open": True})
+        told: list[str] = []
+        monkeypatch.setattr(stage, "upstream_waits", lambda name, source: told.append(name))
+        text = stage._texts.open(request.id, request.request.body)
+        stage._prompted[request.id] = asyncio.Event()
+        feeding = asyncio.create_task(stage._feed(request, text))
+        await asyncio.sleep(0.05)
+        assert told == []
+        await stage.prompt_of(request, stage.default_speaker)
+        await asyncio.sleep(0.05)
+        assert len(told) == 1
+        for number, piece in enumerate((" thr", "ee", " four"), 2):
+            stage.more_text(request.id, piece, False)
+            await asyncio.sleep(0.05)
+            assert len(told) == number
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)

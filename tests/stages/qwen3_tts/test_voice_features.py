@@ -284,3 +284,17 @@ def test_a_folder_that_cannot_be_written_costs_the_restart_only(
     assert known is not None
     assert same(known, features_of(1))
     assert "features of a voice are not kept" in caplog.text
+
+
+def test_a_folder_that_can_only_be_read_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    VoiceCache("weights", 4, tmp_path).put("a", features_of(1))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(f"{path} is another's")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    known = VoiceCache("weights", 4, tmp_path).get("a", True)
+    assert known is not None
+    assert same(known, features_of(1))
