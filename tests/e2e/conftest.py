@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from openai import OpenAI
-from support.chaos import open_files
+from support.chaos import open_files, open_targets
 from support.collector import Collector, running_collector
 from support.openai_answers import strict_client
 from support.server import ADMIN_KEY, RUNNING, SETTLE_S, TinyServer, running_server
@@ -102,7 +102,7 @@ async def nothing_is_left() -> AsyncIterator[None]:
     yield
     deadline = time.monotonic() + SETTLE_S
     while left := what_is_left(before):
-        assert time.monotonic() < deadline, left
+        assert time.monotonic() < deadline, (left, [open_targets(server) for server in RUNNING])
         await asyncio.sleep(0.05)
 
 

@@ -119,6 +119,17 @@ def open_files(server: TinyServer) -> dict[str, int]:
     return {name: len(list(Path(f"/proc/{pid}/fd").iterdir())) for name, pid in pids.items()}
 
 
+def open_targets(server: TinyServer) -> dict[str, list[str]]:
+    """What is open in every worker and engine of the server."""
+    found: dict[str, list[str]] = {}
+    for one in victims(server):
+        targets = found.setdefault(str(one), [])
+        for link in Path(f"/proc/{one.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                targets.append(os.readlink(link))
+    return found
+
+
 # Streams
 
 
