@@ -158,13 +158,18 @@ class Token2Wav:
         """Record the DiT; then a chunk is decoded, so that libraries have set up the vocoder."""
         codes = self.blank(WARM_UP_BLOCKS * self.dit.codes_per_block)
         piece = Piece(self.open(Request({}, [])), codes, is_last=True)
+        if self.device.type == "cuda":
+            self._record(piece)
+        while self.decode([piece]).unfinished:
+            self.advance(piece)
+        self.close(piece.state)
+
+    def _record(self, piece: Piece[Stream]) -> None:
+        """Graphs of the DiT, by the example of a stream's first evaluation."""
         chunk = self._plan.next(piece.state.now, _known(piece))
         assert isinstance(chunk, Chunk)
         solution = self._begin(piece, chunk)
         self.dit.capture([self._window(piece, solution, solution.state(self._times))])
-        while self.decode([piece]).unfinished:
-            self.advance(piece)
-        self.close(piece.state)
 
     def _settle(self, pieces: Sequence[Piece[Stream]]) -> set[int]:
         """The rows that need another step; the codes of the others' pieces are the stream's."""

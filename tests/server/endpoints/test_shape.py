@@ -25,10 +25,12 @@ NOT_ENDPOINTS = {
     "present",
     "speech_fields",
     "speech_request",
+    "speech_stream_fields",
     "stage_commands",
     "token_fields",
     "transcript",
     "transcription_fields",
+    "utterance",
     "video_fields",
     "voice_fields",
 }
@@ -59,7 +61,7 @@ def test_what_is_no_endpoint_has_no_routes(name: str) -> None:
 
 
 def test_the_app_has_every_endpoint_once() -> None:
-    included = [*app.BESIDE_THE_API, *app.WITHOUT_KEY, *app.GUARDED]
+    included = [*app.BESIDE_THE_API, *app.WITHOUT_KEY, *app.GUARDED, *app.SOCKETS]
     names = sorted(routes.__module__.rpartition(".")[2] for routes in included)
     assert names == ENDPOINTS
 

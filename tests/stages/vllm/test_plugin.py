@@ -8,7 +8,14 @@ from support.installed import Installed
 
 from omnistage.stages.vllm.plugin import register_models
 
-OURS = {"OmnistageQwenTextEncoder", "OmnistageQwen3OmniTalker", "OmnistageQwen3OmniThinker"}
+OURS = {
+    "OmnistageQwenTextEncoder",
+    "OmnistageQwen2_5OmniTalker",
+    "OmnistageQwen2_5OmniThinker",
+    "OmnistageQwen3OmniTalker",
+    "OmnistageQwen3OmniThinker",
+    "OmnistageQwen3TTSTalker",
+}
 SONG = 'FAMILY = Family("%s", {}, vllm_models={"Song": "%s:Song"})'
 
 
