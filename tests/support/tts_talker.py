@@ -18,7 +18,7 @@ from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.pick import GRAPHS
-from omnistage.stages.messages.edge import EDGE, Open
+from omnistage.stages.messages.edge import EDGE, NothingToSay, Open
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, InputTokens
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ports import Port
@@ -103,7 +103,7 @@ class TalkerHarness:
             self.num_tokens[chunk.request_id] = chunk.message.num_tokens
         elif name == "open" and isinstance(chunk.message, Open):
             self.opens[chunk.request_id] = chunk
-        elif name == "open":  # there is nothing to say
+        elif name == "open" and isinstance(chunk.message, NothingToSay):
             self._ended[chunk.request_id].set()
         elif name == "codes":
             if "codes" in chunk.tensors:
