@@ -216,7 +216,6 @@ def test_metadata_without_any_family_is_told_with_the_cure(
     installed: Installed, model: Path, graph: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FAMILIES, "_group", "omnistage.nothing")
-    monkeypatch.setattr(FAMILIES, "_loaded", {})  # by tests before this one
     with pytest.raises(GraphError, match="install omnistage again"):
         pick_graph(str(model), 0)
     with pytest.raises(GraphError, match="install omnistage again"):

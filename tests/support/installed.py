@@ -10,7 +10,7 @@ import pytest
 
 from omnistage.connectors import CONNECTORS
 from omnistage.connectors.registry import every_entry_point, registered
-from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.families import FAMILIES, KINDS
 
 FAMILY = """
 from omnistage.stage_configs.family import Family, Picked, TinyModel
@@ -27,6 +27,7 @@ class Installed:
         patch.syspath_prepend(str(folder))
         for registry in (FAMILIES, CONNECTORS):
             patch.setattr(registry, "_loaded", {})
+        patch.setattr(KINDS, "_own", {})  # a test before this one may have set, and restored, some
         self._read_again()
 
     def package(self, name: str, entry_points: Mapping[str, Mapping[str, str]], code: str) -> None:
