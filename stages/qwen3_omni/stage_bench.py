@@ -16,7 +16,6 @@ from transformers import AutoConfig
 
 from omnistage.stages.device.dtypes import default_dtype, dtype_of
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
-from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
@@ -84,7 +83,7 @@ class StageBench:
     def code2wav(self, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[Part]:
         """A chunk of codec frames a row, by batch and length."""
         options = DecoderOptions(num_slots=max(batches), dtype=self._dtype, load_format="dummy")
-        engine = load_code2wav(self._model, "code2wav", options)
+        engine = StreamingVocoder.engine(self._model, "code2wav", options)
         engine.warm_up()
         vocoder = engine.decoder
         wanted = StreamingVocoder.memory(self._model, options.torch_dtype, options.num_slots)

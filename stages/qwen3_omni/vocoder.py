@@ -17,7 +17,8 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.qwen3_omni.vocoder_weights import empty_vocoder, load_vocoder
-from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
+from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
+from omnistage.stages.vocoder.code_decoder import Codec
 from omnistage.stages.vocoder.layers.convolutions import (
     CausalConvolution,
     ConvNeXtBlock,
@@ -30,13 +31,11 @@ from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
 
 
-class StreamingVocoder(CodeDecoder):
+class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
-    def __init__(self, model: Qwen3OmniMoeCode2Wav, num_slots: int) -> None:
-        self.model = model
-        self.weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        layout = StateLayout()
+    def make_layers(self, model: Qwen3OmniMoeCode2Wav, layout: StateLayout) -> Codec:
+        """As the reference has them, each with its region of a stream's state."""
         self._embedding = model.code_embedding
         self._offsets = model.code_offset
         self._transformer = WindowTransformer(model.pre_transformer, layout)
@@ -54,28 +53,19 @@ class StreamingVocoder(CodeDecoder):
             num_muted = self._blocks[-1].num_muted
         self._snake = Snake(snake)
         self._last = CausalConvolution(last, layout, num_muted)
-        super().__init__(
-            _codec_of(model.config, num_muted), layout, num_slots, model.code_embedding.weight
-        )
+        return _codec_of(model.config, num_muted)
 
-    @classmethod
-    def from_checkpoint(
-        cls,
-        model: str,
-        device: torch.device,
-        dtype: torch.dtype,
-        num_slots: int,
-        *,
-        has_weights: bool = True,
-    ) -> "StreamingVocoder":
-        """Load the vocoder of a checkpoint folder or hub name."""
-        return cls(load_vocoder(model, device, dtype, has_weights=has_weights), num_slots)
+    @staticmethod
+    def read(
+        folder: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool
+    ) -> Qwen3OmniMoeCode2Wav:
+        """The model of a checkpoint folder or hub name; without weights, with random ones."""
+        return load_vocoder(folder, device, dtype, has_weights=has_weights)
 
-    @classmethod
-    def memory(cls, model: str, dtype: torch.dtype, num_slots: int) -> dict[str, int]:
-        """Bytes that such a vocoder holds, by what for; nothing is loaded."""
-        vocoder = cls(empty_vocoder(model, dtype), num_slots=1)
-        return {"weights": vocoder.weight_bytes, "slots": num_slots * vocoder.slots.bytes_each}
+    @staticmethod
+    def empty(folder: str, dtype: torch.dtype) -> Qwen3OmniMoeCode2Wav:
+        """The model's shapes alone, on the meta device."""
+        return empty_vocoder(folder, dtype)
 
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """The next frames of a batch of streams."""

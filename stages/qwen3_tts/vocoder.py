@@ -18,7 +18,8 @@ from omnistage.stages.qwen3_tts.codec_decoder import (
     samples_per_frame,
 )
 from omnistage.stages.qwen3_tts.codec_weights import empty_codec_decoder, load_codec_decoder
-from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
+from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
+from omnistage.stages.vocoder.code_decoder import Codec
 from omnistage.stages.vocoder.layers.convolutions import (
     CausalConvolution,
     ConvNeXtBlock,
@@ -51,13 +52,11 @@ def _vectors(quantizer: Quantizer, codes: torch.Tensor) -> torch.Tensor:
     return vectors
 
 
-class StreamingVocoder(CodeDecoder):
+class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
-    def __init__(self, model: CodecDecoder, num_slots: int) -> None:
-        self.model = model
-        self.weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
-        layout = StateLayout()
+    def make_layers(self, model: CodecDecoder, layout: StateLayout) -> Codec:
+        """As the reference has them, each with its region of a stream's state."""
         self._vectors = CodeVectors(model.quantizer)
         self._first_context = CausalConvolution(model.pre_conv, layout)
         self._transformer = ProjectedTransformer(model.pre_transformer, layout)
@@ -71,28 +70,19 @@ class StreamingVocoder(CodeDecoder):
         self._blocks = [DecoderBlock(block, layout, num_muted=0) for block in blocks]
         self._snake = Snake(snake)
         self._last = CausalConvolution(last, layout)
-        super().__init__(
-            _codec_of(model.config), layout, num_slots, model.quantizer.rvq_first.codebooks
-        )
+        return _codec_of(model.config)
 
-    @classmethod
-    def from_checkpoint(
-        cls,
-        model: str,
-        device: torch.device,
-        dtype: torch.dtype,
-        num_slots: int,
-        *,
-        has_weights: bool = True,
-    ) -> "StreamingVocoder":
-        """Load the vocoder of a checkpoint folder or hub name."""
-        return cls(load_codec_decoder(model, device, dtype, has_weights=has_weights), num_slots)
+    @staticmethod
+    def read(
+        folder: str, device: torch.device, dtype: torch.dtype, *, has_weights: bool
+    ) -> CodecDecoder:
+        """The model of a checkpoint folder or hub name; without weights, with random ones."""
+        return load_codec_decoder(folder, device, dtype, has_weights=has_weights)
 
-    @classmethod
-    def memory(cls, model: str, dtype: torch.dtype, num_slots: int) -> dict[str, int]:
-        """Bytes that such a vocoder holds, by what for; nothing is loaded."""
-        vocoder = cls(empty_codec_decoder(model, dtype), num_slots=1)
-        return {"weights": vocoder.weight_bytes, "slots": num_slots * vocoder.slots.bytes_each}
+    @staticmethod
+    def empty(folder: str, dtype: torch.dtype) -> CodecDecoder:
+        """The model's shapes alone, on the meta device."""
+        return empty_codec_decoder(folder, dtype)
 
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """The next frames of a batch of streams."""

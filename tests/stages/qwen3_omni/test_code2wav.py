@@ -12,7 +12,6 @@ import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.device.start import DoesNotFit
-from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import engine as decoding
 from omnistage.stages.vocoder import start as starting
@@ -469,6 +468,6 @@ def test_more_slots_than_memory_are_refused_before_anything_loads(
     free = sum(sizes.values())
     monkeypatch.setattr(starting, "free_bytes", lambda device: free)
     with pytest.raises(DoesNotFit, match=r"stage singer does not fit on cpu: .* lower num_slots"):
-        load_code2wav(str(tmp_path), "singer", DecoderOptions(num_slots=4, device="cpu"))
+        StreamingVocoder.engine(str(tmp_path), "singer", DecoderOptions(num_slots=4, device="cpu"))
     options = DecoderOptions(num_slots=3, device="cpu", load_format="dummy")
-    load_code2wav(str(tmp_path), "singer", options)
+    StreamingVocoder.engine(str(tmp_path), "singer", options)

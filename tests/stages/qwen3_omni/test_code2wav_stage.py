@@ -13,7 +13,6 @@ from support.waiting import until
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.qwen3_omni import code2wav_stage
 from omnistage.stages.qwen3_omni.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.engine import DecoderEngine
@@ -40,7 +39,7 @@ async def harness(
     vocoder_model: Qwen3OmniMoeCode2Wav, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[StageHarness]:
     engine = DecoderEngine(FragileVocoder(vocoder_model, num_slots=8))
-    monkeypatch.setattr(code2wav_stage, "load_code2wav", lambda *_: engine)
+    monkeypatch.setattr(Code2WavStage, "load", lambda *_: engine)
     harness = StageHarness(tmp_path, Code2WavStage)
     await harness.start()
     yield harness

@@ -9,9 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from omnistage.stages.qwen3_omni.code2wav_stage import load_code2wav
-from omnistage.stages.qwen3_omni.code2wav_weights import Code2WavWeights
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
+from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
 from omnistage.stages.vocoder.engine import Audio
 from omnistage.stages.vocoder.start import DecoderOptions
@@ -25,8 +24,10 @@ class Made:
 
     def __init__(self, folder: Path, **more: Any) -> None:
         options = DecoderOptions(num_slots=2, device="cpu", **more)
-        self.engine = load_code2wav(str(folder), "code2wav", options)
-        self.control = DecoderControl(self.engine, Code2WavWeights(str(folder), options))
+        self.engine = StreamingVocoder.engine(str(folder), "code2wav", options)
+        self.control = DecoderControl(
+            self.engine, CheckpointWeights(StreamingVocoder, str(folder), options)
+        )
 
     @property
     def vocoder(self) -> StreamingVocoder:

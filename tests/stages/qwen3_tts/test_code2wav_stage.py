@@ -17,10 +17,10 @@ from omnistage.connectors.chunk import Tensor
 from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.messages.edge import Lead, Open, described
 from omnistage.stages.messages.to_gateway import Sound
-from omnistage.stages.qwen3_tts.code2wav_stage import Code2WavStage, load_code2wav
-from omnistage.stages.qwen3_tts.code2wav_weights import Code2WavWeights
+from omnistage.stages.qwen3_tts.code2wav_stage import Code2WavStage
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import start as starting
+from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
 from omnistage.stages.vocoder.engine import Audio, DecoderEngine, to_int16
 from omnistage.stages.vocoder.slots import Slot
@@ -106,8 +106,10 @@ class Made:
 
     def __init__(self, folder: Path, **more: Any) -> None:
         options = DecoderOptions(num_slots=2, device="cpu", **more)
-        self.engine: DecoderEngine[Slot] = load_code2wav(str(folder), "code2wav", options)
-        self.control = DecoderControl(self.engine, Code2WavWeights(str(folder), options))
+        self.engine: DecoderEngine[Slot] = StreamingVocoder.engine(str(folder), "code2wav", options)
+        self.control = DecoderControl(
+            self.engine, CheckpointWeights(StreamingVocoder, str(folder), options)
+        )
 
     @property
     def vocoder(self) -> StreamingVocoder:
@@ -198,6 +200,6 @@ def test_it_says_that_it_does_not_fit_before_it_reads_weights(
     sizes = StreamingVocoder.memory(str(tmp_path), torch.float32, 3)
     monkeypatch.setattr(starting, "free_bytes", lambda device: sum(sizes.values()))
     with pytest.raises(DoesNotFit, match=r"stage singer does not fit on cpu: .* lower num_slots"):
-        load_code2wav(str(tmp_path), "singer", DecoderOptions(num_slots=4, device="cpu"))
+        StreamingVocoder.engine(str(tmp_path), "singer", DecoderOptions(num_slots=4, device="cpu"))
     options = DecoderOptions(num_slots=3, device="cpu", load_format="dummy")
-    assert load_code2wav(str(tmp_path), "singer", options).decoder.num_free == 3
+    assert StreamingVocoder.engine(str(tmp_path), "singer", options).decoder.num_free == 3
