@@ -1,6 +1,5 @@
 """`omnistage bench serve`: its options, and what it prints and writes."""
 
-import asyncio
 import secrets
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from omnistage.bench.options import (
     read_object,
     read_words,
 )
+from omnistage.bench.outcome import keep, outcome
 
 if TYPE_CHECKING:
     from omnistage.bench.report import Level, Report
@@ -128,7 +128,6 @@ def serve(
     plot: Annotated[Path | None, typer.Option(help="The file to write diagrams to, .svg.")] = None,
 ) -> None:
     """Load a server with chat requests and measure its answers."""
-    from omnistage.bench.client import ServerError
     from omnistage.bench.run import Plan, run_plan
     from omnistage.bench.workload import WORDS, Workload
 
@@ -157,11 +156,7 @@ def serve(
     command = command_line(sys.argv, api_key)
     plan = Plan(url, workload, loads, timeout, command, model, api_key)
     console = Console()
-    try:
-        report = asyncio.run(run_plan(plan, lambda level: _show(console, level)))
-    except ServerError as error:
-        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
-        raise typer.Exit(1) from None
+    report = outcome(run_plan(plan, lambda level: _show(console, level)))
     _finish(console, report, json_file, plot)
 
 
@@ -183,9 +178,6 @@ def _finish(console: Console, report: "Report", json_file: Path | None, plot: Pa
     if len(report.levels) > 1:
         console.print(overview_table(report.levels))
     console.print(f"{report.model} at {report.url}, seed {report.seed}", markup=False)
-    if json_file is not None:
-        json_file.write_text(report.model_dump_json() + "\n", "utf-8")
     if plot is not None:
         plot.write_text(to_svg(report), "utf-8")
-    if any(level.errors for level in report.levels):
-        raise typer.Exit(1)
+    keep(report, json_file, has_failed=any(level.errors for level in report.levels))

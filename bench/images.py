@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 from pydantic import BaseModel, computed_field
 
+from omnistage.bench.client import ServerError
 from omnistage.bench.load import ClosedLoop
 from omnistage.bench.metrics import Summary, summarize
 
@@ -173,7 +174,7 @@ class PictureBench:
         async def ask_server() -> None:
             sample = await self.ask(1, 0, 0.0)
             if sample.error is not None:
-                raise ValueError(sample.error)
+                raise ServerError(sample.error)
             served_s.append(sample.end_s - sample.start_s)
 
         async def ask_bare() -> None:

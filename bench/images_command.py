@@ -1,6 +1,5 @@
 """`omnistage bench images`: its options, and what it prints and writes."""
 
-import asyncio
 import statistics
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from omnistage.bench.options import check_place, command_line, numbers, read_object
+from omnistage.bench.outcome import keep, outcome
 
 if TYPE_CHECKING:
     from omnistage.bench.images import PictureReport
@@ -78,16 +78,9 @@ def images(
 
         make_bare = load_bare(bare, body)
     console = Console()
-    try:
-        report = asyncio.run(measure(plan, make_bare, command_line(sys.argv, api_key)))
-    except ValueError as error:
-        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
-        raise typer.Exit(1) from None
+    report = outcome(measure(plan, make_bare, command_line(sys.argv, api_key)))
     show(console, report)
-    if json_file is not None:
-        json_file.write_text(report.model_dump_json() + "\n", "utf-8")
-    if any(level.errors for level in report.levels):
-        raise typer.Exit(1)
+    keep(report, json_file, has_failed=any(level.errors for level in report.levels))
 
 
 def show(console: Console, report: "PictureReport") -> None:

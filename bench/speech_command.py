@@ -1,6 +1,5 @@
 """`omnistage bench speech`: its options, and what it prints and writes."""
 
-import asyncio
 import secrets
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from omnistage.bench.command import MAX_SEED
 from omnistage.bench.options import check_place, command_line, make_loads, read_object
+from omnistage.bench.outcome import keep, outcome
 
 if TYPE_CHECKING:
     from omnistage.bench.report import Level
@@ -71,7 +71,6 @@ def speech(
     ] = None,
 ) -> None:
     """Have texts spoken, and measure the first sound and whether a player ran dry."""
-    from omnistage.bench.client import ServerError
     from omnistage.bench.run import Plan, run_plan
     from omnistage.bench.speech import SpeechClient, Texts
 
@@ -89,17 +88,11 @@ def speech(
     command = command_line(sys.argv, api_key)
     plan = Plan(url, texts, loads, timeout, command, model, api_key, SpeechClient, from_plan=True)
     console = Console()
-    try:
-        report = asyncio.run(run_plan(plan, lambda level: _tell(console, level)))
-    except ServerError as error:
-        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
-        raise typer.Exit(1) from None
+    report = outcome(run_plan(plan, lambda level: _tell(console, level)))
     console.print(overview(report.levels))
     console.print(f"{report.model} at {report.url}, seed {report.seed}", markup=False)
-    if json_file is not None:
-        json_file.write_text(report.model_dump_json() + "\n", "utf-8")
-    if any(level.errors or level.num_underruns for level in report.levels):
-        raise typer.Exit(1)
+    has_failed = any(level.errors or level.num_underruns for level in report.levels)
+    keep(report, json_file, has_failed=has_failed)
 
 
 def _tell(console: Console, level: "Level") -> None:
