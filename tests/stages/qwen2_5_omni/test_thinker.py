@@ -24,7 +24,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.stages.messages.edge import Edge, NothingToSay, Open, RowsReleased
 from omnistage.stages.messages.to_gateway import TextDelta
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
