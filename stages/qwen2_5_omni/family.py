@@ -37,6 +37,7 @@ FAMILY = Family(
             frozenset({"text"}),
             reads_out=True,
             hears=True,
+            hears_videos=True,
             is_parallel=True,
             makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
             needs=("vllm",),

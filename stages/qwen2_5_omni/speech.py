@@ -3,19 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-import numpy as np
-
-from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.stages.messages.edge import NothingToSay, Open, RowsReleased, Waits, described
+from omnistage.connectors.chunk import Chunk
+from omnistage.stages.messages.edge import RowsReleased
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
-from omnistage.stages.vllm.released_tokens import ReleasedTokens
+from omnistage.stages.speech.spoken_answer import SpokenAnswer
 from omnistage.stages.vllm.rope import Grid
 from omnistage.stages.worker.stage import Downstream
 
 
-class SpokenRows:
+class SpokenRows(SpokenAnswer):
     """One answer on its way along one edge: the engine sends a row for each position.
 
     Here the talker hears how many of them count: those of the prompt, and of each token whose text
@@ -29,21 +25,16 @@ class SpokenRows:
         edge: Downstream,
         text_length: Callable[[list[int]], int],
     ) -> None:
-        self.request_id = request_id
-        self._request = msgspec.structs.replace(request, body={})  # which is long, and ours alone
-        self._to = edge
-        self._released = ReleasedTokens(request.body, text_length)
-        self._num_prompt = 0  # none: not announced
+        super().__init__(request_id, request, edge, text_length)
+        self._num_prompt = 0
         self._num_spoken = 0
         self._is_over = False
         self._num_chunks = 0
 
     def open(self, prompt_ids: Sequence[int], grids: Sequence[Grid]) -> None:
         """Announce the request to the talker, before the thinker has seen its prompt."""
+        super().open(prompt_ids, grids)
         self._num_prompt = len(prompt_ids)
-        message = Open(self._request, described(ThinkerPrompt(list(grids))))
-        prompt = Tensor.from_numpy(np.asarray(prompt_ids, np.int32))
-        self._to.open.send(Chunk(self.request_id, message, 0, {"prompt": prompt}, last=True))
 
     def open_given(self, prompt_ids: Sequence[int], num_spoken: int) -> None:
         """Announce a request that is spoken as it is: so many tokens behind this prompt."""
@@ -59,18 +50,14 @@ class SpokenRows:
             self._num_spoken += num_new
             self._send(last=False)
 
-    def show_life(self) -> None:
-        """Tell the talker's engine and its process that more will come: we wait for our client."""
-        if self._num_prompt:
-            self._send(last=False)
-            self._to.open.send(Chunk(self.request_id, Waits(), last=True))
+    @property
+    def _is_silent(self) -> bool:
+        return not self._num_spoken
 
-    def finish(self) -> None:
-        """The answer is complete; one without text is announced as silent."""
-        if not self._num_prompt:
-            return
-        if not self._num_spoken:
-            self._to.open.send(Chunk(self.request_id, NothingToSay(), last=True))
+    def _feed_life(self) -> None:
+        self._send(last=False)
+
+    def _feed_rest(self) -> None:
         self._send(last=True)
 
     def _send(self, last: bool) -> None:

@@ -6,7 +6,6 @@ from transformers import AutoConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTalkerModel
 
 from omnistage.stages.messages.edge import Open
-from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
 from omnistage.stages.qwen2_5_omni.step_schema import talker_schema
 from omnistage.stages.qwen2_5_omni.talker_model import talker_config
 from omnistage.stages.qwen2_5_omni.talker_prompt import (
@@ -16,6 +15,7 @@ from omnistage.stages.qwen2_5_omni.talker_prompt import (
     speaker_tokens,
     talker_prompt,
 )
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.speech.talker_stage import (
     SamplingDefaults,
     SpokenPrompt,

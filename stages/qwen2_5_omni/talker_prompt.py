@@ -14,10 +14,11 @@ import numpy.typing as npt
 import torch
 from transformers.utils import cached_file
 
+from omnistage.stages.qwen2_5_omni.positions import prompt_positions
 from omnistage.stages.qwen2_5_omni.step_schema import TALKER_LAYOUT, TEXT
 from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm.late_inputs import late_input_options
-from omnistage.stages.vllm.rope import Grid, rope_positions
+from omnistage.stages.vllm.rope import Grid
 
 SPEAKERS = "spk_dict.pt"
 NO_TEXT = -1
@@ -104,7 +105,7 @@ def talker_prompt(
     token_ids = [*[ids.codec_mask] * num_prompt, ids.codec_pad, ids.codec_bos]
     text = np.full(len(token_ids), NO_TEXT, np.int32)
     text[num_prompt] = ids.voice_line(speaker)
-    return TalkerPrompt(token_ids, text, rope_positions(len(token_ids), grids))
+    return TalkerPrompt(token_ids, text, prompt_positions(len(token_ids), grids))
 
 
 def request_options(request_id: str, prompt: TalkerPrompt) -> dict[str, Any]:

@@ -11,12 +11,16 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen2_5_omni_thinker import (
     Qwen2_5OmniThinkerDummyInputsBuilder,
     Qwen2_5OmniThinkerForConditionalGeneration,
-    Qwen2_5OmniThinkerMultiModalProcessor,
     Qwen2_5OmniThinkerProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
+from omnistage.stages.qwen2_5_omni.heard_videos import ThinkerProcessor
+from omnistage.stages.qwen2_5_omni.positions import prompt_positions
+from omnistage.stages.speech.video_sound import in_order_of_tokens
+from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.nan_watch import NanWatch
+from omnistage.stages.vllm.rope import Grid
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step_table import StepTable
 
@@ -28,7 +32,7 @@ def thinker_config(config: Any) -> Any:
 
 
 @MULTIMODAL_REGISTRY.register_processor(
-    Qwen2_5OmniThinkerMultiModalProcessor,
+    ThinkerProcessor,
     info=Qwen2_5OmniThinkerProcessingInfo,
     dummy_inputs=Qwen2_5OmniThinkerDummyInputsBuilder,
 )
@@ -56,7 +60,17 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         is_multimodal: torch.Tensor | None = None,
         **more: Any,
     ) -> torch.Tensor:
-        """As the in-tree class; the places of media are kept."""
+        """As the in-tree class, whatever part of a video and its sound a step has.
+
+        The places of media are kept.
+        """
+        embeddings = list(multimodal_embeddings or ())
+        sounds = [rows for rows in embeddings if getattr(rows, "modality", "") == "audio"]
+        pictures = [rows for rows in embeddings if getattr(rows, "modality", "") != "audio"]
+        if sounds and pictures:
+            assert is_multimodal is not None  # the runner has placed them
+            token_ids = input_ids.cpu()[is_multimodal.cpu()].tolist()
+            embeddings = in_order_of_tokens(sounds, pictures, token_ids, self._modalities)
         if self.table is not None:
             here = self.is_medium[: len(input_ids), 0]
             if is_multimodal is None:
@@ -64,9 +78,36 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
             else:
                 here.copy_(is_multimodal, non_blocking=True)
         embedded: torch.Tensor = super().embed_input_ids(
-            input_ids, multimodal_embeddings, is_multimodal=is_multimodal, **more
+            input_ids, embeddings, is_multimodal=is_multimodal, **more
         )
         return embedded
+
+    @property
+    def _modalities(self) -> dict[int, str]:
+        """By the tokens that stand for them."""
+        names = ("audio", "image", "video")
+        return {getattr(self.config, f"{name}_token_index"): name for name in names}
+
+    def get_mrope_input_positions(
+        self, input_tokens: list[int], mm_features: list[Any]
+    ) -> tuple[torch.Tensor, int]:
+        """Positions int64 [3, n] of a prompt, and what a later token's index lacks to its own.
+
+        The in-tree method gives the tokens that open and close a heard video positions of their
+        own, and says otherwise what follows one.
+        """
+        grids = []
+        videos = video_ids(self.config)
+        for offset, modality, data in self.iter_mm_features(mm_features):
+            if modality not in ("image", "video"):
+                continue
+            size = (data["grid_t"], data["grid_h"], data["grid_w"])
+            if modality == "video":
+                grids.append(videos.grid(input_tokens, offset, size, data["t_factor"]))
+            else:
+                grids.append(Grid(offset, size, data["t_factor"]))
+        positions = prompt_positions(len(input_tokens), grids)
+        return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
         """As the in-tree class; steps with a NaN are counted."""

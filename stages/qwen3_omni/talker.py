@@ -8,10 +8,10 @@ from transformers import AutoConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeTalkerModel
 
 from omnistage.stages.messages.edge import Open
-from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
 from omnistage.stages.qwen3_omni.step_schema import TALKER_LAYOUT, talker_schema
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.speech.talker_stage import (
     SamplingDefaults,
     SpokenPrompt,

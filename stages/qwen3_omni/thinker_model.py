@@ -12,11 +12,12 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen3_omni_moe_thinker import (
     Qwen3OmniMoeThinkerDummyInputsBuilder,
     Qwen3OmniMoeThinkerForConditionalGeneration,
+    Qwen3OmniMoeThinkerMultiModalProcessor,
     Qwen3OmniMoeThinkerProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
-from omnistage.stages.qwen3_omni.video_sound import ThinkerProcessor, in_order_of_tokens
+from omnistage.stages.speech.video_sound import HearsVideos, in_order_of_tokens
 from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.rope import Grid, rope_positions
@@ -29,6 +30,10 @@ def thinker_config(config: Any) -> Any:
     """`hf_overrides`: the checkpoint's configuration with our architecture."""
     config.architectures = ["OmnistageQwen3OmniThinker"]
     return config
+
+
+class ThinkerProcessor(HearsVideos, Qwen3OmniMoeThinkerMultiModalProcessor):
+    """The in-tree class; videos are heard."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(
@@ -94,9 +99,13 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
     ) -> torch.Tensor:
         """As the in-tree class, whatever part of a video and its sound a step has."""
         embeddings = list(multimodal_embeddings or ())
-        if is_multimodal is not None and len({rows.shape[-1] for rows in embeddings}) > 1:
+        widths = {rows.shape[-1] for rows in embeddings}
+        if is_multimodal is not None and len(widths) > 1:
             token_ids = input_ids.cpu()[is_multimodal.cpu()].tolist()
-            embeddings = in_order_of_tokens(embeddings, token_ids, self._modalities)
+            # A picture's rows are wider: they have what deepstack adds to.
+            sounds = [rows for rows in embeddings if rows.shape[-1] == min(widths)]
+            pictures = [rows for rows in embeddings if rows.shape[-1] > min(widths)]
+            embeddings = in_order_of_tokens(sounds, pictures, token_ids, self._modalities)
         embedded: torch.Tensor = super().embed_input_ids(
             input_ids, embeddings, is_multimodal=is_multimodal
         )

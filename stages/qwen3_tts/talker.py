@@ -244,9 +244,6 @@ class Talker(TalkerStage):
         async for piece in text.pieces(self._ports.deadlines.next_chunk_s / 2, show_life):
             if token_ids := tokens.add(piece):
                 feed.send(token_ids)
-            else:
-                feed.show_life()  # a piece has come, though no token of it is known yet
-            self.upstream_waits(request_id, self._ports.name)  # frames come as slowly as the text
         feed.send(tokens.finish(), last=True)
         if not tokens.count:
             self.nothing_to_say(request_id, self._ports.name)

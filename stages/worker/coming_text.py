@@ -23,7 +23,11 @@ class ComingText:
     async def pieces(
         self, wait_s: float, show_life: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
-        """What comes, until the text is whole; `show_life` is called after `wait_s` without any."""
+        """What comes, until the text is whole.
+
+        `show_life` is called behind each piece, and after `wait_s` without any: what is made of a
+        text comes as slowly as the text, and a piece may be too short to make anything of.
+        """
         while self._waiting or not self._is_whole:
             try:
                 async with asyncio.timeout(wait_s):
@@ -35,6 +39,7 @@ class ComingText:
             text = "".join(self._waiting)
             self._waiting.clear()
             yield text
+            show_life()
 
 
 class ComingTexts:

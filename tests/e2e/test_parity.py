@@ -10,12 +10,11 @@ import pytest
 from support.prompts import (
     QUESTIONS,
     Question,
-    heard_video_bytes,
+    heard_question,
     image_part,
     picture,
     question,
     sampled_question,
-    sound,
     text,
     video_bytes,
     video_question,
@@ -55,15 +54,6 @@ async def test_a_video_equals_the_reference(server: TinyServer, reference: Refer
     assert_equal(await server.stream(asked.messages), answer)
 
 
-def heard(name: str, num_frames: int, size: int, num_samples: int) -> Question:
-    """One about a video and its own sound."""
-    samples = sound(num_samples)
-    data = heard_video_bytes(num_frames, size, samples)
-    asked = sampled_question(name, data)
-    media = {**asked.media, "audio": [samples / 32768]}
-    return replace(asked, media=media, options={"use_audio_in_video": True})
-
-
 @pytest.mark.parametrize(
     ("name", "num_frames", "size", "num_samples"),
     [
@@ -80,7 +70,7 @@ async def test_a_video_that_is_heard_equals_the_reference(
     server: TinyServer,
     reference: Reference,
 ) -> None:
-    asked = heard(name, num_frames, size, num_samples)
+    asked = heard_question(name, num_frames, size, num_samples)
     answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
     options = {"mm_processor_kwargs": {"use_audio_in_video": True}}
     reply = await server.ask(asked.messages, **options)
@@ -99,7 +89,7 @@ def num_prompt_tokens(asked: Question, reference: Reference) -> int:
 async def test_a_video_that_is_too_much_with_its_sound_is_refused_not_waited_for(
     server: TinyServer,
 ) -> None:
-    asked = heard("too much", 20, 256, 80000)
+    asked = heard_question("too much", 20, 256, 80000)
     options = {"mm_processor_kwargs": {"use_audio_in_video": True}}
     async with httpx.AsyncClient(timeout=60) as client:
         body = server.body(asked.messages, **options)

@@ -19,6 +19,7 @@ from support.openai_answers import strict_client
 from support.prompts import (
     QUESTIONS,
     Question,
+    heard_question,
     image_part,
     picture,
     question,
@@ -88,6 +89,37 @@ async def test_an_answer_equals_the_reference(
     answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES, seed=seed)
     assert_equal(await server.ask(asked.messages, **options(seed)), answer)
     assert_equal(await server.stream(asked.messages, **options(seed)), answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_frames", "size", "num_samples", "fps"),
+    [
+        ("short sound", 8, 64, 8000, None),
+        ("longer sound", 8, 64, 60000, None),  # the same frames: what is cached must not be taken
+        ("short sound again", 8, 64, 8000, None),
+        ("in several chunks", 20, 64, 70400, None),
+        ("in several steps", 12, 112, 48000, None),  # more tokens than one step has
+        ("frames far apart", 20, 64, 70400, 0.5),
+    ],
+)
+async def test_a_video_that_is_heard_equals_the_reference(
+    name: str,
+    num_frames: int,
+    size: int,
+    num_samples: int,
+    fps: float | None,
+    server: TinyServer,
+    transformers: Qwen2_5Reference,
+) -> None:
+    asked = heard_question(name, num_frames, size, num_samples, fps)
+    answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+    processor = {"use_audio_in_video": True} | ({} if fps is None else {"fps": fps})
+    more = options(mm_processor_kwargs=processor)
+    reply = await server.ask(asked.messages, **more)
+    num_tokens = transformers.inputs(asked)["input_ids"].shape[1]
+    assert reply.raw["usage"]["prompt_tokens"] == num_tokens
+    assert_equal(reply, answer)
+    assert_equal(await server.stream(asked.messages, **more), answer)  # cached by then
 
 
 async def test_the_other_speaker_equals_the_reference(

@@ -174,3 +174,15 @@ def sampled_question(
     made = question(name, parts, videos=[seen])
     options = {"fps": sampling["fps"]} if "fps" in sampling else {}
     return replace(made, options=options)
+
+
+def heard_question(
+    name: str, num_frames: int, size: int, num_samples: int, fps: float | None = None
+) -> Question:
+    """One about a video and its own sound."""
+    samples = sound(num_samples)
+    data = heard_video_bytes(num_frames, size, samples)
+    sampling: dict[str, Any] = {} if fps is None else {"fps": fps}
+    asked = sampled_question(name, data, **sampling)
+    media = {**asked.media, "audio": [samples / 32768]}
+    return replace(asked, media=media, options={**asked.options, "use_audio_in_video": True})

@@ -1,7 +1,7 @@
 """transformers' Qwen2.5-Omni as the oracle: rows, text, codes and waveform of one question."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +65,31 @@ def restore_mask(talker: Any) -> None:
     talker.forward = with_mask
 
 
+def for_generate(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The processor's tensors, named so that `generate` gives pixels to the thinker alone."""
+    return {
+        f"thinker_{name}" if name in THINKERS_ALONE else name: value
+        for name, value in inputs.items()
+    }
+
+
+def rows_of(model: Any, made: Any) -> torch.Tensor:
+    """What the talker gets of a thinker's run: last hidden states and embeddings, not of media."""
+    hidden = torch.cat([step[-1] for step in made.hidden_states], dim=1)[0]
+    fed = made.sequences[0, : len(hidden)]
+    config = model.config.thinker_config
+    ids = (config.audio_token_index, config.image_token_index, config.video_token_index)
+    is_medium = torch.isin(fed, torch.tensor(ids))
+    embedded = model.thinker.get_input_embeddings()(fed)
+    rows: torch.Tensor = hidden + embedded.masked_fill(is_medium[:, None], 0)
+    return rows
+
+
+def is_heard(question: Question) -> bool:
+    """Whether its videos are."""
+    return bool(question.options.get("use_audio_in_video"))
+
+
 class Qwen2_5Reference:
     """A checkpoint in transformers, float32."""
 
@@ -82,7 +107,8 @@ class Qwen2_5Reference:
         prompt = self.processor.apply_chat_template(
             question.turns, add_generation_prompt=True, tokenize=False
         )
-        return self.processor(text=prompt, return_tensors="pt", **question.media)
+        media = {**question.media, **question.options}
+        return self.processor(text=prompt, return_tensors="pt", **media)
 
     @torch.no_grad()
     def thinker(self, question: Question, num_tokens: int, **more: Any) -> ThinkerRun:
@@ -96,17 +122,11 @@ class Qwen2_5Reference:
             eos_token_id=self._eos,
             output_hidden_states=True,
             return_dict_in_generate=True,
+            use_audio_in_video=is_heard(question),
             **more,
         )
-        hidden = torch.cat([step[-1] for step in made.hidden_states], dim=1)[0]
-        fed = made.sequences[0, : len(hidden)]
-        config = self.model.config.thinker_config
-        ids = (config.audio_token_index, config.image_token_index, config.video_token_index)
-        is_medium = torch.isin(fed, torch.tensor(ids))
-        embedded = self.model.thinker.get_input_embeddings()(fed)
-        rows = hidden + embedded.masked_fill(is_medium[:, None], 0)
         new = made.sequences[0, prompt.shape[1] :]
-        return ThinkerRun(prompt[0].tolist(), new.tolist(), rows)
+        return ThinkerRun(prompt[0].tolist(), new.tolist(), rows_of(self.model, made))
 
     def speech(
         self, text: str, instructions: str, max_codes: int, speaker: str, seed: int = 0
@@ -149,14 +169,11 @@ class Qwen2_5Reference:
             return decode(code, *args, **options)
 
         self.model.token2wav.forward = keep
-        named = {
-            f"thinker_{name}" if name in THINKERS_ALONE else name: value
-            for name, value in inputs.items()
-        }
         try:
             sequences, pcm = self.model.generate(
-                **named,
+                **for_generate(inputs),
                 speaker=speaker,
+                use_audio_in_video=is_heard(question),
                 thinker_max_new_tokens=max_tokens,
                 thinker_do_sample=False,
                 thinker_eos_token_id=self._eos,

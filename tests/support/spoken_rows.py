@@ -1,6 +1,5 @@
 """transformers' Qwen2.5-Omni as the oracle of its talker: rows that are spoken, codes, logits."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from support.qwen2_5_omni_reference import for_generate, restore_mask, rows_of
 from transformers import Qwen2_5OmniForConditionalGeneration
 
 from omnistage.stages.vllm.rope import Grid
@@ -35,37 +35,6 @@ class Spoken:
     rows: npt.NDArray[np.float32]
     codes: list[int]
     logits: torch.Tensor
-
-
-def restore_mask(talker: Any) -> None:
-    """Let the talker see a mask of ones again where `generate` has dropped it.
-
-    Without one it leaves out codec_pad, codec_bos and the positions of M-RoPE, which it did not
-    before transformers 5.18.
-    """
-    forward = talker.forward
-
-    @functools.wraps(forward)  # generate looks at the signature
-    def with_mask(
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        inputs_embeds: Any = None,
-        **more: Any,
-    ) -> Any:
-        shape = (input_ids if inputs_embeds is None else inputs_embeds).shape
-        if attention_mask is None:
-            past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            attention_mask = torch.ones(shape[0], past + shape[1], dtype=torch.long)
-        return forward(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **more,
-        )
-
-    talker.forward = with_mask
 
 
 class SpokenReference:
@@ -101,11 +70,6 @@ class SpokenReference:
     def answer(self, asked: Asked, num_tokens: int, num_codes: int, speaker: str) -> Spoken:
         """At most so many tokens of text, and so many codes."""
         self._scores.clear()
-        media = {
-            # Without its prefix the reference hands it to its talker, too, which refuses it.
-            f"thinker_{name}" if name.startswith("pixel") else name: value
-            for name, value in asked.media.items()
-        }
         self.model.generate(
             asked.ids,
             attention_mask=torch.ones_like(asked.ids),
@@ -115,24 +79,10 @@ class SpokenReference:
             talker_do_sample=False,
             talker_max_new_tokens=num_codes,
             talker_eos_token_id=self.ends,
-            **media,
+            **for_generate(asked.media),
         )
-        return Spoken(
-            asked.ids.shape[1], asked.grids, self._rows(), self._heard, torch.stack(self._scores)
-        )
-
-    def _rows(self) -> npt.NDArray[np.float32]:
-        """Last hidden states and embeddings, those of media left out."""
-        steps = self._thought.hidden_states
-        hidden, embedded = (torch.cat([step[at] for step in steps], 1)[0] for at in (-1, 0))
-        config = self.config.thinker_config
-        fed = self._thought.sequences[0, : len(hidden)]
-        media = (config.audio_token_index, config.image_token_index, config.video_token_index)
-        is_medium = torch.isin(fed, torch.tensor(media))
-        rows: npt.NDArray[np.float32] = (
-            hidden + embedded.masked_fill(is_medium[:, None], 0)
-        ).numpy()
-        return rows
+        rows = rows_of(self.model, self._thought).numpy()
+        return Spoken(asked.ids.shape[1], asked.grids, rows, self._heard, torch.stack(self._scores))
 
 
 def words(count: int, seed: int) -> Asked:

@@ -6,8 +6,8 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stages.messages.edge import NothingToSay, Open, RowsReleased, Waits
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
 from omnistage.stages.qwen2_5_omni.speech import SpokenRows
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.vllm.rope import Grid
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Downstream

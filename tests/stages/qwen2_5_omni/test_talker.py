@@ -26,7 +26,7 @@ from omnistage.stages.messages.edge import (
     described,
 )
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port

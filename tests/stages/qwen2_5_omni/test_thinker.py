@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
-from support.prompts import QUESTIONS, Question, plain, video_bytes, video_question
+from support.prompts import (
+    QUESTIONS,
+    Question,
+    heard_question,
+    plain,
+    video_bytes,
+    video_question,
+)
 from support.qwen2_5_omni_reference import Qwen2_5Reference, ThinkerRun
 from support.thinker_stage import (
     ThinkerHarness,
@@ -24,7 +31,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.stages.messages.edge import Edge, NothingToSay, Open, RowsReleased
 from omnistage.stages.messages.to_gateway import TextDelta
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.prompt import ThinkerPrompt
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
 
@@ -51,7 +58,13 @@ ENGINE: dict[str, Any] = {
 }
 PATH = ["thinker", "talker", "token2wav"]
 NUM_TOKENS = 12
-ASKED = [*QUESTIONS, video_question(video_bytes(num_frames=4, size=64))]
+# Videos that are heard: each is cut by a step, within a run of patches or of sound.
+HEARD = [
+    heard_question("heard", 8, 64, 8000),
+    heard_question("heard longer", 8, 64, 60000),
+    heard_question("heard in chunks", 20, 64, 70400),
+]
+ASKED = [*QUESTIONS, video_question(video_bytes(num_frames=4, size=64)), *HEARD]
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +82,8 @@ async def thinker(
 
 def greedy(question: Question, outputs: Sequence[str] = ("text", "audio"), **more: Any) -> Request:
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": NUM_TOKENS}
+    if question.options:
+        body["mm_processor_kwargs"] = question.options
     return Request({**body, **more}, list(outputs), PATH if "audio" in outputs else PATH[:1])
 
 

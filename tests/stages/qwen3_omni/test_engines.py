@@ -23,8 +23,8 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen3_omni.speech import ThinkerPrompt
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
+from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.vllm.ports import BridgeConfig, Sink
 from omnistage.stages.vllm.rope import Grid
 from omnistage.stages.vllm.step import OVERDUE

@@ -96,6 +96,7 @@ async def test_a_text_in_pieces_is_fed_to_the_talker_word_by_word_as_it_comes(
     (told,) = iter(talking.outputs.receive, None)
     assert isinstance(told.message, TextDelta)
     num_tokens = told.message.chunk["usage"]["prompt_tokens"]
+    list(iter(talking.opens.receive, None))
     await talking.serve("Hello there, you!")
     whole = talking.opens.receive()
     assert whole is not None
@@ -117,13 +118,29 @@ async def test_the_talker_hears_that_more_text_will_come(talking: Talking) -> No
     assert talking.fed() == list(b"Hm")
 
 
+async def test_the_talker_hears_of_each_piece_that_frames_will_come_as_slowly_as_the_text(
+    talking: Talking,
+) -> None:
+    """Pieces that are in time give a frame each, and a decoder gets many at once: it is told."""
+    serving = talking.serve("H", open=True)
+    await asyncio.sleep(0.01)
+    assert [type(chunk.message) for chunk in iter(talking.opens.receive, None)] == [Open, Waits]
+    for piece in ("m", "m", " so"):
+        talking.stage.more_text("a", piece, False)
+        await asyncio.sleep(0.01)
+        assert [type(chunk.message) for chunk in iter(talking.opens.receive, None)] == [Waits]
+        assert talking.feed.receive() is not None, "the talker's engine waits, too"
+    talking.stage.more_text("a", "", True)
+    await serving
+
+
 async def test_an_open_text_without_a_token_is_told_as_silent(talking: Talking) -> None:
     serving = talking.serve("", open=True)
     await asyncio.sleep(0.01)
     talking.stage.more_text("a", "", True)
     await serving
     said = [type(chunk.message) for chunk in iter(talking.opens.receive, None)]
-    assert said == [Open, NothingToSay]
+    assert said == [Open, Waits, Waits, NothingToSay]
 
 
 async def test_a_cancel_while_text_comes_leaves_nothing(talking: Talking) -> None:

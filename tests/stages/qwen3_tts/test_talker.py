@@ -12,6 +12,7 @@ from references.qwen3_tts_talks import MODELS
 from support.tts_talker import close_ports, opened, talker_ports
 
 from omnistage.connectors.sweep import make_run_directory
+from omnistage.stages.messages.edge import Waits
 from omnistage.stages.qwen3_tts.talker import Talker
 from omnistage.stages.speech.talker_stage import SpokenPrompt
 from omnistage.stages.worker.failure import RequestError
@@ -122,6 +123,28 @@ def test_sampling_is_that_of_the_generation_config(tts_checkpoints: Path) -> Non
         defaults = stage.defaults
     assert (defaults.temperature, defaults.top_k, defaults.top_p) == (0.9, 50, 1.0)
     assert (defaults.repetition_penalty, defaults.min_tokens) == (1.05, 2)
+
+
+async def test_who_gets_the_codes_hears_that_the_upstream_of_a_request_waits(
+    tts_checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def speak(*_: Any) -> None:
+        await asyncio.Event().wait()
+
+    with talker(tts_checkpoints / CUSTOM_VOICE) as stage:
+        told: list[tuple[str, Any]] = []
+        to_code2wav = stage._ports.downstream[0].open
+        monkeypatch.setattr(
+            to_code2wav, "send", lambda chunk: told.append((chunk.request_id, chunk.message))
+        )
+        monkeypatch.setattr(stage, "_speak", speak)
+        serving = asyncio.create_task(stage.serve(opened("slow", {"input": "Yes"})))
+        await asyncio.sleep(0.01)
+        for name in ("slow", "unknown"):
+            stage.upstream_waits(name, "thinker")
+        assert told == [("slow", Waits())]
+        serving.cancel()
+        await asyncio.gather(serving, return_exceptions=True)
 
 
 async def test_a_text_in_pieces_waits_for_its_prompt_and_shows_life_with_each_piece(

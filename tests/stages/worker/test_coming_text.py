@@ -13,7 +13,8 @@ async def read(text: ComingText, wait_s: float = 5.0) -> tuple[list[str], int]:
 
 
 async def test_a_whole_text_is_one_piece() -> None:
-    assert await read(ComingText("all", is_whole=True)) == (["all"], 0)
+    pieces, _ = await read(ComingText("all", is_whole=True))
+    assert pieces == ["all"]
 
 
 async def test_pieces_that_nobody_took_become_one_and_the_last_ends_the_text() -> None:
@@ -25,7 +26,8 @@ async def test_pieces_that_nobody_took_become_one_and_the_last_ends_the_text() -
         texts.add("a", piece, last)
     await asyncio.sleep(0.01)
     texts.add("a", "", True)
-    assert await reading == (["", "one two", ""], 0)
+    pieces, _ = await reading
+    assert pieces == ["", "one two", ""]
 
 
 async def test_life_is_shown_while_nothing_comes() -> None:
@@ -35,7 +37,24 @@ async def test_life_is_shown_while_nothing_comes() -> None:
     text.add("two", True)
     pieces, num_shown = await reading
     assert pieces == ["one", "two"]
-    assert num_shown >= 2
+    assert num_shown >= 4  # twice beside those of the pieces
+
+
+async def test_life_is_shown_behind_each_piece_however_soon_the_next_one_comes() -> None:
+    """What is made of a text comes as slowly as the text, though the text is never late."""
+    text = ComingText("one", is_whole=False)
+    events: list[str] = []
+
+    async def take() -> None:
+        async for piece in text.pieces(5.0, lambda: events.append("alive")):
+            events.append(piece)
+
+    reading = asyncio.create_task(take())
+    for piece, last in (("two", False), ("three", True)):
+        await asyncio.sleep(0.01)
+        text.add(piece, last)
+    await reading
+    assert events == ["one", "alive", "two", "alive", "three", "alive"]
 
 
 async def test_pieces_of_a_text_that_is_closed_or_unknown_are_dropped() -> None:
@@ -44,4 +63,5 @@ async def test_pieces_of_a_text_that_is_closed_or_unknown_are_dropped() -> None:
     texts.close("a")
     texts.add("a", "y", True)
     texts.add("b", "z", True)
-    assert await read(text) == (["x"], 0)
+    pieces, _ = await read(text)
+    assert pieces == ["x"]

@@ -1,0 +1,227 @@
+"""The stage of a thinker: text out, and along each live edge what it carries of every answer."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from transformers import AutoConfig
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.edge import Open
+from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
+from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.speech.spoken_answer import SpokenAnswer
+from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine_stage import EngineStage
+from omnistage.stages.vllm.fit import ModelPart
+from omnistage.stages.vllm.followers import Follower, wait_for_room
+from omnistage.stages.vllm.grammars import Grammars
+from omnistage.stages.vllm.grids import Grids, check_encoder_room
+from omnistage.stages.vllm.media_markers import check_markers
+from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.released_text import ReleasedText
+from omnistage.stages.vllm.rendered import RenderedLLM
+from omnistage.stages.vllm.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
+from omnistage.stages.vllm.traces import trace_headers
+from omnistage.stages.vllm.warm_up import warm_up_text
+from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
+
+Spoken = TypeVar("Spoken", bound=SpokenAnswer)
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkerEngine:
+    """What a family's engine is made with.
+
+    `config`: the override of the model's configuration. `part`: of the checkpoint. `media_ids`: the
+    tokens that stand for sounds, images and videos.
+    """
+
+    config: Callable[[Any], Any]
+    part: ModelPart
+    media_ids: tuple[int, ...]
+
+
+class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
+    """One AsyncLLM and vLLM's chat serving over it."""
+
+    _engine: RenderedLLM
+
+    def __init__(self, ports: StagePorts) -> None:
+        self._ports = ports
+        self._config = AutoConfig.from_pretrained(ports.model)
+        self._grids = Grids(self._config)
+        self._has_talker = bool(ports.carrying(Payload.TOKENS))  # a checkpoint may have none
+        self._sinks = sinks_of(ports.downstream, Payload.ROWS)
+
+    # What a family says
+
+    spoken_class: type[Spoken]  # an answer's way along an edge to a talker
+
+    @property
+    @abstractmethod
+    def parts(self) -> ThinkerEngine:
+        """What its engine is made with."""
+
+    @property
+    @abstractmethod
+    def speech(self) -> Speech:
+        """For `Ready`, of a thinker whose answers are spoken."""
+
+    @abstractmethod
+    def exported(self, prompt_ids: Sequence[int], edges: Sequence[Downstream]) -> dict[str, Any]:
+        """What leaves of a prompt along these edges, one at least: `export_all`, or `export_ids`.
+
+        Empty: nothing does.
+        """
+
+    @abstractmethod
+    async def read_out(self, request_id: str, request: Request) -> int:
+        """Have a given text spoken; how many tokens it has with its instructions.
+
+        Without a talker the gateway refuses to speak.
+        """
+
+    # Start
+
+    async def start(self) -> Ready:
+        """Load, and answer one request."""
+        ports, parts = self._ports, self.parts
+        bridge = None
+        if self._sinks:
+            bridge = BridgeConfig(HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger)
+        self._engine = make_engine(
+            RenderedLLM,
+            ports.model,
+            ports.engine,
+            bridge,
+            parts.config,
+            stage=ports.name,
+            part=parts.part,
+        )
+        self._engine.rendered = {}
+        self._engine.grammars = Grammars()
+        self._chat = Chat(self._engine, ports.model, ports.options)
+        self._tokenization = Tokenization(self._engine, ports)
+        await warm_up_text(self._engine, self._chat)
+        self._media_ids = list(parts.media_ids)
+        tokenizer = self._engine.renderer.tokenizer
+        self._markers = tokenizer.convert_ids_to_tokens(self._media_ids)
+        await self._take_control(ports, self._chat, parts.part.prefix)
+        self._max_model_len = self._engine.model_config.max_model_len
+        return Ready(
+            max_model_len=self._max_model_len,
+            commands=self._control.commands,
+            loras=self._loras,
+            speech=self.speech if self._has_talker else None,
+        )
+
+    # Requests
+
+    async def serve(self, opened: Opened) -> None:
+        """Stream one answer, or read a given text; with audio, feed the talker."""
+        request_id, request = opened.id, opened.request
+        if "input" in request.body:
+            num_tokens = await self.read_out(request_id, request)
+            usage = {"prompt_tokens": num_tokens, "completion_tokens": 0}
+            chunk = {"choices": [], "usage": usage}
+            self._ports.send_output(request_id, TextDelta(chunk), last=True)
+        elif is_about_tokens(request.body):
+            await self._tell_tokens(request_id, request.body)
+        else:
+            await self._answer(request_id, request)
+
+    async def _tell_tokens(self, request_id: str, body: Mapping[str, Any]) -> None:
+        asked = body.get("tokenize", {})
+        if "messages" in asked:
+            check_markers(asked, self._markers)
+        await self._tokenization.serve(request_id, body)
+
+    async def _answer(self, request_id: str, request: Request) -> None:
+        has_turns = "messages" in request.body  # else a prompt: text or ids, no media
+        if has_turns:
+            check_markers(request.body, self._markers)
+        spoken = self._spoken(request_id, request)
+        followers: list[Follower] = [*spoken]
+        if self._ports.live(request, Payload.TEXT):
+            followers.append(released := ReleasedText(request_id, request, self._ports))
+            released.open()
+        if has_turns:
+            self._engine.rendered[request_id] = partial(self._rendered, request_id, request, spoken)
+        try:
+            await self._stream(request_id, request, followers)
+        finally:
+            self._engine.rendered.pop(request_id, None)
+
+    async def _stream(
+        self, request_id: str, request: Request, followers: Sequence[Follower]
+    ) -> None:
+        headers = trace_headers(request, self._ports.name)
+        async with (
+            self._adapters.using(request.body.get("model")),
+            aclosing(self._chat.stream(request_id, request.body, headers)) as chunks,
+        ):
+            async for chunk in chunks:
+                is_last = not chunk["choices"]  # the usage chunk, always asked for
+                self._send(request_id, chunk, followers, is_last)
+                if not is_last:
+                    await wait_for_room(self._ports, request_id, followers)
+
+    def _send(
+        self,
+        request_id: str,
+        chunk: dict[str, Any],
+        followers: Sequence[Follower],
+        is_last: bool,
+    ) -> None:
+        if any(choice.get("token_ids") for choice in chunk["choices"]):
+            self._ports.mark(request_id, "first_token")
+        for follower in followers:
+            follower.add(chunk)
+            if is_last:
+                follower.finish()
+        self._ports.send_output(request_id, TextDelta(chunk), last=is_last)
+
+    def _spoken(self, request_id: str, request: Request) -> list[Spoken]:
+        """The answer's way along each edge to a talker."""
+        return [
+            self.spoken_class(request_id, request, edge, self._text_length)
+            for edge in self._ports.live(request, Payload.TOKENS)
+        ]
+
+    def _text_length(self, token_ids: list[int]) -> int:
+        tokenizer = self._engine.renderer.tokenizer
+        return len(tokenizer.decode(token_ids, skip_special_tokens=True))
+
+    def _rendered(
+        self,
+        request_id: str,
+        request: Request,
+        spoken: Sequence[Spoken],
+        prompt: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        self._ports.mark(request_id, "rendered")
+        grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
+        check_encoder_room(grids, self._engine.input_processor.mm_encoder_cache_size)
+        for one in spoken:
+            one.open(prompt["prompt_token_ids"], grids)
+        for edge in self._ports.live(request, Payload.ROWS):
+            if Payload.TOKENS not in edge.carries:  # nobody else announces the request there
+                edge.open.send(Chunk(request_id, Open(request), last=True))
+        return self._bridge(request_id, request, prompt["prompt_token_ids"])
+
+    def _bridge(
+        self, request_id: str, request: Request, prompt_ids: Sequence[int]
+    ) -> dict[str, Any]:
+        """What the bridge is told of a request; nothing, if nobody wants its rows."""
+        edges = self._ports.live(request, Payload.ROWS)
+        exported = self.exported(prompt_ids, edges) if edges else {}
+        if not exported:
+            return {}
+        return {"id": request_id, "to": [edge.target for edge in edges], **exported}
