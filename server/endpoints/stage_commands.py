@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from omnistage.server.endpoints.admin_fields import OfStages, Scale
+from omnistage.server.endpoints.admin_fields import AddLora, OfStages, Scale
 from omnistage.server.errors import invalid
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.runtime import Runtime
@@ -32,21 +32,40 @@ class StageCommands:
         links = self._named(asked) or self._accepting(command)
         for link in links:
             check_command(link, command)
-        send = self._fleet.commander.send
-        sending = (send(link, command, asked.arguments) for link in links)
+        sending = (self._send(link, command, asked.arguments) for link in links)
         answers = await asyncio.gather(*sending, return_exceptions=True)
-        for link, answer in zip(links, answers, strict=True):
-            if not isinstance(answer, BaseException) and link.record.loras is not None:
-                self._note_loras(link, answer)
         for answer in answers:
             if isinstance(answer, BaseException):
+                if isinstance(asked, AddLora):
+                    await self._take_back(asked, links, answers)
                 raise answer
         self._fleet.note_change(links, command, asked.arguments)
         return {"stages": dict(zip((link.name for link in links), answers, strict=True))}
 
-    def _note_loras(self, link: StageLink, answer: Answer) -> None:
-        if "loras" in answer:
+    async def _send(self, link: StageLink, command: str, arguments: Answer) -> Answer:
+        answer = await self._fleet.commander.send(link, command, arguments)
+        if link.record.loras is not None and "loras" in answer:
             self._fleet.note_loras(link, msgspec.convert(answer["loras"], list[Lora]))
+        return answer
+
+    async def _take_back(
+        self, asked: AddLora, links: Sequence[StageLink], answers: Sequence[Answer | BaseException]
+    ) -> None:
+        """Of replicas of one stage all have an adapter, or none: take it from those that added it.
+
+        One that has ended meanwhile has lost it.
+        """
+        refused = {
+            link.stage
+            for link, answer in zip(links, answers, strict=True)
+            if isinstance(answer, BaseException)
+        }
+        removing = (
+            self._send(link, "remove_lora", {"name": asked.name})
+            for link, answer in zip(links, answers, strict=True)
+            if link.stage in refused and not isinstance(answer, BaseException)
+        )
+        await asyncio.gather(*removing, return_exceptions=True)
 
     async def send_drained(self, command: str, asked: OfStages) -> Answer:
         """Send it once no request is in the stages that are meant: all of the graph if none is."""
