@@ -16,6 +16,7 @@ from support.waiting import until
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.trace import GATEWAY, Trace, following
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Answer, Lora
 
@@ -121,13 +122,19 @@ async def test_a_replica_that_is_down_gets_nothing_until_it_is_ready_again(pairs
 
 
 async def test_what_nobody_has_heard_of_is_sent_again_to_another(thinkers: Running) -> None:
-    struck, spared = thinkers.ask("slow", "text"), thinkers.ask("slow", "text")
+    trace = Trace()
+    with following(trace):
+        struck = thinkers.ask("slow", "text")
+    spared = thinkers.ask("slow", "text")
     await until(lambda: len(thinkers.fake.running) == 2)
     old = thinkers.fake.stages["thinker@0"].opened[0].request_id
     await thinkers.kill("thinker@0")
     assert [output.last for output in await struck] == [output.last for output in await spared]
     opened = [chunk.request_id for chunk in thinkers.fake.stages["thinker@1"].opened]
     assert opened[-1] == f"{old}-again"
+    assert trace.graph_ids == [old, f"{old}-again"]
+    assert (GATEWAY, "sent_again") in trace.timeline.marks
+    assert {stage for stage, _ in trace.timeline.marks} == {GATEWAY, "thinker@1"}
     assert thinkers.paths("thinker@1")[-1][0] == "thinker@1"
     await until(lambda: not thinkers.fake.running)
 
