@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Running:
         await until(lambda: link.is_ready and link.record.generation == generation)
 
 
-async def run(directory: Path, graph: StageGraph) -> AsyncIterator[Running]:
+async def run(directory: Path, graph: StageGraph) -> AsyncGenerator[Running, None]:
     shared = SharedConnector(directory)
     stages = FakeGraph(shared.connector)
     async with Runtime(graph, directory, stages.launch, shared) as runtime:
