@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -36,6 +36,10 @@ endif
 fuzz: venv
 	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
 	  tests/server/endpoints/test_fuzz.py $(ARGS)
+
+# Every way to share an engine's work among processes, against one process, each with a kill.
+parallel: venv
+	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest -s tests/e2e/test_parallel.py $(ARGS)
 
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)
