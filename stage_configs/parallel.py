@@ -12,7 +12,9 @@ PARALLEL_SIZES = (
     "prefill_context_parallel_size",
 )
 # Of a stage with an edge: which sizes only some kinds can have there, or none, and why.
-PIPELINE = "the ranks of a pipeline do not all have what leaves a step of this kind or comes into it"
+PIPELINE = (
+    "the ranks of a pipeline do not all have what leaves a step of this kind or comes into it"
+)
 CONTEXT = "what leaves a step with an edge is not tried where a prompt is read by several GPUs"
 
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage

@@ -35,7 +35,9 @@ def lane_addresses(address: str, sources: int = 1, targets: int = 1) -> list[lis
     """Of a channel between stages with so many lanes: one for each pair, by source and target."""
     if sources == targets == 1:
         return [[address]]
-    return [[f"{address}.{source}.{target}" for target in range(targets)] for source in range(sources)]
+    return [
+        [f"{address}.{source}.{target}" for target in range(targets)] for source in range(sources)
+    ]
 
 
 def ends_of(address: str) -> tuple[str, str, str]:

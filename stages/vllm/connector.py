@@ -132,7 +132,9 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
             sink.target: (sink.port.sender(self._lane), sink.chunk_sizes)
             for sink in self._config.sinks
         }
-        return Exporter(edges, export, self._num_rows, self._ledger, self._blocked) if edges else None
+        return (
+            Exporter(edges, export, self._num_rows, self._ledger, self._blocked) if edges else None
+        )
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Runs before the forward on both model runners."""

@@ -4,6 +4,7 @@ One case is of the suite; `make parallel` has all of them.
 """
 
 import asyncio
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,8 @@ from support.prompts import QUESTIONS
 from support.reference import Answer, Reference
 from support.server import Reply, TinyServer, running_server
 from support.warm_up import warm_up
+
+logger = logging.getLogger(__name__)
 
 pytestmark = pytest.mark.engine
 
@@ -88,6 +91,10 @@ def server(
     assert collectives() <= before
 
 
+def said(log: Path) -> str:
+    return log.read_text()
+
+
 def assert_equal(reply: Reply, answer: Answer) -> None:
     assert reply.text == answer.text
     assert np.array_equal(reply.codes, answer.codes)
@@ -109,7 +116,7 @@ async def test_a_dead_rank_is_a_dead_stage_at_once_and_the_stage_comes_back(
     case: Case, server: TinyServer, answers: list[Answer], log: Path
 ) -> None:
     blow = await strike_rank(server, case.stage)
-    print(f"{case}: dead after {blow.dead_s:.2f} s")
+    logger.info("%s: dead after %.2f s", case, blow.dead_s)
     assert blow.dead_s < DEAD_S
     assert blow.speech.error is not None
     assert case.stage in str(blow.speech.error["message"])
@@ -121,4 +128,4 @@ async def test_a_dead_rank_is_a_dead_stage_at_once_and_the_stage_comes_back(
     assert struck == {case.stage}
     assert_equal(await server.ask(AT_ONCE[0].messages), answers[0])
     if case.options.get("check_ranks"):  # 900 frames were asked for: it has compared some
-        assert "2 ranks agree" in log.read_text()
+        assert "2 ranks agree" in said(log)

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from support.chaos import Stream, Victim, command_of, victims
 from support.server import TinyServer
+from support.waiting import until
 
 from omnistage.stage_configs.pick import GRAPHS
 
@@ -69,13 +70,10 @@ async def strike_rank(server: TinyServer, stage: str) -> Blow:
     victim = ranks(server, stage)[-1]
     struck_at = time.monotonic()
     os.kill(victim.pid, signal.SIGKILL)
-    while is_untouched(server, stage, before):
-        await asyncio.sleep(0.02)
+    await until(lambda: not is_untouched(server, stage, before), BACK_S)
     dead_s = time.monotonic() - struck_at
     await asyncio.gather(*running)
-    while not is_back(server, stage, before):
-        assert time.monotonic() - struck_at < BACK_S
-        await asyncio.sleep(0.2)
+    await until(lambda: is_back(server, stage, before), BACK_S)
     return Blow(dead_s, speech, text, before, generations(server))
 
 

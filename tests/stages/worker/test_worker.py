@@ -57,7 +57,9 @@ def has_outlived(folder: Path, *, names_its_parent: bool) -> bool:
     note = folder / "lives"
     child = SLOW_CHILD
     if not names_its_parent:
-        child = child.replace("import sys, time", "import sys, time, os; del os.environ['%s']" % PARENT)
+        child = child.replace(
+            "import sys, time", f"import sys, time, os; del os.environ['{PARENT}']"
+        )
     environment = {**os.environ, STAGE_MARK: "talker"}
     command = [sys.executable, "-c", SHORT_LIVED, child, str(note)]
     with subprocess.Popen(command, env=environment) as parent:
@@ -93,7 +95,9 @@ def is_any_left(argument: str) -> bool:
 
 def test_a_process_between_two_of_ours_is_no_death() -> None:
     """A shell that starts a child for its parent has another id than the one that is named."""
-    code = "from omnistage.stages.worker.lifetime import end_with_parent; end_with_parent(); print(1)"
+    code = (
+        "from omnistage.stages.worker.lifetime import end_with_parent; end_with_parent(); print(1)"
+    )
     environment = {**os.environ, STAGE_MARK: "talker", PARENT: str(os.getpid())}
     command = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, code]
     done = subprocess.run(command, env=environment, capture_output=True, check=True)
