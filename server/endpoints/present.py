@@ -172,6 +172,6 @@ def by_ends(usages: Mapping[str, ChannelUsage]) -> dict[tuple[str, str, str], Ch
     found: dict[tuple[str, str, str], ChannelUsage] = {}
     for address, usage in usages.items():
         ends = ends_of(address)
-        before = found.get(ends, usage._make((0,) * len(usage)))
-        found[ends] = usage._make(map(add, before, usage))
+        before = found.get(ends)
+        found[ends] = ChannelUsage(*map(add, before, usage)) if before else usage
     return found

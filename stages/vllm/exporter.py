@@ -217,7 +217,8 @@ class Exporter:
                     edge.finish(done.row)
             for new in exported.started:
                 self._open(new)
-            moved = [one.row for one in (*exported.finished, *exported.started)]
+            moved = [done.row for done in exported.finished]
+            moved += [new.row for new in exported.started]
             if exported.values is not None:
                 for edge in self._edges.values():
                     moved += edge.gather(exported.rows, exported.positions, exported.values)

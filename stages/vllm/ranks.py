@@ -3,7 +3,7 @@
 import logging
 
 import torch
-import torch.distributed as dist
+from torch import distributed
 from vllm.config import VllmConfig
 from vllm.distributed.parallel_state import (
     get_pp_group,
@@ -61,7 +61,7 @@ class RankCheck:
     def _compare(self) -> None:
         group = get_tp_group()
         sums: list[int] = [0] * group.world_size
-        dist.all_gather_object(sums, int(self._sum), group=group.cpu_group)
+        distributed.all_gather_object(sums, int(self._sum), group=group.cpu_group)
         is_equal = len(set(sums)) == 1
         if is_equal == self._told or not group.is_first_rank:
             return

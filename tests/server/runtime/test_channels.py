@@ -1,6 +1,7 @@
 """The channels of a run: how much they carry."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -53,10 +54,11 @@ def test_channels_are_counted_as_long_as_they_are_there(run_directory: Path) -> 
 
 
 def test_stages_with_several_engines_have_a_channel_for_each_pair(run_directory: Path) -> None:
-    stages = {name: dict(stage) for name, stage in OMNI["stages"].items()}
+    told: Any = OMNI
+    stages = {name: dict(stage) for name, stage in told["stages"].items()}
     stages["thinker"]["engine"] = {"data_parallel_size": 2}
     stages["talker"]["engine"] = {"data_parallel_size": 3, "tensor_parallel_size": 2}
-    graph = StageGraph.model_validate({**OMNI, "stages": stages})
+    graph = StageGraph.model_validate({**told, "stages": stages})
     channels = Channels(graph, run_directory, make_connector)
     channels.create()
     made = {address for address, _ in channels.usages()}

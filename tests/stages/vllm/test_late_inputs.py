@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
@@ -267,7 +268,7 @@ def test_a_wait_ends_with_what_comes_at_any_receiver(tmp_path: Path) -> None:
     addresses = ("first", "second", "third")
     for address in addresses:
         connector.create(address)
-    receivers = [connector.receiver(address, EDGE) for address in addresses]
+    receivers: list[Receiver[Edge]] = [connector.receiver(one, EDGE) for one in addresses]
     late = LateInputs(receivers, SCHEMA, torch.float32, MAX_LEN, 60, 10)
     inputs = late.open(options())
     try:

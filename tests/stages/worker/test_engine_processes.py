@@ -60,7 +60,12 @@ async def test_the_death_of_a_rank_is_told_and_that_of_a_compiler_is_not(
     assert compiler not in engine_processes()
     ended: list[int] = []
     loop = asyncio.get_running_loop()
-    watched = EngineProcesses(lambda pid: (ended.append(pid), watched.close())[0])
+
+    def end(pid: int) -> None:
+        ended.append(pid)
+        watched.close()
+
+    watched = EngineProcesses(end)
     os.kill(compiler, signal.SIGKILL)
     await asyncio.sleep(0.2)
     assert not ended

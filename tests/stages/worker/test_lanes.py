@@ -87,5 +87,6 @@ def test_credit_that_comes_back_from_any_lane_wakes_its_sender(port: Port) -> No
         receiver.forget(names[0])
         receiver.forget(names[1])
     assert sender.num_requests == 0
-    for end in (sender, *all_receivers[0], *all_receivers[1]):
-        end.close()
+    sender.close()
+    for receiver in (*all_receivers[0], *all_receivers[1]):
+        receiver.close()

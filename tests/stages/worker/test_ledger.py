@@ -37,5 +37,6 @@ def test_what_the_lanes_of_a_stage_hold_is_added_up(tmp_path: Path) -> None:
     assert together.read_seen() == {"waiting": 0, "nan_steps": 30}
     together.clear()
     assert not any(count for ledger in lanes for count in ledger.read().values())
-    for one in (*lanes, together):
-        one.close()
+    together.close()
+    for ledger in lanes:
+        ledger.close()
