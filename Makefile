@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -36,6 +36,15 @@ endif
 fuzz: venv
 	OMNISTAGE_LONG_FUZZ=1 $(BIN)/python -m pytest tests/server/http/test_openapi.py \
 	  tests/server/endpoints/test_fuzz.py $(ARGS)
+
+# Every way to share an engine's work among processes, against one process, each with a kill.
+parallel: venv
+	OMNISTAGE_PARALLEL=1 $(BIN)/python -m pytest --log-cli-level INFO tests/e2e/test_parallel.py $(ARGS)
+	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_tts.py -k equal_the_package
+	OMNISTAGE_STAGE=thinker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
+	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
+	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_hidden_states.py -k transformers
+	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_hidden_states.py -k transformers
 
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)

@@ -1,8 +1,9 @@
 """What every connector promises: one way, bounded, never blocking, with credit per request.
 
 A request's sender starts with a window of chunks; each chunk takes one, the receiver gives them
-back. Without credit, or without room, a chunk waits in its request's own bounded backlog: one slow
-request never stalls another.
+back. Without credit, or without room, a chunk waits in its request's own backlog: one slow request
+never stalls another. A backlog is bounded by the credit, and by chunks and bytes beyond it: while
+`credit` says n, so many sends do not raise Full, whatever their sizes.
 """
 
 from typing import NamedTuple, Protocol
@@ -16,7 +17,7 @@ class ConnectorError(Exception):
 
 
 class Full(ConnectorError):
-    """A request's backlog is at its bound."""
+    """A request without credit has a backlog that is at its bound."""
 
 
 class Closed(ConnectorError):
@@ -65,7 +66,7 @@ class Sender(Protocol):
         """Send what can go from the backlogs, one chunk a request in turn; returns what is left."""
 
     def credit(self, request_id: str) -> int:
-        """Chunks that the request may still send before they queue up; 0 while any does.
+        """Chunks that the request may still send, none of which is refused; 0 while one waits.
 
         A change from 0 makes `fileno` readable, and is seen after `flush`.
         """

@@ -79,9 +79,10 @@ class RingSender(RingEnd):
             )
 
     def _queue(self, request_id: str, request: _Request, record: Record) -> None:
+        """Whatever has credit may wait for room: its number is bounded by the credit."""
         num_bytes = request.num_bytes + record.num_bytes
         is_full = len(request.backlog) >= MAX_BACKLOG_CHUNKS or num_bytes > MAX_BACKLOG_BYTES
-        if request.backlog and is_full:
+        if request.backlog and is_full and not self._has_credit_left(request):
             raise Full(
                 f"request {request_id} has {len(request.backlog)} chunks and "
                 f"{request.num_bytes} bytes waiting: nobody takes them"
@@ -89,6 +90,10 @@ class RingSender(RingEnd):
         request.backlog.append(record)
         request.num_bytes = num_bytes
         self._ring.count_backlog(1)
+
+    def _has_credit_left(self, request: _Request) -> bool:
+        """Whether the receiver has granted more chunks than those that wait here."""
+        return self._window > 0 and self._credit(request) > len(request.backlog)
 
     def flush(self) -> int:
         """Send what can go, one chunk a request in turn."""

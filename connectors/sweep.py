@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from omnistage.connectors.segments import ENDING, remove_segments
+
 PREFIX = "omnistage-"
 LOCK, UNLOCKED = "lock", "lock.new"
 SCRATCH = "scratch"  # a link to the folder on disk
@@ -61,13 +63,15 @@ def sweep(
 
 
 def remove_run(path: Path) -> None:
-    """Remove a run's folder in memory and the one on disk that it names.
+    """Remove a run's folder in memory, the one on disk that it names, and the segments it notes.
 
     The lock goes last: if we are killed meanwhile, a sweep finds the rest.
     """
     scratch = (path / SCRATCH).resolve()
     if scratch.name.startswith(PREFIX) and scratch != path:
         shutil.rmtree(scratch, ignore_errors=True)
+    for note in path.glob(f"*{ENDING}"):
+        remove_segments(note)
     for entry in path.glob("*"):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)

@@ -11,8 +11,18 @@ PARALLEL_SIZES = (
     "data_parallel_size",
     "prefill_context_parallel_size",
 )
+# Of a stage with an edge: which sizes only some kinds can have there, or none, and why.
+PIPELINE = (
+    "the ranks of a pipeline do not all have what leaves a step of this kind or comes into it"
+)
+CONTEXT = "what leaves a step with an edge is not tried where a prompt is read by several GPUs"
 
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage
+
+
+def num_lanes(engine: Mapping[str, Any]) -> int:
+    """Engines that share a stage's work, each with channels of its own: by the engine's sizes."""
+    return int(engine.get("data_parallel_size") or 1)
 
 
 def parallel_problem(
@@ -29,13 +39,10 @@ def parallel_problem(
         if len(gpus) > 1:
             return f"{len(gpus)} GPUs; a stage of this kind uses one", ("gpus",)
         return None
-    if has_edge:  # each process of its engine would write into the edge, which has one writer
-        for name, size in sizes.items():
-            if size > 1:
-                return f"{size} is too many: a stage with an edge uses one GPU", ("engine", name)
-        if len(gpus) > 1:
-            return f"{len(gpus)} GPUs; a stage with an edge uses one", ("gpus",)
-        return None
+    if has_edge and sizes.get("pipeline_parallel_size", 1) > 1 and not kind.is_pipeline:
+        return f"must be 1: {PIPELINE}", ("engine", "pipeline_parallel_size")
+    if has_edge and sizes.get("prefill_context_parallel_size", 1) > 1:
+        return f"must be 1: {CONTEXT}", ("engine", "prefill_context_parallel_size")
     wanted = 1
     for size in sizes.values():
         wanted *= size

@@ -1,7 +1,8 @@
 """What is so at the moment: requests in the server, its stages, and the channels between them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from operator import add
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -160,13 +161,24 @@ class Present(Collector):
         return ages
 
     def _of_channels(self) -> Iterator[Metric]:
-        usages = self._runtime.fleet.channel_usages
-        labels = {address: channel_labels(address) for address in usages}
+        usages = by_ends(self._runtime.fleet.channel_usages)
         for kind, name, about, value in CHANNEL_METRICS:
             family = kind(f"omnistage_{name}", about, labels=OF_A_CHANNEL)
-            for address, usage in usages.items():
-                family.add_metric(labels[address], value(usage))
+            for labels, usage in usages.items():
+                family.add_metric(labels, value(usage))
             yield family
+
+
+def by_ends(
+    usages: Mapping[str, ChannelUsage],
+) -> dict[tuple[str, str, str, str], ChannelUsage]:
+    """Usages by their channels' labels; those of the lanes of a stage are added up."""
+    found: dict[tuple[str, str, str, str], ChannelUsage] = {}
+    for address, usage in usages.items():
+        labels = channel_labels(address)
+        before = found.get(labels)
+        found[labels] = ChannelUsage(*map(add, before, usage)) if before else usage
+    return found
 
 
 def channel_labels(address: str) -> tuple[str, str, str, str]:

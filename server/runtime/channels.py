@@ -8,9 +8,11 @@ from omnistage.connectors.contract import ChannelUsage, Connector, NoChannel
 from omnistage.connectors.options import Option
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.parallel import num_lanes
 from omnistage.stages.messages.addresses import (
     feed_address,
     is_end_of,
+    lane_addresses,
     opens_address,
     outputs_address,
     requests_address,
@@ -39,8 +41,9 @@ class Channels:
         # The stage's own process never holds a request for these: only rows need credit.
         unlimited = make_connector(GATEWAY_CONNECTOR, directory, {"credit": 0})
         for name, replica in graph.replicas.items():
-            if KINDS[graph.spec_of(name).kind].feeds_itself:
-                self._channels.append((unlimited, feed_address(name, name)))
+            spec = graph.spec_of(name)
+            if KINDS[spec.kind].feeds_itself:
+                self._add(unlimited, feed_address(name, name), targets=num_lanes(spec.engine))
             requests = self.gateway if graph.incoming(replica.stage) else entry
             makes_images = replica.stage in (graph.outputs.get("image"), graph.outputs.get("video"))
             outputs = images if makes_images else self.gateway
@@ -52,9 +55,15 @@ class Channels:
             rows = make_connector(edge.connector.name, directory, options)
             control = make_connector(edge.connector.name, directory, {**options, "credit": 0})
             ends = source, target
-            self._channels.append((control, opens_address(*ends)))
-            self._channels.append((control, feed_address(*ends)))
-            self._channels.append((rows, rows_address(*ends)))
+            sources, targets = (num_lanes(graph.spec_of(name).engine) for name in ends)
+            self._add(control, opens_address(*ends))
+            self._add(control, feed_address(*ends), targets=targets)
+            self._add(rows, rows_address(*ends), sources, targets)
+
+    def _add(self, connector: Connector, address: str, sources: int = 1, targets: int = 1) -> None:
+        """A channel for each pair of lanes."""
+        for addresses in lane_addresses(address, sources, targets):
+            self._channels += [(connector, one) for one in addresses]
 
     def create(self) -> None:
         """Make them all."""

@@ -53,6 +53,7 @@ class StageProcess:
         self._is_unwanted = False
         worker = [sys.executable, "-m", "omnistage.stages.worker.worker"]
         place = ["--stage", name, "--run-directory", str(directory)]
+        place += ["--parent", str(os.getpid())]
         self._command = [*worker, *place] if command is None else list(command)
         self._environment = {**os.environ, "PYTHONUNBUFFERED": "1", **environment}
         scratch = directory / SCRATCH

@@ -31,6 +31,15 @@ def rows_address(source: str, target: str) -> str:
     return f"{source}.{target}.rows"
 
 
+def lane_addresses(address: str, sources: int = 1, targets: int = 1) -> list[list[str]]:
+    """Of a channel between stages with so many lanes: one for each pair, by source and target."""
+    if sources == targets == 1:
+        return [[address]]
+    return [
+        [f"{address}.{source}.{target}" for target in range(targets)] for source in range(sources)
+    ]
+
+
 def ends_of(address: str) -> tuple[str, str, str]:
     """From where a channel goes, to where, and which it is of the channels between the two."""
     source, target, *kind = address.split(".")
@@ -41,4 +50,4 @@ def ends_of(address: str) -> tuple[str, str, str]:
 
 def is_end_of(stage: str, address: str) -> bool:
     """Whether the stage has an end of the channel."""
-    return stage in address.split(".")
+    return stage in address.split(".")[:2]

@@ -30,6 +30,7 @@ from omnistage.stages.qwen2_5_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.nan_watch import NanWatch
+from omnistage.stages.vllm.shards import take_weight
 from omnistage.stages.vllm.step_schema import NO_FRAME
 from omnistage.stages.vllm.step_table import StepTable
 
@@ -158,7 +159,7 @@ class Qwen2_5OmniTalker(nn.Module, SupportsMRoPE):
         parameters = dict(self.named_parameters())
 
         def take(name: str, weight: torch.Tensor) -> None:
-            parameters[name].data[: len(weight)].copy_(weight)
+            take_weight(parameters[name], weight)
             loaded.add(name)
 
         def backbone() -> Iterable[tuple[str, torch.Tensor]]:

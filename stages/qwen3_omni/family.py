@@ -50,6 +50,7 @@ FAMILY = Family(
             hears=True,
             hears_videos=True,
             is_parallel=True,
+            is_pipeline=True,
             makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
             needs=("vllm",),
             uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},

@@ -63,10 +63,13 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
             )
         device = torch.get_default_device()
         self.table = StepTable(vllm_config, device, HIDDEN_STATES)
+        model = self.language_model.model
+        if not model.start_layer <= layer < model.end_layer:
+            return  # it is another pipeline rank's
         text = config.thinker_config.text_config
         dtype = vllm_config.model_config.dtype
         self.tap = Tap(self.table.max_tokens, text.hidden_size, dtype, device)
-        self.tap.attach(self.language_model.model.layers[layer])
+        self.tap.attach(model.layers[layer])
         self.exported = self.table.make_export(text.hidden_size)
 
     def get_mrope_input_positions(
@@ -125,10 +128,14 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         return logits
 
     def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the in-tree class; the tapped rows go to the table's lines."""
+        """As the in-tree class; the tapped rows go to the table's lines.
+
+        A pipeline rank that is not the last returns what the next one takes.
+        """
         result = super().forward(input_ids, *args, **kwargs)
-        if self.table is not None:
-            num_tokens = result.shape[0]
+        if self.table is not None and self.table.export is not None:
+            is_last = isinstance(result, torch.Tensor)
+            num_tokens = (result if is_last else result["hidden_states"]).shape[0]
             lines = self.table.lines(num_tokens)
             self.exported[lines] = self.tap.rows[:num_tokens]
         return result

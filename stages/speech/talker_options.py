@@ -34,9 +34,10 @@ def generation_config_folder(codec_eos: int) -> Path:
 
 
 class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The stage's `options`; `prefill_part` is as in BridgeConfig."""
+    """The stage's `options`; they are as in BridgeConfig."""
 
     prefill_part: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    check_ranks: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:

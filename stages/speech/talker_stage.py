@@ -31,6 +31,7 @@ from omnistage.stages.vllm.step_schema import StepSchema
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.warm_up import warm_up
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 from omnistage.stages.worker.watch import overdue
 
@@ -137,6 +138,7 @@ class TalkerStage(EngineStage, ABC):
             next_chunk_s=ports.deadlines.next_chunk_s,
             prefill_part=self._options.prefill_part,
             sinks=sinks_of(ports.downstream, Payload.CODES),
+            check_ranks=self._options.check_ranks,
             ledger=ports.ledger,
         )
         options = {
@@ -177,13 +179,23 @@ class TalkerStage(EngineStage, ABC):
         await warm_up(self._engine.vllm_config, answer)
 
     async def _speak_nothing(self, request_id: str, length: int, wanted: Mapping[str, Any]) -> None:
-        """Two frames for nobody, after a prompt of at least so many tokens."""
+        """Two frames for nobody in each lane, after a prompt of at least so many tokens."""
+        speaking = (
+            self._speak_nothing_in(lane, f"{request_id}-{lane}", length, wanted)
+            for lane in range(self._ports.num_lanes)
+        )
+        await asyncio.gather(*speaking)
+
+    async def _speak_nothing_in(
+        self, lane: int, request_id: str, length: int, wanted: Mapping[str, Any]
+    ) -> None:
         prompt = self.warm_up_prompt(request_id, length)
         num_frames = min(2, self._max_model_len - len(prompt.ids) - 1)
         params = self._sampling({"max_tokens": num_frames, "ignore_eos": True, **wanted}, 0)
         params.extra_args = {"omnistage": {**prompt.options, "export": False}}
         ids = {"prompt_token_ids": list(prompt.ids)}
-        async for _ in self._engine.generate(ids, params, request_id):
+        generated = self._engine.generate(ids, params, request_id, data_parallel_rank=lane)
+        async for _ in generated:
             pass
 
     # Sampling
@@ -291,6 +303,7 @@ class TalkerStage(EngineStage, ABC):
             params,
             request_id,
             trace_headers=trace_headers(request, self._ports.name),
+            data_parallel_rank=lane_of(request_id, self._ports.num_lanes),
         )
         async for output in generated:
             self._mark_prefill(request_id, output)

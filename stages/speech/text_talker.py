@@ -19,6 +19,7 @@ from torch import nn
 from omnistage.stages.speech.columns import CODEC, TEXT
 from omnistage.stages.speech.frame_talker import FrameTalker
 from omnistage.stages.vllm import step
+from omnistage.stages.vllm.shards import take_weight
 
 PROJECTION_CHUNK = 8192
 
@@ -68,7 +69,7 @@ class TextTalker(FrameTalker):
                     yield name.replace("codec_embedding.", "embed_tokens."), weight
                 elif name.startswith("talker."):
                     name = name.removeprefix("talker.")
-                    parameters[name].data[: len(weight)].copy_(weight)
+                    take_weight(parameters[name], weight)
                     loaded.add(name)
 
         loaded |= {f"model.{name}" for name in self.model.load_weights(backbone())}

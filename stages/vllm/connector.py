@@ -19,14 +19,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
+from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.exporter import Exporter
 from omnistage.stages.vllm.late_inputs import LateInputs
-from omnistage.stages.vllm.ports import BridgeConfig, register_exporter
+from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ranks import RankCheck, is_first_of_equals, own_lane
 from omnistage.stages.vllm.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.worker_half import WorkerHalf
-from omnistage.stages.worker.ledger import Ledger
+from omnistage.stages.worker.ledger import Ledger, lane_ledger
 
 
 class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
@@ -50,13 +52,19 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         self._block_size = groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
         self._num_rows = vllm_config.scheduler_config.max_num_seqs
-        self._ledger = Ledger(Path(self._config.ledger)) if self._config.ledger else None
+        self._lane = own_lane(vllm_config)
+        self._ledger, self._blocked = None, None
+        if self._config.ledger:
+            ledger = lane_ledger(Path(self._config.ledger), self._lane)
+            self._ledger = Ledger(ledger)
+            self._blocked = BlockedRows.beside(ledger, self._num_rows)
         self._worker: WorkerHalf | None = None
         self._scheduler: SchedulerHalf | None = None
         if role == KVConnectorRole.SCHEDULER:
             late = None
             if self._config.late_inputs:
-                receivers = [port.receiver() for port in self._config.feeds]
+                feeds = self._config.feeds
+                receivers = [one for port in feeds for one in port.receivers(self._lane)]
                 late = LateInputs(
                     receivers,
                     self._config.schema,
@@ -66,7 +74,12 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                     self._config.next_chunk_s,
                 )
             self._scheduler = SchedulerHalf(
-                vllm_config, self._block_size, late, self._ledger, self._config.prefill_part
+                vllm_config,
+                self._block_size,
+                late,
+                self._ledger,
+                self._config.prefill_part,
+                self._blocked if self._config.sinks else None,
             )
 
     @property
@@ -106,16 +119,22 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """The engine's memory exists now: make the worker half."""
-        exporter = None
-        export = self._config.schema.export
-        if export is not None and self._config.sinks:
-            edges = {
-                sink.target: (sink.port.sender(), sink.chunk_sizes) for sink in self._config.sinks
-            }
-            exporter = Exporter(edges, export, self._num_rows, self._ledger)
-            register_exporter(self._engine_id, exporter)
         table = StepTable.of_engine(self._engine_id)
-        self._worker = WorkerHalf(table, self._num_slots, exporter)
+        check = RankCheck() if self._config.check_ranks and table.export is not None else None
+        self._worker = WorkerHalf(table, self._num_slots, self._exporter(table), check)
+
+    def _exporter(self, table: StepTable) -> Exporter | None:
+        """In one rank of a lane: the first of those that have the results."""
+        export = self._config.schema.export
+        if export is None or table.export is None or not is_first_of_equals():
+            return None
+        edges = {
+            sink.target: (sink.port.sender(self._lane), sink.chunk_sizes)
+            for sink in self._config.sinks
+        }
+        return (
+            Exporter(edges, export, self._num_rows, self._ledger, self._blocked) if edges else None
+        )
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Runs before the forward on both model runners."""

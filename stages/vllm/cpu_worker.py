@@ -1,19 +1,44 @@
-"""vLLM's CPU worker, whose seeds hold for prompts in pieces: the engine argument `worker_cls`."""
+"""vLLM's CPU worker with what it lacks: the engine argument `worker_cls`.
+
+Seeds hold for prompts in pieces, ranks can be lanes and a pipeline, and the segments that they
+share are noted.
+"""
 
 from typing import Any
 
+from vllm.distributed.parallel_state import get_dp_group, get_pp_group
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from omnistage.connectors.segments import note_segments
+from omnistage.stages.vllm.lane_communicator import LaneCommunicator
 from omnistage.stages.vllm.seeds import Spare, kept_tokens_only
+
+GROUPS = ("tp", "pp")  # those whose ranks share segments
 
 
 class SeededCPUWorker(CPUWorker):
-    """As vLLM's; its V2 runner needs no help: it has no generators."""
+    """As vLLM's; its V2 runner needs no help with seeds: it has no generators."""
 
     def init_device(self) -> None:
-        """As vLLM's."""
+        """As vLLM's; it names the segments after the place where its ranks meet."""
+        meeting = self.distributed_init_method.split(":")[-1].rpartition("/")[2]
+        for group in GROUPS if self.parallel_config.world_size > 1 else ():
+            note_segments(f"{meeting}-{group}:")
         super().init_device()
         self._spare = Spare()
+        lanes = get_dp_group()
+        if lanes.world_size > 1:
+            lanes.device_communicator = LaneCommunicator.of(lanes)
+
+    def determine_available_memory(self) -> int:
+        """As vLLM's; a later pipeline rank gets the buffers that only a profile run makes."""
+        available: int = super().determine_available_memory()
+        runner = self.model_runner
+        if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
+            runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+                batch_size=runner.max_num_tokens, dtype=runner.dtype, device=runner.device
+            )
+        return available
 
     def sample_tokens(self, grammar_output: Any) -> Any:
         """As vLLM's, after each forward."""

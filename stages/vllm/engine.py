@@ -127,7 +127,8 @@ def refuse_preemption(engine: AsyncLLM) -> None:
     config = engine.vllm_config
     num_blocks = config.cache_config.num_gpu_blocks
     needed = config.scheduler_config.max_num_seqs * config.model_config.max_model_len
-    held = (num_blocks or 0) * config.cache_config.block_size
+    num_lanes = config.parallel_config.data_parallel_size  # whose blocks vLLM adds up
+    held = (num_blocks or 0) // num_lanes * config.cache_config.block_size
     if held and held < needed:
         raise ValueError(
             f"the KV cache holds {held} tokens; max_num_seqs x max_model_len needs {needed}: "

@@ -53,6 +53,11 @@ class EngineStage:
         await self._engine.is_sleeping()
 
     @property
+    def is_dead(self) -> bool:
+        """Whether a process of it has ended, as soon as vLLM says so."""
+        return bool(self._engine.errored)
+
+    @property
     def metrics(self) -> Collector:
         """Those of vLLM, as it names them."""
         return EngineMetrics()

@@ -4,7 +4,7 @@ import logging
 import queue
 import select
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -14,8 +14,8 @@ import torch
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ChunkTooLarge, ConnectorError, Sender
 from omnistage.stages.messages.edge import Codes, Rows
+from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
-from omnistage.stages.vllm.ports import BlockedQuery
 from omnistage.stages.vllm.step import Finished, Ints, Started
 from omnistage.stages.vllm.step_schema import NO_FRAME, Export
 from omnistage.stages.worker.ledger import Held, Ledger
@@ -77,6 +77,11 @@ class _Edge:
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]
 
+    def is_blocked(self, row: int) -> bool:
+        """Whether a request that goes along it finds no credit."""
+        stream = self._streams.get(row)
+        return stream is not None and self.sender.credit(stream.request_id) <= 0
+
     def finish(self, row: int) -> None:
         """Send what waits of a request as its last chunk."""
         if row in self._streams:
@@ -84,8 +89,8 @@ class _Edge:
             self._due_at[row] = 0
             del self._streams[row]
 
-    def gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> None:
-        """Take a step's lines, and send the chunks that they fill."""
+    def gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> list[int]:
+        """Take a step's lines, and send the chunks that they fill; the rows that sent one."""
         is_streamed = self._due_at[rows] > 0
         if self._export.each == "frame" and not values.is_floating_point():
             is_streamed &= (values[:, 0] != NO_FRAME).numpy()
@@ -93,10 +98,12 @@ class _Edge:
             rows, positions = rows[is_streamed], positions[is_streamed]
             values = values[torch.from_numpy(is_streamed)]
         if len(rows) == 0:
-            return
+            return []
         rows, num_waiting = self._waiting.add(rows, positions, values)
-        for row in rows[num_waiting >= self._due_at[rows]].tolist():
+        full: list[int] = rows[num_waiting >= self._due_at[rows]].tolist()
+        for row in full:
             self._send(row, last=False)
+        return full
 
     def _send(self, row: int, last: bool) -> None:
         stream = self._streams[row]
@@ -126,10 +133,11 @@ class _Edge:
             self._put(stream, positions[half:], values[half:], last)
 
 
-class Exporter(BlockedQuery):
+class Exporter:
     """A thread that takes steps from the worker half and sends chunks along each edge.
 
-    `edges`: by the stage that one goes to, its sender and the sizes of its chunks.
+    `edges`: by the stage that one goes to, its sender and the sizes of its chunks. `blocked`: where
+    it says which rows find no credit.
     """
 
     def __init__(
@@ -138,8 +146,14 @@ class Exporter(BlockedQuery):
         export: Export,
         num_rows: int,
         ledger: Ledger | None = None,
+        blocked: BlockedRows | None = None,
     ) -> None:
         self._ledger = ledger
+        self._blocked = blocked
+        self._waiting: set[int] = set()  # the rows that are blocked
+        self._noting = threading.Lock()
+        if blocked is not None:
+            blocked.clear()  # the generation before us may have died with some
         self._edges = {
             target: _Edge(sender, export, sizes, num_rows)
             for target, (sender, sizes) in edges.items()
@@ -154,10 +168,6 @@ class Exporter(BlockedQuery):
     def put(self, exported: Exported) -> None:
         """Hand over a step; never waits."""
         self._steps.put(exported)
-
-    def is_blocked(self, request_id: str) -> bool:
-        """Whether the request's chunks find no credit at an edge that it goes along."""
-        return any(edge.sender.credit(request_id) <= 0 for edge in self._edges.values())
 
     def close(self) -> None:
         """Send what is left and stop."""
@@ -176,7 +186,21 @@ class Exporter(BlockedQuery):
         while not self._closing.is_set():
             for file, _ in poller.poll(500):
                 senders[file].flush()
+                self._note([])
                 self._count()
+
+    def _note(self, rows: Iterable[int]) -> None:
+        """Say whether these rows, or those that were, are blocked at an edge.
+
+        Credit that comes back after we have asked for it wakes the flusher, which asks again.
+        """
+        if self._blocked is None:
+            return
+        with self._noting:
+            for row in self._waiting.union(rows):
+                is_blocked = any(edge.is_blocked(row) for edge in self._edges.values())
+                self._blocked[row] = is_blocked
+                (self._waiting.add if is_blocked else self._waiting.discard)(row)
 
     def _count(self) -> None:
         if self._ledger is not None:
@@ -193,9 +217,12 @@ class Exporter(BlockedQuery):
                     edge.finish(done.row)
             for new in exported.started:
                 self._open(new)
+            moved = [done.row for done in exported.finished]
+            moved += [new.row for new in exported.started]
             if exported.values is not None:
                 for edge in self._edges.values():
-                    edge.gather(exported.rows, exported.positions, exported.values)
+                    moved += edge.gather(exported.rows, exported.positions, exported.values)
+            self._note(moved)
             if exported.started or exported.finished:
                 self._count()
 

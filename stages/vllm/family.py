@@ -29,6 +29,7 @@ FAMILY = Family(
             "omnistage.stages.vllm.text:TextStage",
             frozenset({"text"}),
             is_parallel=True,
+            is_pipeline=True,
             makes=payloads(Payload.TEXT, Payload.ROWS),
             needs=("vllm",),
         ),

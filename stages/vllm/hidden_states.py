@@ -13,6 +13,7 @@ from vllm.config import ModelConfig, VllmConfig
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.ranks import is_end_of_pipeline
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.step_table import StepTable
 
@@ -45,7 +46,10 @@ def export_hidden_states(model: nn.Module, config: VllmConfig) -> None:
             f"{type(model).__name__} is compiled as a whole: torch calls no hook of it"
         )
     device = next(model.parameters()).device
-    model.register_forward_hook(ExportHook(config, device))
+    if is_end_of_pipeline():
+        model.register_forward_hook(ExportHook(config, device))
+    else:
+        StepTable(config, device, HIDDEN_STATES)  # from which nothing leaves
 
 
 class ExportingLoader(BaseModelLoader):

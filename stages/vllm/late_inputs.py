@@ -224,6 +224,9 @@ class LateInputs:
         self._is_idle = threading.Event()
         self._is_idle.set()
         self._is_shut = False
+        self._came = select.poll()
+        for receiver in receivers:
+            self._came.register(receiver.fileno(), select.POLLIN)
         self._drain = threading.Thread(target=self._run, name="omnistage-late", daemon=True)
         if receivers:
             self._drain.start()
@@ -336,9 +339,9 @@ class LateInputs:
         ]
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until something arrives, at most `timeout_s`."""
+        """Sleep until something arrives at any receiver, at most `timeout_s`."""
         if self._receivers:
-            self._receivers[0].wait(timeout_s)
+            self._came.poll(1000 * timeout_s)
 
     def shutdown(self) -> None:
         """Close the receivers."""

@@ -6,7 +6,8 @@ import torch
 from vllm.config import VllmConfig
 
 from omnistage.stages.vllm.ports import BridgeConfig
-from omnistage.stages.worker.ledger import Ledger, Seen
+from omnistage.stages.vllm.ranks import is_first_of_equals, own_lane
+from omnistage.stages.worker.ledger import Ledger, Seen, lane_ledger
 
 
 class NanWatch:
@@ -21,12 +22,12 @@ class NanWatch:
 
     @classmethod
     def of_engine(cls, config: VllmConfig, device: torch.device) -> "NanWatch | None":
-        """The watch of an engine with our connector; None for one that has no ledger."""
+        """The watch of an engine with our connector, in one of its ranks; None without a ledger."""
         transfer = config.kv_transfer_config
-        if transfer is None:
+        if transfer is None or not is_first_of_equals():
             return None
         ledger = BridgeConfig.from_config(transfer.kv_connector_extra_config).ledger
-        return cls(Path(ledger), device) if ledger else None
+        return cls(lane_ledger(Path(ledger), own_lane(config)), device) if ledger else None
 
     def look(self, logits: torch.Tensor) -> None:
         """Look at a step's logits [n, vocabulary]; a row's largest is NaN if any of it is."""

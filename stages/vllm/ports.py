@@ -1,4 +1,4 @@
-"""Where an engine's connector finds its channels, and the exporters of this process's engines."""
+"""Where an engine's connector finds its channels."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -29,8 +29,8 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     come from `feeds`, the first at most `first_chunk_s` after a request starts to wait, each next
     `next_chunk_s` later. `prefill_part`: the fewest tokens of a prompt that run before the rest of
     its inputs has come (None: an eighth of a step; 0: prompts run whole). What the schema exports
-    the worker half publishes to `sinks`. `ledger`: the file that counts what the engine holds
-    (empty: none).
+    the worker half publishes to `sinks`. `check_ranks`: whether ranks compare what they export.
+    `ledger`: the file that counts what the engine holds (empty: none).
     """
 
     schema: StepSchema = StepSchema()
@@ -39,6 +39,7 @@ class BridgeConfig(msgspec.Struct, frozen=True):
     next_chunk_s: float = 30.0
     prefill_part: int | None = None
     sinks: list[Sink] = []
+    check_ranks: bool = False
     ledger: str = ""
 
     @property
@@ -67,24 +68,3 @@ def sinks_of(edges: Iterable[Downstream], payload: Payload) -> list[Sink]:
         for edge in edges
         if payload in edge.carries
     ]
-
-
-class BlockedQuery:
-    """An exporter as the gate sees it."""
-
-    def is_blocked(self, request_id: str) -> bool:
-        """Whether the request's results find no credit downstream."""
-        raise NotImplementedError
-
-
-_exporters: dict[str, BlockedQuery] = {}
-
-
-def register_exporter(engine_id: str, exporter: BlockedQuery) -> None:
-    """Let the scheduler half of the same process ask the worker half's exporter."""
-    _exporters[engine_id] = exporter
-
-
-def exporter_of(engine_id: str) -> BlockedQuery | None:
-    """The exporter of an engine whose worker lives in this process, if it does."""
-    return _exporters.get(engine_id)

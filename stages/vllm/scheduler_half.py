@@ -11,10 +11,11 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from omnistage.stages.vllm import step
+from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.late_rows import COMPUTED, NO_ROW
-from omnistage.stages.vllm.ports import BlockedQuery, exporter_of
 from omnistage.stages.vllm.prefill_part import Part, least_part
+from omnistage.stages.vllm.ranks import is_lockstep
 from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
@@ -41,11 +42,12 @@ class SchedulerHalf:
         late_inputs: LateInputs | None,
         ledger: Ledger | None = None,
         prefill_part: int | None = None,
+        blocked: BlockedRows | None = None,
     ) -> None:
         scheduler = vllm_config.scheduler_config
         num_rows = scheduler.max_num_seqs
         max_model_len = vllm_config.model_config.max_model_len
-        self._engine_id = vllm_config.kv_transfer_config.engine_id
+        self._is_lockstep = is_lockstep(vllm_config)
         self._max_step_tokens = scheduler.max_num_batched_tokens
         self._least_part = least_part(scheduler, prefill_part)
         self._part: Part | None = None
@@ -56,7 +58,7 @@ class SchedulerHalf:
         self._export: dict[int, npt.NDArray[np.bool_] | bool] = {}
         self._ids: dict[str, str] = {}
         self._next_look = 0.0
-        self._exporter: BlockedQuery | None = None
+        self._blocked = blocked
         num_inputs = late_inputs.layout.num_inputs if late_inputs else 0
         self._num_words = step.NUM_OWN + num_inputs
         shape = (num_rows + 1, max_model_len + 1, num_inputs) if late_inputs else (1, 1, 0)
@@ -70,7 +72,6 @@ class SchedulerHalf:
         """Take what has arrived for requests; once a step, before any other question."""
         if self._late is not None:
             self._late.collect()
-            self._exporter = exporter_of(self._engine_id)
 
     def choose_part(
         self, running: Iterable[Request], waiting: Iterable[Request], may_begin: bool
@@ -116,17 +117,21 @@ class SchedulerHalf:
             needed = min(inputs.num_prompt, done + self._max_step_tokens)
         else:
             needed = done + 1
-            if self._exporter is not None and self._exporter.is_blocked(inputs.request_id):
+            if self._is_blocked(request.request_id):
                 return False
         return inputs.available >= needed
+
+    def _is_blocked(self, request_id: str) -> bool:
+        row = self._rows.row_of.get(request_id)
+        return self._blocked is not None and row is not None and self._blocked[row]
 
     def is_any_ready(self, requests: Iterable[Request]) -> bool:
         """Whether one of these waiting requests could start."""
         return any(self.can_run(request) for request in requests)
 
     def wait(self, timeout_s: float) -> None:
-        """Sleep until late inputs arrive."""
-        if self._late is not None:
+        """Sleep until late inputs arrive; not where other engines would wait for this one."""
+        if self._late is not None and not self._is_lockstep:
             self._late.wait(timeout_s)
 
     def expect(self, request: Request) -> None:

@@ -8,6 +8,7 @@ import torch
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.exporter import Exported, Exporter
+from omnistage.stages.vllm.ranks import RankCheck
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.transfer import to_device
@@ -16,9 +17,17 @@ from omnistage.stages.vllm.transfer import to_device
 class WorkerHalf:
     """Moves one step's data between host and device."""
 
-    def __init__(self, table: StepTable, num_slots: int, exporter: Exporter | None) -> None:
+    def __init__(
+        self,
+        table: StepTable,
+        num_slots: int,
+        exporter: Exporter | None,
+        check: RankCheck | None = None,
+    ) -> None:
+        """`exporter`: in the rank that exports. `check`: in all that have the same results."""
         self._table = table
         self._exporter = exporter
+        self._check = check
         self._is_cuda = table.device.type == "cuda"
         table.tok_of_slot = torch.zeros(num_slots, dtype=torch.int64, device=table.device)
         if table.on_ready is not None:
@@ -45,6 +54,9 @@ class WorkerHalf:
         """Start the way out of this step's results."""
         if meta.columns is not None:
             self._export(meta)
+            if self._check is not None and meta.num_decodes:
+                assert self._table.export is not None
+                self._check.look(self._table.export[1 : len(meta.columns) + 1])
 
     def _export(self, meta: StepMeta) -> None:
         if self._exporter is None:

@@ -1,7 +1,9 @@
-"""Counts of an engine that its stage's process can read: what it holds, and what it saw."""
+"""Counts of engines that their stage's process can read: what they hold, and what they saw."""
 
 import mmap
 import struct
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from pathlib import Path
 
@@ -61,3 +63,42 @@ class Ledger:
     def close(self) -> None:
         """Let the file go."""
         self._map.close()
+
+
+def lane_ledger(path: Path, lane: int) -> Path:
+    """The file of one lane of a stage, whose first lane has the stage's."""
+    return path.with_name(f"{path.name}.{lane}") if lane else path
+
+
+class Ledgers:
+    """Those of all lanes of a stage, added up."""
+
+    def __init__(self, path: Path, num_lanes: int = 1) -> None:
+        self._ledgers = [Ledger(lane_ledger(path, lane)) for lane in range(num_lanes)]
+
+    def read(self) -> dict[str, int]:
+        """What they hold."""
+        return added(ledger.read() for ledger in self._ledgers)
+
+    def read_seen(self) -> dict[str, int]:
+        """What they saw."""
+        return added(ledger.read_seen() for ledger in self._ledgers)
+
+    def clear(self) -> None:
+        """Set all counts to zero."""
+        for ledger in self._ledgers:
+            ledger.clear()
+
+    def close(self) -> None:
+        """Let the files go."""
+        for ledger in self._ledgers:
+            ledger.close()
+
+
+def added(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """The sums by name."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        for name, count in one.items():
+            total[name] += count
+    return dict(total)

@@ -90,6 +90,15 @@ class TellsProgress(Protocol):
 
 
 @runtime_checkable
+class HasEngine(Protocol):
+    """A stage that knows of its engine's death before all of the engine's processes have ended."""
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it answers nothing any more."""
+
+
+@runtime_checkable
 class HasMetrics(Protocol):
     """A stage that measures more than every stage does."""
 
@@ -154,6 +163,7 @@ class StagePorts:
     source: str = ""  # the stage upstream, of a stage that does not join
     deadlines: Deadlines = field(default_factory=Deadlines)
     ledger: str = ""  # the file where its engine counts what it holds
+    num_lanes: int = 1  # engines that share its work
     num_chunks_out: int = 0
     marked: dict[str, set[str]] = field(default_factory=dict)  # what each request has reached
     unsent_marks: dict[str, dict[str, int]] = field(default_factory=dict)

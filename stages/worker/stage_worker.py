@@ -7,14 +7,12 @@ gateway. Every failure of a request is one `error` output that names this stage.
 import asyncio
 import importlib
 import logging
-import multiprocessing
 import os
 import signal
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,12 @@ from prometheus_client.registry import Collector
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.connectors.options import Option
+from omnistage.connectors.segments import ENDING, PLACE, remove_segments
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import gpu_environment, visible_gpus
 from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
+from omnistage.stage_configs.parallel import num_lanes
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.addresses import (
     feed_address,
@@ -53,15 +54,17 @@ from omnistage.stages.messages.to_stage import (
 )
 from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.download import download_told
+from omnistage.stages.worker.engine_processes import EngineProcesses
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.joining import Joining
-from omnistage.stages.worker.ledger import Ledger
+from omnistage.stages.worker.ledger import Ledgers
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.snapshots import Snapshots
 from omnistage.stages.worker.stage import (
     Downstream,
     FollowsUpstream,
+    HasEngine,
     HasMetrics,
     Opened,
     ReadsFeed,
@@ -105,7 +108,7 @@ class StageWorker:
         self._ports = self._make_ports(graph)
         self._has_outputs = stage_of(name) in graph.outputs.values()
         self._gpus = visible_gpus()[: len(graph.replicas[name].gpus) or 1]
-        self._ledger = Ledger(Path(self._ports.ledger))
+        self._ledger = Ledgers(Path(self._ports.ledger), self._ports.num_lanes)
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.spec_of(name).kind].path.partition(":")
         with start_failure_told(directory, name):
@@ -145,32 +148,38 @@ class StageWorker:
         ports = StagePorts(self._name, model, spec.engine, spec.options, self._outputs)
         ports.deadlines = graph.deadlines
         ports.ledger = str(self._directory / f"{self._name}.held")
+        ports.num_lanes = num_lanes(spec.engine)
         for edge, source in graph.sources_of(self._name):
             ends = source, self._name
             ports.source = edge.source
             ports.takes |= graph.carried(edge)
             self._opens[self._port(edge, opens_address(*ends)).receiver()] = edge.source
-            feed = self._port(edge, feed_address(*ends))
-            rows = self._port(edge, rows_address(*ends), has_credit=True)
+            sources = num_lanes(graph.stages[edge.source].engine)
+            feed = self._port(edge, feed_address(*ends), targets=ports.num_lanes)
+            rows = self._rows_port(edge, sources, ports.num_lanes)
             if KINDS[spec.kind].engine_takes_feed:
                 ports.feeds += [feed, rows]
             else:
-                self._feeds |= {feed.receiver(): edge.source, rows.receiver(): edge.source}
+                receivers = [*feed.receivers(), *rows.receivers()]
+                self._feeds |= dict.fromkeys(receivers, edge.source)
         ports.upstream = self._feeds
         if KINDS[spec.kind].feeds_itself:
             address = feed_address(self._name, self._name)
-            port = Port(address, OWN_FEED_CONNECTOR, str(self._directory), {"credit": 0})
+            place = str(self._directory)
+            options: dict[str, Option] = {"credit": 0}
+            port = Port(address, OWN_FEED_CONNECTOR, place, options, targets=ports.num_lanes)
             ports.feeds.append(port)
             ports.own_feed = port.sender()
             self._senders.append(ports.own_feed)
         for edge, target in graph.targets_of(self._name):
             ends = self._name, target
+            targets = num_lanes(graph.spec_of(target).engine)
             downstream = Downstream(
                 target=target,
                 carries=graph.carried(edge),
                 open=self._port(edge, opens_address(*ends)).sender(),
-                feed=self._port(edge, feed_address(*ends)).sender(),
-                rows=self._port(edge, rows_address(*ends), has_credit=True),
+                feed=self._port(edge, feed_address(*ends), targets=targets).sender(),
+                rows=self._rows_port(edge, ports.num_lanes, targets),
                 chunk_sizes=edge.chunk_sizes,
                 all_hidden_states=edge.hidden_states == "all",
             )
@@ -178,11 +187,15 @@ class StageWorker:
             self._senders += [downstream.open, downstream.feed]
         return ports
 
-    def _port(self, edge: Edge, address: str, has_credit: bool = False) -> Port:
-        options = dict(edge.connector.options)
-        if not has_credit:
-            options["credit"] = 0
-        return Port(address, edge.connector.name, str(self._directory), options)
+    def _port(self, edge: Edge, address: str, targets: int = 1) -> Port:
+        """Of a channel without credit."""
+        options = {**edge.connector.options, "credit": 0}
+        return Port(address, edge.connector.name, str(self._directory), options, targets=targets)
+
+    def _rows_port(self, edge: Edge, sources: int, targets: int) -> Port:
+        address, options = rows_address(edge.source, edge.target), dict(edge.connector.options)
+        place = str(self._directory)
+        return Port(address, edge.connector.name, place, options, sources, targets)
 
     # Life
 
@@ -202,17 +215,14 @@ class StageWorker:
             loop.add_reader(sender.fileno(), flush)
         self._drain()
         self._tell(msgspec.structs.replace(ready, seconds=time.monotonic() - started))
-        engines = multiprocessing.active_children()
-        for process in engines:
-            loop.add_reader(process.sentinel, _end_with, process)
+        watched = EngineProcesses(_end_with)
         telling = [asyncio.create_task(self._report()), asyncio.create_task(self._live())]
         snapshots = self._snapshots()
         snapshots.start()
         try:
             await self._stopping.wait()
         finally:
-            for process in engines:
-                loop.remove_reader(process.sentinel)
+            watched.close()
             tasks = [*telling, *self._tasks.values()]
             for task in tasks:
                 task.cancel()
@@ -251,7 +261,12 @@ class StageWorker:
     async def _live(self) -> None:
         """Say that we are alive after the engine's own loop has answered."""
         while True:
-            await self._commands.unless_busy(self._stage.alive())
+            self._leave_if_engine_died()
+            try:
+                await self._commands.unless_busy(self._stage.alive())
+            except Exception:
+                self._leave_if_engine_died()
+                raise
             if self._outputs.credit(ABOUT_ITSELF) > 0:
                 self._tell(Alive())
             await asyncio.sleep(ALIVE_INTERVAL_S)
@@ -442,12 +457,20 @@ class StageWorker:
             await self._stage.serve(opened)
             self._tell_finished(opened.id)
         except RequestError as error:
+            self._leave_if_engine_died()
             self._ports.send_failure(opened.id, error.told_by(self._name))
         except Exception:
+            self._leave_if_engine_died()
             logger.exception("request %s failed in stage %s", opened.id, self._name)
             self._send_failure(opened.id)
         finally:
             self._served_s.observe(time.monotonic() - began_at)
+
+    def _leave_if_engine_died(self) -> None:
+        """Its processes may take seconds to end, in which every request would fail."""
+        if isinstance(self._stage, HasEngine) and self._stage.is_dead:
+            logger.error("the engine of stage %s has died", self._name)
+            os._exit(ENGINE_DIED)
 
     def _tell_finished(self, request_id: str) -> None:
         """Of a stage without outputs; where there are any, the last one says it."""
@@ -460,9 +483,9 @@ class StageWorker:
         self._ports.send_failure(request_id, error.told_by(self._name))
 
 
-def _end_with(process: BaseProcess) -> None:
-    """Our engine has died: end at once, so that the server starts us again."""
-    logger.error("process %d of the engine ended", process.pid)
+def _end_with(process: int) -> None:
+    """A process of our engine has died: end at once, so that the server starts us again."""
+    logger.error("process %d of the engine ended", process)
     os._exit(ENGINE_DIED)
 
 
@@ -473,6 +496,9 @@ def run_stage(name: str, directory: Path) -> None:
     logging.basicConfig(level=os.environ.get(LOG_LEVEL, "INFO"), format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())
     os.environ.update(stage_environment(graph.spec_of(name), graph.replicas[name].gpus))
+    segments = directory / f"{name}{ENDING}"
+    remove_segments(segments)  # the generation before us was killed
+    os.environ[PLACE] = str(segments)
     asyncio.run(_run(graph, name, directory))
 
 

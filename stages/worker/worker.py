@@ -1,5 +1,7 @@
 """`python -m omnistage.stages.worker.worker --stage NAME --run-directory DIR`: one stage.
 
+`--parent` is the id of the process that starts it, whose end is its end.
+
 An engine's processes run this module before anything else (multiprocessing's spawn does that with
 its parent's main module). So they are tied to their parent before the imports that take seconds:
 one that was just starting must not outlive a parent that is killed.
@@ -9,7 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
-from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
+from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, end_with_parent
 
 
 def main() -> None:
@@ -17,8 +19,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--stage", required=True)
     parser.add_argument("--run-directory", type=Path, required=True)
+    parser.add_argument("--parent", type=int, default=os.getppid())
     arguments = parser.parse_args()
     os.environ[STAGE_MARK] = arguments.stage
+    os.environ[PARENT] = str(arguments.parent)
     end_with_parent()
 
     from omnistage.stages.worker.stage_worker import run_stage

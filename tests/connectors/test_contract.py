@@ -181,6 +181,26 @@ def test_a_backlog_is_bounded(open_ends: Callable[..., Ends]) -> None:
     sender.send(chunk("b"))
 
 
+def test_a_send_within_the_credit_is_never_refused_whatever_its_size(
+    open_ends: Callable[..., Ends],
+) -> None:
+    sender, receiver = open_ends(credit=14, arena_mb=16)
+    large = {"v": Tensor.from_numpy(np.zeros((8 << 20) - 4096, np.uint8))}
+    for index in range(3):
+        sender.send(chunk("a", index))
+    assert sender.credit("a") == 11  # 88 MiB, of which the ring takes no more than two
+    for index in range(3, 14):
+        sender.send(Chunk("a", Note(), index, large))
+    assert sender.credit("a") == 0
+    with pytest.raises(Full, match="request a"):
+        sender.send(Chunk("a", Note(), 14, large))
+    came = []
+    while (got := receiver.receive()) is not None:
+        came.append(got.index)
+        sender.flush()
+    assert came == list(range(14))
+
+
 def test_a_chunk_that_never_fits_is_refused(open_ends: Callable[..., Ends]) -> None:
     sender, receiver = open_ends()
     for size in (1 << 19, 1 << 20):

@@ -11,6 +11,7 @@ from omnistage.server import cli
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.parallel import num_lanes
 
 TEXT = """\
 model: some/model
@@ -106,14 +107,44 @@ def test_a_stage_of_one_gpu_refuses_more(tmp_path: Path, text: str, stage: str, 
     assert said.startswith(f"{line + 1}: stages.{stage}.engine.tensor_parallel_size: a stage of ")
 
 
-def test_a_stage_with_an_edge_refuses_a_second_gpu(tmp_path: Path) -> None:
-    said = refusal(tmp_path, OMNI.replace("max_num_seqs: 4", "tensor_parallel_size: 2"))
-    place = "5: stages.thinker.engine.tensor_parallel_size"
-    assert said == f"{place}: 2 is too many: a stage with an edge uses one GPU"
+def test_a_stage_with_an_edge_has_as_many_gpus_as_its_sizes_say(tmp_path: Path) -> None:
     more = OMNI.replace("qwen3_omni.talker}", "qwen3_omni.talker, gpus: [0, 1]}")
     said = refusal(tmp_path, more)
-    assert said == "6: stages.talker.gpus: 2 GPUs; a stage with an edge uses one"
-    load_graph(written(tmp_path, OMNI.replace("max_num_seqs: 4", "tensor_parallel_size: 1")))
+    assert said.startswith("6: stages.talker.gpus: 2 GPUs, but its engine uses 1")
+    sizes = "gpus: [0, 1], engine: {tensor_parallel_size: 2}"
+    load_graph(written(tmp_path, more.replace("gpus: [0, 1]", sizes)))
+    said = refusal(tmp_path, more.replace("gpus: [0, 1]", sizes.replace("[0, 1]", "[1]")))
+    assert said.startswith("6: stages.talker.gpus: 1 GPU, but its engine uses 2")
+
+
+@pytest.mark.parametrize("size", ["tensor_parallel_size", "data_parallel_size"])
+def test_sizes_of_stages_with_edges_are_taken_without_gpus(tmp_path: Path, size: str) -> None:
+    load_graph(written(tmp_path, OMNI.replace("max_num_seqs: 4", f"{size}: 2")))
+    text = OMNI.replace("qwen3_omni.talker}", f"qwen3_omni.talker, engine: {{{size}: 2}}}}")
+    load_graph(written(tmp_path, text))
+
+
+def test_only_where_one_rank_has_all_that_an_edge_needs_there_may_be_a_pipeline(
+    tmp_path: Path,
+) -> None:
+    load_graph(written(tmp_path, OMNI.replace("max_num_seqs: 4", "pipeline_parallel_size: 2")))
+    engine = "engine: {pipeline_parallel_size: 2}"
+    said = refusal(tmp_path, OMNI.replace("qwen3_omni.talker}", f"qwen3_omni.talker, {engine}}}"))
+    place = "6: stages.talker.engine.pipeline_parallel_size"
+    assert said.startswith(f"{place}: must be 1: the ranks of a pipeline do not all have")
+    said = refusal(tmp_path, OMNI.replace("max_num_seqs: 4", "prefill_context_parallel_size: 2"))
+    place = "5: stages.thinker.engine.prefill_context_parallel_size"
+    assert said.startswith(f"{place}: must be 1: ")
+
+
+def test_the_kinds_whose_edges_allow_a_pipeline_are_known() -> None:
+    pipelines = {name for name, kind in KINDS.items() if kind.is_pipeline}
+    assert pipelines == {"qwen3_omni.thinker", "vllm.text"}
+
+
+def test_a_lane_for_each_engine_that_shares_the_work() -> None:
+    assert num_lanes({}) == num_lanes({"data_parallel_size": None}) == 1
+    assert num_lanes({"data_parallel_size": 3, "tensor_parallel_size": 2}) == 3
 
 
 def test_a_thinker_without_an_edge_may_use_several(tmp_path: Path) -> None:

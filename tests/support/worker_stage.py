@@ -264,3 +264,19 @@ class StageThatFeedsItself(StageWithoutCommands):
 
     async def close(self) -> None:
         self._engine.close()
+
+
+class StageWhoseEngineDies(StageWithoutCommands):
+    """Its engine dies of the first request, and says so before its processes have ended."""
+
+    is_dead = False
+
+    async def serve(self, opened: Opened) -> None:
+        self.is_dead = True
+        raise RuntimeError("the engine is dead")
+
+
+class StageThatDiesIdle(StageWithoutCommands):
+    """Its engine has died before anybody asks."""
+
+    is_dead = True

@@ -12,16 +12,17 @@ from omnistage.stages.checkpoint.tokenizer import (
     make_tokenizer,
 )
 from omnistage.stages.qwen3_omni.checkpoint.processors import TINY
-from omnistage.stages.qwen3_omni.checkpoint.tiny_config import make_config
+from omnistage.stages.qwen3_omni.checkpoint.tiny_config import EXPERT_SIZE, make_config
 from omnistage.stages.qwen3_omni.checkpoint.tiny_weights import fill_with_noise, let_thoughts_end
 
 
-def write_tiny_checkpoint(folder: Path, seed: int = 0) -> None:
+def write_tiny_checkpoint(folder: Path, seed: int = 0, expert_size: int = EXPERT_SIZE) -> None:
     """Write the checkpoint of this seed into a folder, in Hugging Face layout.
 
     Its weights are bfloat16, as the real ones are; loaded as float32 they are exact everywhere.
+    vLLM's experts on a CPU have a width of a multiple of 32 in each tensor-parallel rank.
     """
-    _write(folder, seed, CHAT_TEMPLATE, has_talker=True)
+    _write(folder, seed, CHAT_TEMPLATE, has_talker=True, expert_size=expert_size)
 
 
 def write_tiny_thinking(folder: Path, seed: int = 0) -> None:
@@ -34,13 +35,15 @@ def write_tiny_captioner(folder: Path, seed: int = 0) -> None:
     _write(folder, seed, CHAT_TEMPLATE, has_talker=False)
 
 
-def _write(folder: Path, seed: int, template: str, has_talker: bool) -> None:
+def _write(
+    folder: Path, seed: int, template: str, has_talker: bool, expert_size: int = EXPERT_SIZE
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = make_tokenizer()
     write_tokenizer(folder, tokenizer, template=template)
     write_json(folder / "preprocessor_config.json", TINY.image_and_audio())
     write_json(folder / "video_preprocessor_config.json", TINY.video())
-    config = make_config(tokenizer, has_talker)
+    config = make_config(tokenizer, has_talker, expert_size)
     model = Qwen3OmniMoeForConditionalGeneration(config).float().eval()
     fill_with_noise(model, tokenizer, seed)
     if template == THINKING_TEMPLATE:

@@ -15,6 +15,7 @@ from omnistage.stages.qwen3_omni.checkpoint.processors import PATCH_SIZE
 
 HIDDEN_SIZE = 64
 TALKER_HIDDEN_SIZE = 32
+EXPERT_SIZE = 32
 NUM_CODEBOOKS = 4
 CODEBOOK_SIZE = 64
 SPEAKERS = ("ethan", "chelsie", "aiden")
@@ -32,7 +33,9 @@ _ROPE = {
 }
 
 
-def make_config(tokenizer: TinyTokenizer, has_talker: bool = True) -> Qwen3OmniMoeConfig:
+def make_config(
+    tokenizer: TinyTokenizer, has_talker: bool = True, expert_size: int = EXPERT_SIZE
+) -> Qwen3OmniMoeConfig:
     """The whole model's config, with the tokenizer's ids; without a talker the thinker's alone."""
     media_ids = {
         "audio_token_id": tokenizer.id("<|audio_pad|>"),
@@ -43,9 +46,9 @@ def make_config(tokenizer: TinyTokenizer, has_talker: bool = True) -> Qwen3OmniM
         "position_id_per_seconds": 13,
         "seconds_per_chunk": 2,
     }
-    speaking = {"talker_config": media_ids | _talker(), "code2wav_config": _code2wav()}
+    speaking = {"talker_config": media_ids | _talker(expert_size), "code2wav_config": _code2wav()}
     config = Qwen3OmniMoeConfig(
-        thinker_config=media_ids | _thinker(tokenizer),
+        thinker_config=media_ids | _thinker(tokenizer, expert_size),
         **(speaking if has_talker else {}),
         enable_audio_output=has_talker,
         im_start_token_id=tokenizer.id("<|im_start|>"),
@@ -61,7 +64,7 @@ def make_config(tokenizer: TinyTokenizer, has_talker: bool = True) -> Qwen3OmniM
     return config
 
 
-def _thinker(tokenizer: TinyTokenizer) -> dict[str, Any]:
+def _thinker(tokenizer: TinyTokenizer, expert_size: int) -> dict[str, Any]:
     return {
         "vision_end_token_id": tokenizer.id("<|vision_end|>"),
         "audio_end_token_id": tokenizer.id("<|audio_end|>"),
@@ -77,7 +80,7 @@ def _thinker(tokenizer: TinyTokenizer) -> dict[str, Any]:
             "head_dim": 32,
             "num_experts": 4,
             "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32,
+            "moe_intermediate_size": expert_size,
             "norm_topk_prob": True,
             "rope_parameters": _ROPE,
             "rope_scaling": _ROPE,
@@ -116,7 +119,7 @@ def _thinker(tokenizer: TinyTokenizer) -> dict[str, Any]:
     }
 
 
-def _talker() -> dict[str, Any]:
+def _talker(expert_size: int) -> dict[str, Any]:
     return {
         "num_code_groups": NUM_CODEBOOKS,
         "spatial_merge_size": MERGE_SIZE,
@@ -142,8 +145,8 @@ def _talker() -> dict[str, Any]:
             "num_experts": 4,
             "num_local_experts": 4,
             "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32,
-            "shared_expert_intermediate_size": 32,
+            "moe_intermediate_size": expert_size,
+            "shared_expert_intermediate_size": expert_size,
             "rope_parameters": _ROPE,
             "max_position_embeddings": _MAX_POSITIONS,
             "tie_word_embeddings": False,

@@ -1,6 +1,7 @@
 """The channels of a run: how much they carry."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ from support.notes import NOTES, Note
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import ChannelUsage
+from omnistage.server.endpoints.present import by_ends
 from omnistage.server.http.body_limit import MAX_BODY_BYTES
 from omnistage.server.images.schema import MAX_SIDE
 from omnistage.server.runtime.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_MB, Channels
@@ -48,6 +51,34 @@ def test_channels_are_counted_as_long_as_they_are_there(run_directory: Path) -> 
     sender.close()
     channels.destroy()
     assert dict(channels.usages()) == {}
+
+
+def test_stages_with_several_engines_have_a_channel_for_each_pair(run_directory: Path) -> None:
+    told: Any = OMNI
+    stages = {name: dict(stage) for name, stage in told["stages"].items()}
+    stages["thinker"]["engine"] = {"data_parallel_size": 2}
+    stages["talker"]["engine"] = {"data_parallel_size": 3, "tensor_parallel_size": 2}
+    graph = StageGraph.model_validate({**told, "stages": stages})
+    channels = Channels(graph, run_directory, make_connector)
+    channels.create()
+    made = {address for address, _ in channels.usages()}
+    pairs = {f"thinker.talker.rows.{a}.{b}" for a in range(2) for b in range(3)}
+    assert pairs == {one for one in made if one.startswith("thinker.talker.rows")}
+    feeds = {f"thinker.talker.feed.0.{lane}" for lane in range(3)}
+    assert feeds == {one for one in made if one.startswith("thinker.talker.feed")}
+    codes = {f"talker.code2wav.rows.{lane}.0" for lane in range(3)}
+    assert codes == {one for one in made if one.startswith("talker.code2wav.rows")}
+    assert "thinker.talker.open" in made
+    channels.destroy()
+
+
+def test_the_channels_of_lanes_are_one_for_who_measures() -> None:
+    one, other = ChannelUsage(*range(1, 9)), ChannelUsage(*range(10, 18))
+    usages = {"a.b.rows.0.0": one, "a.b.rows.1.0": other, "a.b.open": one}
+    assert by_ends(usages) == {
+        ("a", "b", "rows"): ChannelUsage(11, 13, 15, 17, 19, 21, 23, 25),
+        ("a", "b", "open"): one,
+    }
 
 
 def test_a_stage_that_feeds_itself_has_a_channel_for_it_that_is_renewed_with_it(

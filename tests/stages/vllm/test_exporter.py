@@ -1,13 +1,18 @@
 """Chunks of an edge's sizes, from what each step computed."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
+from omnistage.connectors.shm import ShmConnector, ShmOptions
+from omnistage.stages.messages.edge import EDGE
+from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.step import Finished, Ints, Started
 from omnistage.stages.vllm.step_schema import NO_FRAME, Export
@@ -164,15 +169,45 @@ def test_each_edge_has_its_own_chunks_of_the_same_lines() -> None:
     assert of(sent["one"].chunks, "b") == of(sent["two"].chunks, "b") == []
 
 
-def test_a_request_is_blocked_by_its_slowest_edge() -> None:
+def test_another_process_sees_which_rows_their_slowest_edge_blocks(tmp_path: Path) -> None:
     class Slow(Sent):
         def credit(self, request_id: str) -> int:
             return 0 if request_id == "a" else 1
 
-    exporter = Exporter({"one": (Sent(), [1]), "two": (Slow(), [1])}, CODES, 4)  # type: ignore[dict-item]
-    assert exporter.is_blocked("a")
-    assert not exporter.is_blocked("b")
+    edges: Any = {"one": (Sent(), [1]), "two": (Slow(), [1])}
+    ledger = tmp_path / "held"
+    seen = BlockedRows.beside(ledger, 4)
+    seen[4] = True  # of a generation that died
+    exporter = Exporter(edges, CODES, 4, blocked=BlockedRows.beside(ledger, 4))
+    assert not seen[4]
+    began = [started(2, "a"), started(3, "b"), started(4, "a alone", to=["one"])]
+    exporter.put(frames_step(ints(2, 3, 4), 0, started=began))
+    exporter.put(frames_step(ints(), 1, finished=[Finished(3, "b")]))
+    wait_until(lambda: seen[2])
+    assert not seen[3]
+    assert not seen[4]
+    exporter.put(frames_step(ints(), 1, finished=[Finished(2, "a")]))
+    wait_until(lambda: not seen[2])
     exporter.close()
+
+
+def test_a_row_is_free_again_with_the_credit_that_comes_back(tmp_path: Path) -> None:
+    connector = ShmConnector(tmp_path, ShmOptions(credit=1))
+    connector.create("rows")
+    sender, receiver = connector.sender("rows"), connector.receiver("rows", EDGE)
+    blocked = BlockedRows(tmp_path / "blocked", 4)
+    exporter = Exporter({"next": (sender, [1])}, CODES, 4, blocked=blocked)
+    exporter.put(frames_step(ints(2), 0, started=[started(2, "a")]))
+    for frame in range(1, 20):
+        wait_until(lambda: blocked[2])
+        assert receiver.receive() is not None
+        receiver.grant("a")
+        wait_until(lambda: not blocked[2])
+        exporter.put(frames_step(ints(2), frame))
+    exporter.close()
+    receiver.close()
+    connector.destroy("rows")
+    blocked.close()
 
 
 def test_a_steps_rows_are_not_copied_before_each_edge_sends_them() -> None:

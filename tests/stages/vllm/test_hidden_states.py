@@ -1,6 +1,8 @@
 """Hidden states of a text model, from a graph file to the stage that receives them."""
 
 import asyncio
+import json
+import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -23,9 +25,11 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stages.vllm import hidden_states
 from omnistage.stages.vllm.hidden_states import ExportHook, export_hidden_states
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.text import check_edges, refuse_several
 from omnistage.stages.worker.failure import RequestError
 
@@ -56,7 +60,8 @@ def documented_graph() -> dict[str, Any]:
     (section,) = re.findall(r"^## All hidden states.*?(?=^## |\Z)", DOCS.read_text(), re.M | re.S)
     (block,) = re.findall(r"(?:^    .*\n)+", section, re.M)
     graph: dict[str, Any] = yaml.safe_load(block)
-    graph["stages"]["text"]["engine"] = ENGINE
+    sizes = json.loads(os.environ.get("OMNISTAGE_SIZES", "{}"))  # as `make parallel` says
+    graph["stages"]["text"]["engine"] = ENGINE | sizes
     graph["deadlines"] = {"hang_s": WAIT_S, "first_chunk_s": WAIT_S, "next_chunk_s": WAIT_S}
     return graph
 
@@ -210,6 +215,15 @@ async def test_a_model_that_returns_something_else_is_refused_by_name(returned: 
     hook = ExportHook(config("else"), torch.device("cpu"))
     with pytest.raises(ValueError, match="Identity"):
         hook(nn.Identity(), (), returned)
+
+
+async def test_of_a_pipeline_only_the_last_rank_exports(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, is_last in (("first", False), ("last", True)):
+        monkeypatch.setattr(hidden_states, "is_end_of_pipeline", lambda is_last=is_last: is_last)
+        model = nn.Linear(1, 1)
+        export_hidden_states(model, config(name))
+        assert (StepTable.of_engine(name).export is not None) == is_last
+        assert bool(model._forward_hooks) == is_last
 
 
 async def test_a_model_that_is_compiled_as_a_whole_is_refused_by_name() -> None:

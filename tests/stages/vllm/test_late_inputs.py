@@ -1,5 +1,6 @@
 """Late inputs: what is available when, and that nothing is made up."""
 
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
@@ -259,3 +261,34 @@ def test_what_comes_for_a_request_that_has_ended_is_taken_though_no_engine_steps
     finally:
         sender.close()
         late.shutdown()
+
+
+def test_a_wait_ends_with_what_comes_at_any_receiver(tmp_path: Path) -> None:
+    connector = InProcessConnector(tmp_path)
+    addresses = ("first", "second", "third")
+    for address in addresses:
+        connector.create(address)
+    receivers: list[Receiver[Edge]] = [connector.receiver(one, EDGE) for one in addresses]
+    late = LateInputs(receivers, SCHEMA, torch.float32, MAX_LEN, 60, 10)
+    inputs = late.open(options())
+    try:
+        for address in addresses:
+            late.collect()
+            began_at = time.monotonic()
+            late.wait(0.05)
+            assert time.monotonic() - began_at >= 0.05  # nothing is there
+            sender = connector.sender(address)
+            timer = threading.Timer(0.05, sender.send, [tokens(7)])
+            timer.start()
+            began_at = time.monotonic()
+            late.wait(20)
+            assert time.monotonic() - began_at < 10
+            timer.join()
+            before = inputs.available
+            late.collect()
+            assert inputs.available == before + 1
+            sender.close()
+    finally:
+        late.shutdown()
+        for address in addresses:
+            connector.destroy(address)

@@ -164,6 +164,7 @@ class Engine:
             ),
             model_config=SimpleNamespace(max_model_len=MAX_LEN),
             kv_transfer_config=SimpleNamespace(engine_id="rows"),
+            parallel_config=SimpleNamespace(data_parallel_size=1),
         )
         self.ledger = Ledger(directory / "held")
         self.half = SchedulerHalf(config, BLOCK, late, self.ledger, LEAST)

@@ -30,12 +30,17 @@ def test_infinite_logits_are_no_nan(tmp_path: Path) -> None:
     assert Ledger(tmp_path / "held").read_seen()["nan_steps"] == 0
 
 
-def test_an_engine_without_a_ledger_is_not_watched(tmp_path: Path) -> None:
+def test_only_an_engine_with_a_ledger_is_watched_in_that_of_its_lane(tmp_path: Path) -> None:
     def config(ledger: str) -> Any:
         extra = BridgeConfig(ledger=ledger).to_config()
-        return SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra))
+        return SimpleNamespace(
+            kv_transfer_config=SimpleNamespace(kv_connector_extra_config=extra),
+            parallel_config=SimpleNamespace(data_parallel_index=1),
+        )
 
     device = torch.device("cpu")
     assert NanWatch.of_engine(config(""), device) is None
+    assert NanWatch.of_engine(config(str(tmp_path / "held")), device) is not None
+    assert [path.name for path in tmp_path.iterdir()] == ["held.1"]  # its own lane's
     assert NanWatch.of_engine(SimpleNamespace(kv_transfer_config=None), device) is None
     assert NanWatch.of_engine(config(str(tmp_path / "held")), device) is not None

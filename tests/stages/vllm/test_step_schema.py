@@ -54,6 +54,7 @@ def engine(schema: StepSchema, engine_id: str) -> Any:
             max_num_seqs=2, max_num_batched_tokens=8, enable_chunked_prefill=True
         ),
         model_config=SimpleNamespace(max_model_len=MAX_LEN, dtype=torch.bfloat16),
+        parallel_config=SimpleNamespace(data_parallel_size=1),
         kv_transfer_config=SimpleNamespace(
             engine_id=engine_id, kv_connector_extra_config=BridgeConfig(schema).to_config()
         ),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.metrics_docs import documented, exposed, families_in
-from support.waiting import until
+from support.waiting import until, wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
@@ -33,7 +33,7 @@ from omnistage.stages.messages.to_gateway import (
     ToGateway,
 )
 from omnistage.stages.messages.to_stage import Cancel, Command, MoreText, Request, Stop
-from omnistage.stages.worker.stage_worker import StageWorker, stage_environment
+from omnistage.stages.worker.stage_worker import ENGINE_DIED, StageWorker, stage_environment
 
 TESTS = Path(__file__).parents[2]
 RUN = """
@@ -465,3 +465,28 @@ def test_kernels_of_a_first_start_are_found_by_the_second(
         {"name": "one", "kind": "vllm.text", "environment": {"TRITON_CACHE_DIR": "/mine"}}
     )
     assert stage_environment(own, ())["TRITON_CACHE_DIR"] == "/mine"
+
+
+@pytest.mark.parametrize("while_idle", [False, True])
+def test_a_stage_whose_engine_has_died_leaves_at_once(
+    while_idle: bool, run_directory: Path
+) -> None:
+    """It does not wait for the processes of the engine, which still run, and answers nothing."""
+    directory = run_directory / f"dead-{while_idle}"
+    directory.mkdir()
+    gateway = Gateway(directory)
+    parsed = StageGraph.model_validate({**ALONE, "model": "a"})
+    (directory / "graph.json").write_text(parsed.model_dump_json(by_alias=True))
+    name = "StageThatDiesIdle" if while_idle else "StageWhoseEngineDies"
+    program = [sys.executable, "-c", RUN, f"support.worker_stage:{name}", str(directory)]
+    searched = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(TESTS)])
+    environment = {**os.environ, "PYTHONPATH": searched}
+    with subprocess.Popen(program, env=environment) as process:
+        wait_until(lambda: any(isinstance(c.message, Ready) for c in gateway.of(ABOUT_ITSELF)), 60)
+        if not while_idle:
+            gateway.send("a", "anything")
+        assert process.wait(10) == ENGINE_DIED
+    assert not any(isinstance(chunk.message, Failed) for chunk in gateway.of("a"))
+    gateway.close()
+    for file in directory.iterdir():
+        file.unlink()

@@ -1,10 +1,12 @@
-"""The entry of a stage's process."""
+"""The entry of a stage's process, and its end with its parent's."""
 
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
-from omnistage.stages.worker.lifetime import STAGE_MARK
+from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK
 
 IMPORTED = """
 import ctypes, runpy, sys
@@ -19,3 +21,84 @@ def test_an_engine_that_is_only_starting_is_tied_to_its_parent_already() -> None
     environment = {**os.environ, STAGE_MARK: "talker"}
     done = subprocess.run([sys.executable, "-c", IMPORTED], env=environment, capture_output=True)
     assert done.stdout.split() == [b"9", b"False"], done.stderr
+
+
+# A child that takes a while before it asks to end with its parent, which is killed meanwhile.
+SLOW_CHILD = """
+import sys, time
+from pathlib import Path
+from omnistage.stages.worker.lifetime import end_with_parent
+note = Path(sys.argv[1])
+note.with_suffix(".begun").touch()
+while not note.with_suffix(".orphan").exists():
+    time.sleep(0.01)
+end_with_parent()
+note.touch()
+"""
+SHORT_LIVED = """
+import os, subprocess, sys
+from omnistage.stages.worker.lifetime import PARENT, end_with_parent
+end_with_parent()
+assert os.environ[PARENT] == str(os.getpid())
+subprocess.Popen([sys.executable, "-c", *sys.argv[1:]]).wait()
+"""
+
+
+def test_a_child_whose_parent_died_before_it_asked_does_not_outlive_it(tmp_path: Path) -> None:
+    assert not has_outlived(tmp_path, names_its_parent=True)
+
+
+def test_without_its_parents_id_it_would_have(tmp_path: Path) -> None:
+    assert has_outlived(tmp_path, names_its_parent=False)
+
+
+def has_outlived(folder: Path, *, names_its_parent: bool) -> bool:
+    """Whether the child of a parent that is killed gets on."""
+    note = folder / "lives"
+    child = SLOW_CHILD
+    if not names_its_parent:
+        child = child.replace(
+            "import sys, time", f"import sys, time, os; del os.environ['{PARENT}']"
+        )
+    environment = {**os.environ, STAGE_MARK: "talker"}
+    command = [sys.executable, "-c", SHORT_LIVED, child, str(note)]
+    with subprocess.Popen(command, env=environment) as parent:
+        wait_for(note.with_suffix(".begun"))
+        parent.kill()
+    note.with_suffix(".orphan").touch()
+    for _ in range(200):
+        if note.exists():
+            return True
+        if not is_any_left(str(note)):
+            break
+        time.sleep(0.01)
+    return note.exists()
+
+
+def wait_for(note: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not note.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_any_left(argument: str) -> bool:
+    """Whether a process runs with this argument, but for zombies, who have none."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if argument.encode() in path.read_bytes().split(b"\0"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def test_a_process_between_two_of_ours_is_no_death() -> None:
+    """A shell that starts a child for its parent has another id than the one that is named."""
+    code = (
+        "from omnistage.stages.worker.lifetime import end_with_parent; end_with_parent(); print(1)"
+    )
+    environment = {**os.environ, STAGE_MARK: "talker", PARENT: str(os.getpid())}
+    command = ["sh", "-c", '"$0" -c "$1"; true', sys.executable, code]
+    done = subprocess.run(command, env=environment, capture_output=True, check=True)
+    assert done.stdout.split() == [b"1"], done.stderr
