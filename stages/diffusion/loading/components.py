@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -109,7 +109,7 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
         return "resident"  # runs at each step, beside the denoiser
     if callable(getattr(module, "decode", None)):
         return "vae"
-    if TIMES & inspect.signature(module.forward).parameters.keys():
+    if _takes_time(module.forward):
         return "dit"
     if name in getattr(holder, "_exclude_from_cpu_offload", ()):
         return "resident"
@@ -122,6 +122,18 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
     if name in order and steps and order.index(name) > order.index(steps[-1]):
         return "vae"
     return "encoder"
+
+
+def denoises(made: type) -> bool:
+    """Whether a module of this class takes a time step, and makes nothing of latents."""
+    if not issubclass(made, Module) or callable(getattr(made, "decode", None)):
+        return False
+    is_control = "controlnet" in made.__name__.lower()
+    return not is_control and _takes_time(made.forward)
+
+
+def _takes_time(forward: Callable[..., Any]) -> bool:
+    return bool(TIMES & inspect.signature(forward).parameters.keys())
 
 
 def _resolve(owner: Any, name: str) -> Any:
