@@ -73,7 +73,8 @@ def ranks_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem |
 
 def num_ranks(engine: Mapping[str, Any]) -> int:
     """The processes that share a stage's denoisers, a GPU each."""
-    return prod((engine.get("parallel") or {}).values()) * (engine.get("guidance_ranks") or 1)
+    sizes: list[int] = [*(engine.get("parallel") or {}).values()]
+    return prod(sizes) * int(engine.get("guidance_ranks") or 1)
 
 
 def _ways_problem(ways: Any) -> Problem | None:

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 
 START = timedelta(hours=1)  # a rank may load for so much longer than another
 LOOPBACK = "GLOO_SOCKET_IFNAME", "lo"  # all ranks are on one machine, and nobody else joins
@@ -47,7 +48,7 @@ def joined_group(place: Place, device: torch.device) -> Iterator[None]:
     elif sys.platform == "linux":
         os.environ.setdefault(*LOOPBACK)
     share_cores(place.size, device)
-    store = dist.FileStore(place.store, place.size)
+    store = FileStore(place.store, place.size)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(
         backend, store=store, rank=place.rank, world_size=place.size, timeout=START

@@ -117,10 +117,10 @@ class Ranks:
         self._pipes[rank], self.processes[rank] = ours, process
 
     def _watch(self) -> None:
-        sentinels = {process.sentinel: rank for rank, process in self.processes.items()}
+        sentinels: dict[Any, int] = {one.sentinel: rank for rank, one in self.processes.items()}
         while sentinels and not self._is_closed.is_set():
             for sentinel in wait(list(sentinels), 0.2):
-                rank = sentinels.pop(sentinel)  # type: ignore[call-overload]  # an int is back
+                rank = sentinels.pop(sentinel)
                 if not self._is_closed.is_set():
                     process = self.processes[rank]
                     process.join()
@@ -368,7 +368,8 @@ class Ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
-        for pipe in self._pipes.values():
-            pipe.close()
         self._watcher.join()
+        for rank, pipe in self._pipes.items():
+            pipe.close()
+            self.processes[rank].close()
         shutil.rmtree(self._folder, ignore_errors=True)

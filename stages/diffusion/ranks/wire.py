@@ -64,7 +64,8 @@ class _Unpickler(pickle.Unpickler):
 
     def persistent_load(self, number: Any) -> torch.Tensor:
         """The tensor of a number."""
-        return self._tensors[number]
+        found: torch.Tensor = self._tensors[number]
+        return found
 
 
 def pack(value: Any) -> tuple[Header, list[torch.Tensor]]:
@@ -100,7 +101,7 @@ def from_bytes(header: Header, flat: torch.Tensor) -> list[torch.Tensor]:
 
 def _tensor(place: Place, flat: torch.Tensor) -> torch.Tensor:
     values = flat[place.start : place.start + place.num_bytes].view(place.dtype)
-    made = values.reshape(place.shape)
+    made: torch.Tensor = values.reshape(place.shape)
     return made.cpu() if place.is_on_host else made
 
 
