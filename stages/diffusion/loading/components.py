@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from diffusers import DiffusionPipeline
 from torch.nn import Module
@@ -13,6 +13,13 @@ logger = logging.getLogger(__name__)
 
 TIMES = frozenset({"timestep", "timesteps", "timestep_ratio", "t", "r", "sigma"})
 Names = tuple[str, ...]
+
+
+@runtime_checkable
+class DeclaresRoles(Protocol):
+    """A pipeline class that says which of its modules does what, as a graph file may."""
+
+    module_roles: Mapping[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,18 @@ class Roles:
                 raise ValueError(f"modules.{role}: must be a list of dotted names, not {names!r}")
         return cls(**{role: tuple(names) for role, names in declared.items()})
 
+    def completed(self, made: type) -> "Roles":
+        """With what a pipeline's class says of roles that are not declared; raises ValueError."""
+        said = Roles.of(made.module_roles) if isinstance(made, DeclaresRoles) else Roles()
+        names = (one.name for one in fields(self))
+        own = {name: getattr(self, name) for name in names}
+        return Roles(**{n: getattr(said, n) if o is None else o for n, o in own.items()})
+
+    @property
+    def only_dit(self) -> "Roles":
+        """With nothing but denoisers."""
+        return Roles(self.dit, (), (), ())
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -56,7 +75,7 @@ class Parts:
     def find(cls, pipeline: Any, roles: Roles | None = None) -> "Parts":
         """Raises ValueError for a name that is not there and if nothing denoises."""
         parts, taken = cls(), list[Module]()
-        roles = roles or Roles()
+        roles = (roles or Roles()).completed(type(pipeline))
         for role in (one.name for one in fields(cls)):
             for name in getattr(roles, role) or ():
                 module = _resolve(pipeline, name)

@@ -89,11 +89,18 @@ class LoadOptions(EngineOptions):
 
     def load_denoisers(self, model: str, device: torch.device, stage: str = UNNAMED) -> Loaded:
         """The pipeline with nothing but its denoisers, on a device; ValueError if it has none."""
-        return self.place(self.read(model, device, stage=stage, only_denoisers=True), device)
+        pipeline = self.read(model, device, stage=stage, only_denoisers=True)
+        parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
+        pipeline.to(device)
+        return Loaded(pipeline, parts, None, device)
+
+    @property
+    def _roles(self) -> Roles:
+        return Roles.of(self.modules or {})
 
     def denoisers_in(self, folder: Path) -> dict[str, type]:
         """The classes of the denoisers that a folder names: those declared, or those found."""
-        declared = Roles.of(self.modules or {}).dit
+        declared = self._roles.completed(class_of(self.pipeline_class)).dit
         tops = None if declared is None else {name.partition(".")[0] for name in declared}
         return {
             name: made
@@ -101,10 +108,10 @@ class LoadOptions(EngineOptions):
             if (denoises(made) if tops is None else name in tops)
         }
 
-    def place(self, pipeline: Any, device: torch.device | None = None) -> Loaded:
-        """A pipeline that was read, on its device, or on this one."""
-        device = device or device_of(self.device)
-        parts = Parts.find(pipeline, Roles.of(self.modules or {}))
+    def place(self, pipeline: Any) -> Loaded:
+        """A pipeline that was read, on its device."""
+        device = device_of(self.device)
+        parts = Parts.find(pipeline, self._roles)
         turns = None
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
