@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -78,6 +78,10 @@ gpu-commands: venv
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_speech.py $(ARGS)
+
+# A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor", or "--tiny" on a CPU.
+gpu-ranks: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu_ranks.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

@@ -38,8 +38,9 @@ class Kind:
     `reads_out`: it has a given text spoken as it is; `hears`: its chats take sound;
     `hears_videos`: that of videos, too.
     `feeds_itself`: a channel goes from its process to its own engine. `is_parallel`: its engine is
-    vLLM's, which several GPUs may share by its parallel sizes; others use one GPU. `is_pipeline`:
-    its layers may be cut into the ranks of a pipeline also if it has an edge.
+    vLLM's, which several GPUs may share by its parallel sizes. `is_pipeline`: its layers may be cut
+    into the ranks of a pipeline also if it has an edge. `has_ranks`: its denoisers may be spread
+    over several GPUs, by `parallel` and `guidance_ranks`. Others use one GPU.
     `arguments`: the names of its engine's, where that is not vLLM. `stores_voices`: it keeps what
     it computes of the sounds of voices in the folder that its option `voices` names.
 
@@ -57,6 +58,7 @@ class Kind:
     hears_videos: bool = False
     is_parallel: bool = False
     is_pipeline: bool = False
+    has_ranks: bool = False
     makes: Payloads = frozenset()
     takes: tuple[Payloads, ...] = ()
     is_entry: bool = True

@@ -1,6 +1,7 @@
 """How many GPUs a stage uses: by its kind, its edges and its engine's parallel sizes."""
 
 from collections.abc import Collection, Mapping
+from math import prod
 from typing import Any
 
 from omnistage.stage_configs.kinds import Kind
@@ -16,6 +17,14 @@ PIPELINE = (
     "the ranks of a pipeline do not all have what leaves a step of this kind or comes into it"
 )
 CONTEXT = "what leaves a step with an edge is not tried where a prompt is read by several GPUs"
+
+# How ranks of a denoiser share a call, and what does not go with several of them.
+WAYS = ("ulysses", "ring", "tensor")
+ALONE = {
+    "offload": "each rank keeps its denoiser on its GPU",
+    "compile": "the ranks' collectives are not compiled",
+    "step_cache": "each rank would decide by itself what it skips",
+}
 
 Problem = tuple[str, tuple[str, ...]]  # what is wrong, and the key below the stage
 
@@ -36,6 +45,8 @@ def parallel_problem(
     if not kind.is_parallel:
         for name in sizes:
             return "a stage of this kind has no parallel sizes: it uses one GPU", ("engine", name)
+        if kind.has_ranks:
+            return ranks_problem(gpus, engine)
         if len(gpus) > 1:
             return f"{len(gpus)} GPUs; a stage of this kind uses one", ("gpus",)
         return None
@@ -52,3 +63,71 @@ def parallel_problem(
         message = f"{given}, but its engine uses {wanted} ({made or 'no tensor_parallel_size'})"
         return f"{message}; the two must be equal", ("gpus",)
     return None
+
+
+# A stage whose denoisers have ranks
+
+
+def ranks_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem | None:
+    """Why the ranks of a stage's denoisers cannot be like that; None if they can."""
+    return (
+        _ways_problem(engine.get("parallel"))
+        or _groups_problem(engine.get("guidance_ranks"))
+        or _alone_problem(engine)
+        or _number_problem(gpus, engine)
+    )
+
+
+def num_ranks(engine: Mapping[str, Any]) -> int:
+    """The processes that share a stage's denoisers, a GPU each."""
+    sizes: list[int] = [*(engine.get("parallel") or {}).values()]
+    return prod(sizes) * int(engine.get("guidance_ranks") or 1)
+
+
+def _ways_problem(ways: Any) -> Problem | None:
+    place = ("engine", "parallel")
+    if ways is None:
+        return None
+    if not isinstance(ways, Mapping):
+        return f"must be a mapping of {', '.join(WAYS)}, not {ways!r}", place
+    for name, size in ways.items():
+        if name not in WAYS:
+            return f"unknown; allowed: {', '.join(WAYS)}", (*place, str(name))
+        if not _is_size(size):
+            return f"{size!r} is no size: an integer of at least 1", (*place, name)
+    others = [name for name in WAYS[:2] if ways.get(name, 1) > 1]
+    if ways.get("tensor", 1) > 1 and others:
+        return f"not with {others[0]}: Diffusers has no plan for both", (*place, "tensor")
+    return None
+
+
+def _groups_problem(groups: Any) -> Problem | None:
+    if groups is None or (_is_size(groups) and groups <= 2):
+        return None
+    return f"must be 1 or 2, not {groups!r}", ("engine", "guidance_ranks")
+
+
+def _alone_problem(engine: Mapping[str, Any]) -> Problem | None:
+    if num_ranks(engine) == 1:
+        return None
+    for name, reason in ALONE.items():
+        if engine.get(name):
+            return f"not with several ranks: {reason}", ("engine", name)
+    if ":" in str(engine.get("device")):
+        return "not with several ranks: each has a GPU of its own", ("engine", "device")
+    return None
+
+
+def _number_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem | None:
+    wanted = num_ranks(engine)
+    if not gpus or len(gpus) == wanted:
+        return None
+    sizes = {**(engine.get("parallel") or {}), "guidance_ranks": engine.get("guidance_ranks")}
+    made = " x ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
+    given = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+    message = f"{given}, but its engine uses {wanted} ({made or 'no parallel, no guidance_ranks'})"
+    return f"{message}; the two must be equal", ("gpus",)
+
+
+def _is_size(value: Any) -> bool:
+    return type(value) is int and value >= 1

@@ -75,9 +75,10 @@ ROOMS: Table = {
 DIFFUSION: Table = {
     "request": (),
     "merging": (),
-    "loading": (),
+    "loading": ("merging",),
+    "ranks": ("loading", "merging"),
     "engine": ("loading", "merging"),
-    "control": ("engine", "loading", "merging", "request"),
+    "control": ("engine", "loading", "merging", "ranks", "request"),
     "checkpoint": (),
 }
 # What is no model family below stages/: each may import those named here, and no family.

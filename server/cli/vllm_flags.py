@@ -136,19 +136,18 @@ OMNI: Rows = (
         "not needed: /metrics, `omnistage trace` and `--stage NAME.profile_folder=FOLDER`",
     ),
     (("--step-execution", "--request-batch-max-wait-ms"), "always: steps of requests are batched"),
+    (("--cfg-parallel-size",), "use `--stage NAME.guidance_ranks=2`"),
+    (("--ulysses-degree", "--usp"), "use `--stage NAME.parallel={ulysses: N}`"),
+    (("--ring",), "use `--stage NAME.parallel={ring: N}`"),
+    (("--num-gpus",), "the graph file's `gpus`"),
     (
         (
-            "--cfg-parallel-size",
             "--hsdp-shard-size",
-            "--num-gpus",
-            "--ring",
             "--text-encoder-tp-size",
-            "--ulysses-degree",
             "--use-hsdp",
-            "--usp",
             "--vae-patch-parallel-size",
         ),
-        "not done: a diffusion stage uses one GPU",
+        "not done: several GPUs share a denoiser only",
     ),
     (
         (

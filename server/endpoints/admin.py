@@ -8,6 +8,7 @@ from omnistage.server.endpoints.admin_fields import (
     OfStages,
     PinLora,
     RemoveLora,
+    Rpc,
     Scale,
     Sleep,
     StartProfile,
@@ -62,6 +63,10 @@ def routes(gateway: Gateway) -> APIRouter:
     @router.post("/cache/clear", response_model=None)
     async def clear_cache(asked: OfStages) -> Answer:
         return await commands.send("clear_cache", asked)
+
+    @router.post("/rpc", response_model=None)
+    async def rpc(asked: Rpc) -> Answer:
+        return await commands.send("rpc", asked)
 
     @router.post("/scale", response_model=None)
     async def scale(asked: Scale) -> Answer:

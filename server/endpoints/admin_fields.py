@@ -69,6 +69,19 @@ class StartProfile(OfStages):
     prefix: Name | None = None
 
 
+class Rpc(OfStages):
+    """A method of a stage's worker extension, on all of its ranks between two steps.
+
+    `from_all`: the results of all ranks instead of that of rank 0. Without `reply` it is not
+    waited for the other ranks.
+    """
+
+    method: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]{0,127}$")]
+    args: Annotated[list[Any], at_most(MAX_NAMES)] = Field(default_factory=list)
+    reply: Flag = True
+    from_all: Flag = False
+
+
 class Scale(BaseModel):
     """How many replicas of a stage run."""
 

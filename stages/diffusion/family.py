@@ -20,6 +20,7 @@ FAMILY = Family(
             f"{HERE}.stage:DiffusionStage",
             frozenset({"image", "video"}),
             samples=False,
+            has_ranks=True,
             takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
             arguments=frozenset(
                 {
@@ -27,6 +28,7 @@ FAMILY = Family(
                     "device",
                     "dtype",
                     "embedding_cache_mb",
+                    "guidance_ranks",
                     "load_format",
                     "max_batch",
                     "max_loras",
@@ -34,11 +36,13 @@ FAMILY = Family(
                     "max_megapixels",
                     "modules",
                     "offload",
+                    "parallel",
                     "pipeline_class",
                     "profile_folder",
                     "step_cache",
                     "step_cache_options",
                     "warm_up",
+                    "worker_extension_cls",
                 }
             ),
             needs=("diffusers", "accelerate", "greenlet"),

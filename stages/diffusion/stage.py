@@ -16,7 +16,10 @@ from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.loading.loading import LoadOptions
+from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.merging.learning import first_calls
+from omnistage.stages.diffusion.ranks.options import RankOptions
+from omnistage.stages.diffusion.ranks.ranks import Ranks, check_plan
 from omnistage.stages.diffusion.request.arguments import STEPS, call_arguments, num_pictures
 from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
@@ -39,17 +42,17 @@ logger = logging.getLogger(__name__)
 # Schedulers that stretch a schedule to its end, as Qwen-Image's does, have none of one step.
 WARM_UP_STEPS = 2
 OPTIONS = frozenset({"max_batch", "warm_up"}).union(
-    *(options.names() for options in (LoadOptions, ControlOptions, BoundOptions))
+    *(options.names() for options in (LoadOptions, ControlOptions, BoundOptions, RankOptions))
 )
 
 
 class DiffusionStage:
     """Loads a pipeline and runs requests in it.
 
-    `engine`: those of LoadOptions, ControlOptions and BoundOptions, `max_batch` (pictures of one
-    forward), `warm_up` (arguments of the calls that come before the first request, such as a small
-    height and width). With a stage upstream the prompts are its embeddings, and the pipeline is
-    loaded without its text encoder, or they are what it writes.
+    `engine`: those of LoadOptions, ControlOptions, BoundOptions and RankOptions, `max_batch`
+    (pictures of one forward), `warm_up` (arguments of the calls that come before the first request,
+    such as a small height and width). With a stage upstream the prompts are its embeddings, and the
+    pipeline is loaded without its text encoder, or they are what it writes.
     """
 
     def __init__(self, ports: StagePorts) -> None:
@@ -61,11 +64,17 @@ class DiffusionStage:
         self._load_options = LoadOptions.of(ports.engine)
         self._control_options = ControlOptions.of(ports.engine)
         self._bound_options = BoundOptions.of(ports.engine)
+        self._rank_options = RankOptions.of(ports.engine)
+        self._ranks: Ranks | None = None
         self._upstream = Upstream(ports) if Payload.EMBEDS in ports.takes else None
         self._texts = PromptTexts(ports) if Payload.TEXT in ports.takes else None
 
     async def start(self) -> Ready:
-        """Load, and make two pictures."""
+        """Load, and make two pictures. Other ranks, if there are any, load at the same time."""
+        if self._rank_options.is_used:
+            model, name = self._ports.model, self._ports.name
+            await asyncio.to_thread(check_plan, model, self._load_options, self._rank_options)
+            self._ranks = Ranks(model, name, self._ports.engine)  # they end with this thread
         self._engine = await asyncio.to_thread(self._load)
         self._control.attach(self._engine)
         self._metrics = DiffusionMetrics(self._engine, self._control.embeddings)
@@ -80,11 +89,15 @@ class DiffusionStage:
 
     def _load(self) -> StepBatcher:
         model, is_fed = self._ports.model, self._upstream is not None
+        if self._ranks is not None:
+            self._ranks.meet()
         loaded = self._load_options.load(model, has_text=not is_fed, stage=self._ports.name)
         self._loaded = loaded
         pipeline = loaded.pipeline
         known = arguments_of(pipeline)
-        self._control = Control(loaded, self._control_options, self._read, self._ports.name)
+        self._control = Control(
+            loaded, self._control_options, self._read, self._ports.name, self._ranks
+        )
         self._tasks = Tasks.find(pipeline)
         self._tokens = TextTokens(pipeline)
         self._kind = output_kind(known)
@@ -97,14 +110,30 @@ class DiffusionStage:
         if is_fed:
             prompt = blank_embeds(model, loaded.device, loaded.dtype)
         once, twice = ({**counted(num, prompt, known), **short} for num in (1, 2))
+        if self._ranks is not None:
+            self._join(self._ranks, loaded, once)
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
         has_side_lane = loaded.turns is None
         is_bound = self._bound_options.max_megapixels is not None
         compiles = self._load_options.compile
         tell_loading(Phase.COMPILING if compiles else Phase.WARMING_UP)
         return StepBatcher(
-            pipeline, once, twice, max_batch, has_side_lane, loaded.parts.dit, not is_bound
+            pipeline,
+            once,
+            twice,
+            max_batch,
+            has_side_lane,
+            loaded.parts.dit,
+            not is_bound,
+            beside=self._ranks,
         )
+
+    @torch.inference_mode()
+    def _join(self, ranks: Ranks, loaded: Loaded, once: Mapping[str, Any]) -> None:
+        """The denoisers of the other ranks, once a call of each was made without them."""
+        tell_loading(Phase.WARMING_UP)
+        alone = first_calls(loaded.pipeline, loaded.parts.dit, once) if ranks.size > 1 else {}
+        ranks.join(loaded, alone)
 
     async def serve(self, opened: Opened) -> None:
         """Make the pictures of one request; each step is told."""
@@ -217,6 +246,8 @@ class DiffusionStage:
         """Cancel what runs and end the engine's thread."""
         self._control.close()
         await asyncio.to_thread(self._engine.close)
+        if self._ranks is not None:
+            await asyncio.to_thread(self._ranks.close)
         if self._upstream is not None:
             self._upstream.close()
 

@@ -95,16 +95,67 @@ def test_sizes_that_use_all_gpus_are_taken(tmp_path: Path, gpus: str, engine: st
     load_graph(written(tmp_path, TEXT.format(gpus=gpus, engine=engine)))
 
 
+def test_a_stage_of_one_gpu_refuses_more(tmp_path: Path) -> None:
+    load_graph(written(tmp_path, OMNI))
+    said = refusal(tmp_path, OMNI.replace("gpus: [0]", "gpus: [0, 1]"))
+    assert said == "9: stages.code2wav.gpus: 2 GPUs; a stage of this kind uses one"
+
+
 @pytest.mark.parametrize(
     ("text", "stage", "line"), [(OMNI, "code2wav", 9), (PICTURES, "dit", 5)], ids=["omni", "dit"]
 )
-def test_a_stage_of_one_gpu_refuses_more(tmp_path: Path, text: str, stage: str, line: int) -> None:
-    load_graph(written(tmp_path, text))
-    said = refusal(tmp_path, text.replace("gpus: [0]", "gpus: [0, 1]"))
-    assert said == f"{line}: stages.{stage}.gpus: 2 GPUs; a stage of this kind uses one"
+def test_sizes_of_vllm_are_refused_elsewhere(
+    tmp_path: Path, text: str, stage: str, line: int
+) -> None:
     more = "gpus: [0]\n    engine: {tensor_parallel_size: 1}"
     said = refusal(tmp_path, text.replace("gpus: [0]", more))
     assert said.startswith(f"{line + 1}: stages.{stage}.engine.tensor_parallel_size: a stage of ")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine", "says"),
+    [
+        ("[0, 1]", "{}", "gpus: 2 GPUs, but its engine uses 1 (no parallel, no guidance_ranks)"),
+        ("[0]", "{guidance_ranks: 2}", "gpus: 1 GPU, but its engine uses 2 (guidance_ranks 2)"),
+        ("[0, 1]", "{parallel: {ulysses: 4}}", "gpus: 2 GPUs, but its engine uses 4 (ulysses 4)"),
+        (
+            "[0, 1]",
+            "{parallel: {ring: 2, ulysses: 3}, guidance_ranks: 2}",
+            "gpus: 2 GPUs, but its engine uses 12 (ring 2 x ulysses 3 x guidance_ranks 2)",
+        ),
+        ("[]", "{parallel: 2}", "engine.parallel: must be a mapping of ulysses, ring, tensor"),
+        ("[]", "{parallel: {fsdp: 2}}", "engine.parallel.fsdp: unknown; allowed: ulysses, ring"),
+        ("[]", "{parallel: {ring: 0}}", "engine.parallel.ring: 0 is no size: an integer of at"),
+        ("[]", "{parallel: {ring: true}}", "engine.parallel.ring: True is no size"),
+        ("[]", "{parallel: {tensor: 2, ring: 2}}", "engine.parallel.tensor: not with ring"),
+        ("[]", "{guidance_ranks: 3}", "engine.guidance_ranks: must be 1 or 2, not 3"),
+        ("[]", "{guidance_ranks: 2, offload: layerwise}", "engine.offload: not with several ranks"),
+        ("[]", "{parallel: {ring: 2}, compile: true}", "engine.compile: not with several ranks"),
+        ("[]", "{guidance_ranks: 2, step_cache: mag}", "engine.step_cache: not with several ranks"),
+        ("[]", "{guidance_ranks: 2, device: cuda:1}", "engine.device: not with several ranks"),
+    ],
+)
+def test_ranks_that_a_denoiser_cannot_have_are_refused(
+    tmp_path: Path, gpus: str, engine: str, says: str
+) -> None:
+    text = PICTURES.replace("[0]", f"{gpus}\n    engine: {engine}")
+    said = refusal(tmp_path, text)
+    assert said.partition(": ")[2].startswith(f"stages.dit.{says}")
+    assert said.startswith(f"{5 if says.startswith('gpus') else 6}: ")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "engine"),
+    [
+        ("[0, 1]", "{parallel: {ulysses: 2}}"),
+        ("[3, 4, 5, 6]", "{parallel: {ring: 2}, guidance_ranks: 2}"),
+        ("[0, 1]", "{parallel: {tensor: 2, ulysses: 1}, offload: null}"),
+        ("[0]", "{parallel: {}, guidance_ranks: 1, compile: true}"),
+        ("[]", "{parallel: {ulysses: 2}, device: cpu}"),
+    ],
+)
+def test_ranks_that_use_all_gpus_are_taken(tmp_path: Path, gpus: str, engine: str) -> None:
+    load_graph(written(tmp_path, PICTURES.replace("[0]", f"{gpus}\n    engine: {engine}")))
 
 
 def test_a_stage_with_an_edge_has_as_many_gpus_as_its_sizes_say(tmp_path: Path) -> None:
@@ -173,17 +224,17 @@ def test_check_and_serve_refuse_and_start_nothing(tmp_path: Path) -> None:
     for command in ("check", "serve"):
         result = CliRunner().invoke(cli.app, [command, path])
         assert result.exit_code == 1
-        said = f"error: {path}:5: stages.dit.gpus: 2 GPUs; a stage of this kind uses one"
-        assert result.output.strip() == said
+        assert f"error: {path}:5: stages.dit.gpus: 2 GPUs, but its engine uses 1" in result.output
 
 
 def test_every_kind_says_whether_several_gpus_may_share_it() -> None:
     alone = {name for name, kind in KINDS.items() if not kind.is_parallel}
     vocoders = {"qwen3_omni.code2wav", "qwen2_5_omni.token2wav", "qwen3_tts.code2wav"}
     assert alone == {*vocoders, "diffusers"}
+    assert [name for name, kind in KINDS.items() if kind.has_ranks] == ["diffusers"]
 
 
 def test_a_graph_that_is_not_from_a_file_is_checked_too() -> None:
     stages = {"dit": {"kind": "diffusers", "gpus": [0, 1]}}
-    with pytest.raises(ValueError, match="uses one"):
+    with pytest.raises(ValueError, match="its engine uses 1"):
         StageGraph.model_validate({"model": "m", "stages": stages, "outputs": {"image": "dit"}})

@@ -8,9 +8,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from diffusers.utils.peft_utils import set_weights_and_activate_adapters
-
 from omnistage.stage_configs.packages import is_installed, not_installed
+from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
 from omnistage.stages.diffusion.merging.setting import Scales
 from omnistage.stages.worker.failure import RequestError
 
@@ -27,18 +26,23 @@ class Adapter:
 
 
 class Adapters:
-    """Loads, evicts and switches adapters, by Diffusers' own means.
+    """Loads, evicts and switches adapters.
 
     `add` and `remove` are for the engine's thread, between two steps; `put` for the thread that is
     about to run the part; the rest for any.
     """
 
-    def __init__(self, pipeline: Any, max_adapters: int = MAX_ADAPTERS) -> None:
+    def __init__(
+        self,
+        pipeline: Any,
+        max_adapters: int = MAX_ADAPTERS,
+        weights: AdapterWeights | None = None,
+    ) -> None:
         self._pipeline = pipeline
         self._max = max_adapters
+        self._weights = weights or AdapterWeights(pipeline)
         self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # the one used last comes last
         self._users: Counter[str] = Counter()
-        self._active: dict[str, Scales] = {}
         self._serial = count()
         self._lock = threading.Lock()  # of what is loaded and who uses it
 
@@ -66,29 +70,13 @@ class Adapters:
         _check_path(path, weight_name)
         key = f"lora{next(self._serial)}"
         try:
-            self._load(key, path, weight_name)
+            self._weights.load(key, path, weight_name)
         except Exception as error:  # whatever a file makes Diffusers or peft raise
-            self._delete(key)
             message = f"{path} is no LoRA for this pipeline: {error}"
             raise RequestError(400, message, param="path", code="invalid_value") from error
-        finally:
-            self._active.clear()  # a new one is active at once
         self._make_room(key)
         with self._lock:
             self._loaded[name] = Adapter(key, path, pinned)
-
-    def _load(self, key: str, path: str, weight_name: str | None) -> None:
-        where = Path(path)
-        folder, file = (where, weight_name) if where.is_dir() else (where.parent, where.name)
-        self._pipeline.load_lora_weights(
-            str(folder),
-            weight_name=file,
-            adapter_name=key,
-            use_safetensors=True,
-            local_files_only=True,
-        )
-        if not any(key in keys for keys in self._pipeline.get_list_adapters().values()):
-            raise ValueError("nothing in it belongs to a part of the pipeline")
 
     def _make_room(self, new: str) -> None:
         if len(self._loaded) < self._max:
@@ -97,7 +85,7 @@ class Adapters:
             idle = (n for n, a in self._loaded.items() if not a.pinned and not self._users[a.key])
             name = next(idle, None)
             evicted = None if name is None else self._loaded.pop(name)
-        self._delete(new if evicted is None else evicted.key)
+        self._weights.delete(new if evicted is None else evicted.key)
         if evicted is None:
             message = f"all {self._max} LoRAs are pinned or in use; remove one"
             raise RequestError(409, message, param="name", code="lora_limit")
@@ -110,15 +98,7 @@ class Adapters:
                 message = f"{self._users[one.key]} requests use the LoRA {name!r}"
                 raise RequestError(409, message, param="name", code="lora_in_use")
             del self._loaded[name]
-        self._delete(one.key)
-
-    def _delete(self, key: str) -> None:
-        self._active.clear()
-        loaded = self._pipeline.get_list_adapters()
-        for part in loaded:  # peft would switch to another one instead of an active one
-            self.put(part, ())
-        if any(key in keys for keys in loaded.values()):
-            self._pipeline.delete_adapters(key)
+        self._weights.delete(one.key)
 
     def pin(self, name: str, pinned: bool) -> None:
         """Keep one from being evicted, or no longer."""
@@ -154,19 +134,11 @@ class Adapters:
 
     def put(self, name: str, scales: Scales) -> None:
         """Let a part of the pipeline work with these adapters and no other."""
-        part = getattr(self._pipeline, name, None)
-        if part is None or not hasattr(part, "peft_config"):
-            return
-        wanted = self.of_part(name, scales)
-        if self._active.get(name) != wanted:
-            keys = [key for key, _ in wanted]
-            set_weights_and_activate_adapters(part, keys, [scale for _, scale in wanted])
-            self._active[name] = wanted
+        self._weights.put(name, scales)
 
     def of_part(self, name: str, scales: Scales) -> Scales:
         """Those that change something in this part."""
-        known = getattr(getattr(self._pipeline, name), "peft_config", {})
-        return tuple((key, scale) for key, scale in scales if key in known)
+        return self._weights.of_part(name, scales)
 
 
 def _check_path(path: str, weight_name: str | None) -> None:

@@ -1,6 +1,7 @@
 """What can be changed of a pipeline while it serves: adapters, caches, weights, profiles."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.loading import Loaded
 from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales, Setting
+from omnistage.stages.diffusion.ranks.adapters import AdaptersOnRanks
+from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -48,11 +51,17 @@ class Control:
         options: ControlOptions,
         read: Callable[[str | None], Any],
         stage: str,
+        ranks: Ranks | None = None,
     ) -> None:
-        """`read`: as for Weights. Raises ValueError for a step cache that the pipeline refuses."""
+        """`read`: as for Weights. `ranks`: of the denoisers, which do what is done here.
+
+        Raises ValueError for a step cache that the pipeline refuses.
+        """
         self._pipeline = pipeline = loaded.pipeline
         self._turns = loaded.turns
-        self._adapters = Adapters(pipeline, options.max_loras)
+        self._ranks = ranks
+        loras = None if ranks is None else AdaptersOnRanks(pipeline, ranks)
+        self._adapters = Adapters(pipeline, options.max_loras, loras)
         self._embeddings: EmbeddingCache | None = None
         if options.embedding_cache_mb:
             max_bytes = options.embedding_cache_mb << 20
@@ -116,11 +125,15 @@ class Control:
         """All of them, each with why it is refused, or with nothing."""
         no_cache = "" if self._embeddings else "its engine has no embedding_cache_mb"
         no_profile = "" if self._profiler else "its engine has no profile_folder"
+        is_sharded = self._ranks is not None and self._ranks.is_sharded
+        whole = "its denoiser's weights are sharded (parallel.tensor)" if is_sharded else ""
         loras = dict.fromkeys(
-            ("add_lora", "remove_lora", "pin_lora", "list_loras"), self._adapters.refusal
+            ("add_lora", "remove_lora", "pin_lora", "list_loras"), whole or self._adapters.refusal
         )
+        has_rpc = self._ranks is not None and self._ranks.is_extended
         return {
-            **dict.fromkeys(("sleep", "wake", "load_weights"), ""),
+            **dict.fromkeys(("sleep", "wake", "load_weights"), whole),
+            "rpc": "" if has_rpc else "its engine has no worker_extension_cls",
             **loras,
             **dict.fromkeys(("count_cache", "clear_cache"), no_cache),
             **dict.fromkeys(("start_profile", "stop_profile"), no_profile),
@@ -141,17 +154,40 @@ class Control:
 
     def _sleep(self, level: int, tags: Sequence[str] | None) -> Mapping[str, Any]:
         self._weights.sleep(level, tags)
+        self._follow("sleep", level, tags)
         return {"asleep": self._weights.asleep}
 
     def _wake(self, tags: Sequence[str] | None) -> Mapping[str, Any]:
         self._weights.wake(tags)
+        self._follow("wake", tags)
         return {"asleep": self._weights.asleep}
 
     def _load_weights(self, path: str | None) -> Mapping[str, Any]:
         self._weights.load(path)
+        self._follow("load_weights", path)
         if self._embeddings is not None:
             self._embeddings.clear()
         return {"asleep": self._weights.asleep}
+
+    def _follow(self, method: str, *arguments: Any) -> None:
+        """The other ranks do what is done; before that whatever may be refused is refused."""
+        if self._ranks is not None:
+            self._ranks.follow(method, *arguments)
+
+    def _rpc(
+        self, method: str, args: Sequence[Any], reply: bool, from_all: bool
+    ) -> Mapping[str, Any]:
+        assert self._ranks is not None
+        if method not in self._ranks.methods:
+            allowed = ", ".join(self._ranks.methods) or "none"
+            message = f"no method {method!r} of the extension; it has {allowed}"
+            raise RequestError(400, message, param="method", code="invalid_value")
+        try:
+            result = self._ranks.rpc(method, *args, reply=reply, from_all=from_all)
+            json.dumps(result)
+        except (RankError, TypeError, ValueError) as error:
+            raise RequestError(500, str(error), code="rpc_failed") from error
+        return {"result": result}
 
     def _add_lora(self, **arguments: Any) -> Mapping[str, Any]:
         self._adapters.add(**arguments)

@@ -9,6 +9,7 @@ from typing import Any
 from greenlet import getcurrent
 
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
+from omnistage.stages.diffusion.engine.foresight import Foresight
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.side_lane import Errand
 from omnistage.stages.diffusion.engine.switchboard import RequestGreenlet
@@ -33,6 +34,7 @@ class Job:
     errand: Errand | None = None  # if that is in the side lane
     waits_since: int = 0  # the forward after which it began to wait
     stop: Stop = field(default_factory=Stop)
+    foresight: Foresight = field(default_factory=Foresight)
     _run: RequestGreenlet | None = None
     _state: HiddenState | None = None
 

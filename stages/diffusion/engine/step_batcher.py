@@ -29,10 +29,17 @@ from omnistage.stages.diffusion.engine.side_lane import Errand, SideLane, lend
 from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
 from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.loading.components import modules_in
+from omnistage.stages.diffusion.merging.calls import Call
 from omnistage.stages.diffusion.merging.learning import first_calls, learn
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Checkpoints, is_compiled
-from omnistage.stages.diffusion.merging.targets import Denoiser, joined, outcomes
+from omnistage.stages.diffusion.merging.targets import (
+    Beside,
+    Denoiser,
+    Outcome,
+    joined,
+    outcomes,
+)
 
 T = TypeVar("T")
 
@@ -51,15 +58,19 @@ class StepBatcher:
         has_side_lane: bool = True,
         denoisers: Mapping[str, torch.nn.Module] | None = None,
         measures_speed: bool = False,
+        beside: Beside | None = None,
     ) -> None:
         """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
 
         How calls may be merged is learned from them. Without a side lane encoders and decoders run
         between steps: for modules that cannot be on the device together. `denoisers`: by dotted
         name; None: those that are found. To measure its `speed` takes a few more short calls.
-        Raises ValueError for a pipeline without a denoiser.
+        `beside`: ranks among which the rows of a forward are divided. Raises ValueError for a
+        pipeline without a denoiser.
         """
         self._pipeline = pipeline
+        self._beside = beside
+        self._has_room_beside = beside is not None and beside.num_groups > 1
         self._max_batch = max_batch
         self._jobs: list[Job] = []
         self._new: list[Job] = []
@@ -69,6 +80,7 @@ class StepBatcher:
         self._numbers = itertools.count()
         self._num_forwards = 0
         self._num_errands = 0
+        self.num_foreseen = 0  # calls that were made beside the one before them
         self.batch_sizes: Counter[int] = Counter()  # forwards, by how many requests shared them
         self._changed = threading.Condition()
         self._is_closed = False
@@ -181,7 +193,7 @@ class StepBatcher:
             if name in first and name in second:
                 axes = learn(module, first[name], second[name])
             # one that two short calls do not reach is of the same kind as the one before it
-            made[name] = Denoiser(name, module.forward, axes)
+            made[name] = Denoiser(name, module.forward, axes, self._beside)
         return made
 
     def _take_back(self, errand: Errand) -> None:
@@ -298,6 +310,30 @@ class StepBatcher:
         self.batch_sizes[len(batch)] += 1
         batch[0].put_state()
         calls = [job.waiting for job in batch]
-        for job, outcome in zip(batch, self._compute(partial(outcomes, calls)), strict=True):
+        guess = self._guessed(batch)
+        done = self._compute(partial(outcomes, [*calls, *guess]))
+        for job, outcome in zip(batch, done, strict=False):
+            job.resume(outcome)
+            self._note(job)
+        for call, outcome in zip(guess, done[len(batch) :], strict=True):
+            self._use_guessed(batch[0], call, outcome)
+
+    def _guessed(self, batch: list[Job]) -> list[Call]:
+        """The call that will follow a request's own, for ranks that would have nothing to do."""
+        if not (self._has_room_beside and isinstance(batch[0].waiting.target, Denoiser)):
+            return []
+        is_alone = len(batch) == 1 and batch[0].waiting.size == 1
+        guess = batch[0].foresight.guess(batch[0].waiting) if is_alone else None
+        for job in batch:
+            job.foresight.see(job.waiting)
+        return [] if guess is None else [guess]
+
+    def _use_guessed(self, job: Job, guess: Call, outcome: Outcome) -> None:
+        """What was computed before it was asked for; dropped if another call comes."""
+        if job.is_ended or job.errand is not None or outcome.error is not None:
+            return
+        if job.foresight.is_right(guess, job.waiting):
+            self.num_foreseen += 1
+            job.foresight.see(job.waiting)
             job.resume(outcome)
             self._note(job)

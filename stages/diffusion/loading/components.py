@@ -2,9 +2,9 @@
 
 import inspect
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from diffusers import DiffusionPipeline
 from torch.nn import Module
@@ -13,6 +13,13 @@ logger = logging.getLogger(__name__)
 
 TIMES = frozenset({"timestep", "timesteps", "timestep_ratio", "t", "r", "sigma"})
 Names = tuple[str, ...]
+
+
+@runtime_checkable
+class DeclaresRoles(Protocol):
+    """A pipeline class that says which of its modules does what, as a graph file may."""
+
+    module_roles: Mapping[str, list[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,18 @@ class Roles:
                 raise ValueError(f"modules.{role}: must be a list of dotted names, not {names!r}")
         return cls(**{role: tuple(names) for role, names in declared.items()})
 
+    def completed(self, made: type) -> "Roles":
+        """With what a pipeline's class says of roles that are not declared; raises ValueError."""
+        said = Roles.of(made.module_roles) if isinstance(made, DeclaresRoles) else Roles()
+        names = (one.name for one in fields(self))
+        own = {name: getattr(self, name) for name in names}
+        return Roles(**{n: getattr(said, n) if o is None else o for n, o in own.items()})
+
+    @property
+    def only_dit(self) -> "Roles":
+        """With nothing but denoisers."""
+        return Roles(self.dit, (), (), ())
+
 
 @dataclass(frozen=True, slots=True)
 class Parts:
@@ -56,7 +75,7 @@ class Parts:
     def find(cls, pipeline: Any, roles: Roles | None = None) -> "Parts":
         """Raises ValueError for a name that is not there and if nothing denoises."""
         parts, taken = cls(), list[Module]()
-        roles = roles or Roles()
+        roles = (roles or Roles()).completed(type(pipeline))
         for role in (one.name for one in fields(cls)):
             for name in getattr(roles, role) or ():
                 module = _resolve(pipeline, name)
@@ -109,7 +128,7 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
         return "resident"  # runs at each step, beside the denoiser
     if callable(getattr(module, "decode", None)):
         return "vae"
-    if TIMES & inspect.signature(module.forward).parameters.keys():
+    if _takes_time(module.forward):
         return "dit"
     if name in getattr(holder, "_exclude_from_cpu_offload", ()):
         return "resident"
@@ -122,6 +141,18 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
     if name in order and steps and order.index(name) > order.index(steps[-1]):
         return "vae"
     return "encoder"
+
+
+def denoises(made: type) -> bool:
+    """Whether a module of this class takes a time step, and makes nothing of latents."""
+    if not issubclass(made, Module) or callable(getattr(made, "decode", None)):
+        return False
+    is_control = "controlnet" in made.__name__.lower()
+    return not is_control and _takes_time(made.forward)
+
+
+def _takes_time(forward: Callable[..., Any]) -> bool:
+    return bool(TIMES & inspect.signature(forward).parameters.keys())
 
 
 def _resolve(owner: Any, name: str) -> Any:

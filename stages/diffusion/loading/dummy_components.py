@@ -21,16 +21,20 @@ INDEX = "model_index.json"
 
 def empty_components(folder: Path, dtype: torch.dtype) -> dict[str, Module]:
     """The modules that a pipeline's folder names. Weights are on the meta device, buffers real."""
+    return {
+        name: _empty(made, folder / name, dtype)
+        for name, made in classes_in(folder).items()
+        if issubclass(made, Module)
+    }
+
+
+def classes_in(folder: Path) -> dict[str, type]:
+    """The classes of the components that a pipeline's folder names."""
     index = json.loads((folder / INDEX).read_text())
-    named = {
+    return {
         name: _class_of(*entry)
         for name, entry in index.items()
         if not name.startswith("_") and isinstance(entry, list) and entry[0] is not None
-    }
-    return {
-        name: _empty(made, folder / name, dtype)
-        for name, made in named.items()
-        if issubclass(made, Module)
     }
 
 

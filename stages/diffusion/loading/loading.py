@@ -16,9 +16,10 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
-from omnistage.stages.diffusion.loading.components import Parts, Roles
+from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
+    classes_in,
     empty_components,
     fill,
     num_bytes,
@@ -86,10 +87,31 @@ class LoadOptions(EngineOptions):
         """
         return self.place(self.read(model, device_of(self.device), has_text, stage))
 
+    def load_denoisers(self, model: str, device: torch.device, stage: str = UNNAMED) -> Loaded:
+        """The pipeline with nothing but its denoisers, on a device; ValueError if it has none."""
+        pipeline = self.read(model, device, stage=stage, only_denoisers=True)
+        parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
+        pipeline.to(device)
+        return Loaded(pipeline, parts, None, device)
+
+    @property
+    def _roles(self) -> Roles:
+        return Roles.of(self.modules or {})
+
+    def denoisers_in(self, folder: Path) -> dict[str, type]:
+        """The classes of the denoisers that a folder names: those declared, or those found."""
+        declared = self._roles.completed(class_of(self.pipeline_class)).dit
+        tops = None if declared is None else {name.partition(".")[0] for name in declared}
+        return {
+            name: made
+            for name, made in classes_in(folder).items()
+            if (denoises(made) if tops is None else name in tops)
+        }
+
     def place(self, pipeline: Any) -> Loaded:
         """A pipeline that was read, on its device."""
         device = device_of(self.device)
-        parts = Parts.find(pipeline, Roles.of(self.modules or {}))
+        parts = Parts.find(pipeline, self._roles)
         turns = None
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
@@ -107,14 +129,18 @@ class LoadOptions(EngineOptions):
         device: torch.device = HOST,
         has_text: bool = True,
         stage: str = UNNAMED,
+        only_denoisers: bool = False,
     ) -> Any:
         """The pipeline of a folder, on the host; random weights on the device if all fit there.
 
         Their values are made on the options' device, wherever they go.
         """
-        folder = folder_of(model, has_weights=self.load_format != "dummy")
+        folder = self.folder_of(model)
         left_out = {} if has_text else dict.fromkeys(text_parts(folder))
-        maker = device_of(self.device)
+        if only_denoisers:
+            kept = self.denoisers_in(folder)
+            left_out = {name: None for name in classes_in(folder) if name not in kept}
+        maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
         dtype = dtype_of(self.dtype or usual)
         made = class_of(self.pipeline_class)
@@ -133,6 +159,10 @@ class LoadOptions(EngineOptions):
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
         return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
+
+    def folder_of(self, model: str) -> Path:
+        """The folder of a pipeline, fetched from the hub if it is none."""
+        return folder_of(model, has_weights=self.load_format != "dummy")
 
     def _check_fit(
         self, stage: str, device: torch.device, dtype: torch.dtype, sizes: Mapping[str, int]

@@ -6,6 +6,7 @@ as the other.
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -116,6 +117,26 @@ class Axes:
             else:
                 merged[name] = [item for value in values for item in value]
         return merged
+
+    def take_apart(self, arguments: Arguments, num_parts: int) -> list[Arguments]:
+        """A call as calls of fewer rows each."""
+        size = self.size(arguments)
+        bounds = [size * part // num_parts for part in range(num_parts + 1)]
+        return [
+            {
+                name: _some_rows(value, self.by_name.get(name), start, stop)
+                for name, value in arguments.items()
+            }
+            for start, stop in pairwise(bounds)
+        ]
+
+
+def _some_rows(value: Any, axis: int | None, start: int, stop: int) -> Any:
+    if axis is None or _length(value, axis) is None:
+        return value
+    if isinstance(value, torch.Tensor):
+        return value.narrow(axis, start, stop - start)
+    return value[start:stop]
 
 
 def form(value: Any, *free_axes: int | None) -> Hashable:

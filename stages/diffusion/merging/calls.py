@@ -95,6 +95,22 @@ def split(result: Any, sizes: Sequence[int]) -> list[Any]:
     raise ValueError(f"a result of type {type(result).__name__} cannot be taken apart")
 
 
+def joined_rows(results: Sequence[Any]) -> Any:
+    """The result of which these are the rows, as `split` takes it apart."""
+    first = results[0]
+    if len(results) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(results))
+    if isinstance(first, tuple | list):
+        return type(first)(joined_rows(parts) for parts in zip(*results, strict=True))
+    if isinstance(first, Mapping):
+        return type(first)(**{k: joined_rows([one[k] for one in results]) for k in first})
+    if first is None or isinstance(first, bool | int | float | str):
+        return first
+    raise ValueError(f"results of type {type(first).__name__} cannot be put together")
+
+
 def _split_cache(cache: Any, sizes: Sequence[int]) -> Iterator[Any]:
     start = 0
     for size in sizes:

@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from omnistage.stages.diffusion.merging.calls import (
     Call,
     bind,
     is_close,
+    joined_rows,
     nested,
     split,
 )
@@ -37,14 +38,35 @@ class Target(Protocol):
     def run(self, calls: Sequence[Call]) -> list[Any]: ...
 
 
+class Beside(Protocol):
+    """Where calls of one denoiser, given as arguments, are computed at the same time."""
+
+    @property
+    def num_groups(self) -> int:
+        """How many at once."""
+
+    def run(
+        self, name: str, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
+    ) -> list[Any]:
+        """The results, in the same order."""
+
+
 class Denoiser:
     """A module that is called at each step; merged along axes that were learned."""
 
-    def __init__(self, name: str, forward: Callable[..., Any], axes: Axes | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        forward: Callable[..., Any],
+        axes: Axes | None,
+        beside: Beside | None = None,
+    ) -> None:
+        """`beside`: ranks among which rows are divided."""
         self.name = name
         self._forward = forward
         self._signature = inspect.signature(forward)
         self._axes = axes
+        self._beside = beside if beside is not None and beside.num_groups > 1 else None
 
     def call(self, args: Sequence[Any], kwargs: Arguments) -> Call:
         """With its place among others."""
@@ -60,12 +82,51 @@ class Denoiser:
         return self._axes is not None and self._axes.may_join(one.arguments, other.arguments)
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
-        """One forward for all."""
+        """One forward for all, or one a group of ranks, at the same time."""
+        if self._beside is not None:
+            return self._run_beside(self._beside, calls)
         if len(calls) == 1:
             return [self._forward(**nested(calls[0].arguments))]
-        assert self._axes is not None, "calls without axes were merged"
-        merged = self._axes.merge([call.arguments for call in calls])
+        merged = self._merged(calls)
         return split(self._forward(**nested(merged)), [call.size for call in calls])
+
+    def _merged(self, calls: Sequence[Call]) -> Arguments:
+        if len(calls) == 1:
+            return calls[0].arguments
+        assert self._axes is not None, "calls without axes were merged"
+        return self._axes.merge([call.arguments for call in calls])
+
+    def _run_beside(self, beside: Beside, calls: Sequence[Call]) -> list[Any]:
+        if len(calls) == 1:
+            rows = self._rows(calls[0], beside.num_groups)
+            results = beside.run(self.name, [((), nested(one)) for one in rows])
+            return [joined_rows(results)]
+        parts = divided(calls, beside.num_groups)
+        merged = [((), nested(self._merged(part))) for part in parts]
+        results = beside.run(self.name, merged)
+        return [
+            row
+            for part, result in zip(parts, results, strict=True)
+            for row in (split(result, [call.size for call in part]) if part[1:] else [result])
+        ]
+
+    def _rows(self, call: Call, num_parts: int) -> list[Arguments]:
+        """A call of several rows as calls of fewer."""
+        if self._axes is None or call.key is None or call.size < num_parts:
+            return [call.arguments]
+        return self._axes.take_apart(call.arguments, num_parts)
+
+
+def divided(calls: Sequence[Call], num_parts: int) -> list[list[Call]]:
+    """In so many parts, or fewer, of about the same number of rows each."""
+    total = sum(call.size for call in calls)
+    parts: list[list[Call]] = [[] for _ in range(num_parts)]
+    done = 0
+    for call in calls:
+        middle = done + call.size / 2
+        parts[min(int(middle * num_parts / total), num_parts - 1)].append(call)
+        done += call.size
+    return [part for part in parts if part]
 
 
 class Component:

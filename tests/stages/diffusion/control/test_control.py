@@ -21,8 +21,10 @@ def test_what_is_not_configured_says_so(controlled: Make, tmp_path: Path) -> Non
     assert commands["sleep"] == commands["add_lora"] == ""
     assert commands["count_cache"] == "its engine has no embedding_cache_mb"
     assert commands["start_profile"] == "its engine has no profile_folder"
+    assert commands["rpc"] == "its engine has no worker_extension_cls"
     options = {"embedding_cache_mb": 1, "profile_folder": str(tmp_path)}
-    assert not any(controlled("sd3", **options).control.commands.values())
+    refused = {name for name, why in controlled("sd3", **options).control.commands.items() if why}
+    assert refused == {"rpc"}
 
 
 @pytest.mark.parametrize(

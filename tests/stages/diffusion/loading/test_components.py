@@ -92,3 +92,28 @@ def test_what_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no denoiser that can be found \(modules: mllm, tran"):
         Parts.find(pipeline)
     assert list(Parts.find(pipeline, Roles.of({"dit": ["transformer"]})).dit) == ["transformer"]
+
+
+class Declaring(Bagel):
+    """Says itself what the graph file would."""
+
+    module_roles = BAGEL_MODULES
+
+
+def test_a_pipeline_class_may_declare_its_modules_and_the_graph_s_word_wins() -> None:
+    declared = Parts.find(Bagel(), Roles.of(BAGEL_MODULES))
+    said = Parts.find(Declaring())
+    roles = ("dit", "encoder", "vae", "resident")
+    for role in roles:
+        assert list(getattr(said, role)) == list(getattr(declared, role))
+    changed = Parts.find(Declaring(), Roles.of({"dit": ["vit_model"]}))
+    assert list(changed.dit) == ["vit_model"]
+    assert list(changed.vae) == list(declared.vae)
+
+
+def test_a_wrong_role_that_a_class_declares_is_named() -> None:
+    class Wrong(Bagel):
+        module_roles = {"dits": ["language_model"]}  # noqa: RUF012 - as users write it
+
+    with pytest.raises(ValueError, match="unknown role 'dits'; allowed: dit, encoder"):
+        Parts.find(Wrong())

@@ -1,0 +1,79 @@
+"""Over how many ranks a stage's denoisers are spread, and how."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+from omnistage.stage_configs.parallel import num_ranks, ranks_problem
+from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+
+
+@dataclass(frozen=True, slots=True)
+class RankOptions(EngineOptions):
+    """Engine arguments: sizes of Diffusers' parallelism, groups for guidance, more methods."""
+
+    parallel: Mapping[str, int] = field(default_factory=dict)
+    guidance_ranks: int = 1
+    worker_extension_cls: str = ""
+
+    def __post_init__(self) -> None:
+        given = {"parallel": self.parallel, "guidance_ranks": self.guidance_ranks}
+        found = ranks_problem((), given)
+        if found is not None:
+            message, place = found
+            raise ValueError(f"{'.'.join(place[1:])}: {message}")
+        extension_of(self.worker_extension_cls)
+
+    @property
+    def size(self) -> int:
+        """All ranks, the engine's own process among them."""
+        return num_ranks({"parallel": self.parallel, "guidance_ranks": self.guidance_ranks})
+
+    @property
+    def is_used(self) -> bool:
+        """Whether there is more than one, or more than they do by themselves."""
+        return self.size > 1 or bool(self.worker_extension_cls)
+
+    @property
+    def group_size(self) -> int:
+        """The ranks that compute one call together."""
+        return self.size // self.guidance_ranks
+
+    @property
+    def ulysses(self) -> int:
+        """Ranks that exchange heads for positions."""
+        return self.parallel.get("ulysses", 1)
+
+    @property
+    def ring(self) -> int:
+        """Ranks that hand keys and values on."""
+        return self.parallel.get("ring", 1)
+
+    @property
+    def tensor(self) -> int:
+        """Ranks that hold parts of each weight."""
+        return self.parallel.get("tensor", 1)
+
+    @property
+    def plan(self) -> str:
+        """The attribute of a denoiser's class that says how it is spread; none is needed: empty."""
+        if self.tensor > 1:
+            return "_tp_plan"
+        return "_cp_plan" if self.group_size > 1 else ""
+
+
+def extension_of(path: str) -> type | None:
+    """The class of a dotted path, which has more methods for workers. Raises ValueError."""
+    if not path:
+        return None
+    module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
+    if not module:
+        raise ValueError(f"worker_extension_cls: must be like my.module.Class, not {path!r}")
+    try:
+        found: Any = getattr(import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"worker_extension_cls: {error}") from error
+    if not isinstance(found, type):
+        raise ValueError(f"worker_extension_cls: {path} is no class")
+    return found

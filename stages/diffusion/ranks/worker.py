@@ -1,0 +1,247 @@
+"""What one rank does: it holds denoisers and does what rank 0 says, call by call."""
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from omnistage.stages.device.devices import device_of
+from omnistage.stages.device.memory import is_out_of_memory, release_cached
+from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
+from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.weights import Weights
+from omnistage.stages.diffusion.merging.setting import Scales
+from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
+from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
+from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
+from omnistage.stages.diffusion.ranks.wire import Header, as_bytes, from_bytes, pack, unpack
+from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
+from omnistage.stages.worker.lifetime import end_with_parent
+
+logger = logging.getLogger(__name__)
+
+# A rank that failed alone leaves the others in a collective for ever; one that has heard nothing
+# for so long after it failed ends, and its stage with it.
+ALONE_S = 20.0
+FAILED_ALONE = 71  # our exit code
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What rank 0 says: a method of RankWorker and its arguments. Without a method: end."""
+
+    number: int
+    method: str = ""
+    arguments: Header | None = None
+    wants_reply: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of an order; its tensors follow by the group."""
+
+    number: int
+    result: Header | None = None
+    error: str = ""
+    is_out_of_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """What a rank's process is started with."""
+
+    place: Place
+    model: str
+    stage: str
+    engine: Mapping[str, Any]  # the stage's arguments of LoadOptions and RankOptions
+
+    @property
+    def load_options(self) -> LoadOptions:
+        """What to load, and as what."""
+        return LoadOptions.of(self.engine)
+
+    @property
+    def rank_options(self) -> RankOptions:
+        """How denoisers are spread."""
+        return RankOptions.of(self.engine)
+
+
+class RankWorker:
+    """A rank's denoisers. Its public methods are those that rank 0 may have called.
+
+    A user's extension is mixed in: it finds `rank`, `pipeline`, `denoisers` and `device` here.
+    """
+
+    def __init__(self, spec: RankSpec, loaded: Loaded) -> None:
+        self.rank = spec.place.rank
+        self.pipeline = loaded.pipeline
+        self.denoisers = loaded.parts.dit
+        self.device = loaded.device
+        self._spec = spec
+        self._adapters = AdapterWeights(self.pipeline)
+        self._weights: Weights | None = None
+        self._forwards = self._now()
+
+    def _now(self) -> dict[str, Callable[..., Any]]:
+        return {name: one.forward for name, one in self.denoisers.items()}
+
+    def spread(self) -> None:
+        """Spread the denoisers over the ranks of each group; all ranks do it at once."""
+        options = self._spec.rank_options
+        if options.group_size > 1:
+            mesh = mesh_of(options, self.device)
+            for denoiser in self.denoisers.values():
+                spread(denoiser, options, mesh, self.device)
+        self._forwards = self._now()
+
+    def run(self, name: str, modes: TorchModes, calls: Sequence[Call]) -> Any:
+        """A forward: the call of this rank's group, if it has one."""
+        group = self._spec.place.group
+        if group >= len(calls):
+            return None
+        args, kwargs = calls[group]
+        before = TorchModes.now()
+        modes.set()
+        try:
+            result = self._forwards[name](*args, **kwargs)
+        finally:
+            before.set()
+        return result if self._spec.place.is_first else None
+
+    def go_on(self) -> None:
+        """After a call that failed on every rank."""
+
+    def load_adapter(self, key: str, path: str, weight_name: str | None) -> None:
+        """Put a LoRA in."""
+        self._adapters.load(key, path, weight_name)
+
+    def delete_adapter(self, key: str) -> None:
+        """Take one out, if it is in."""
+        self._adapters.delete(key)
+
+    def put_adapters(self, name: str, scales: Scales) -> None:
+        """Let a denoiser work with these LoRAs and no other."""
+        self._adapters.put(name, scales)
+
+    def sleep(self, level: int, tags: Collection[str] | None) -> None:
+        """Take the denoisers' weights off the device."""
+        self._own_weights.sleep(level, self._own(tags))
+
+    def wake(self, tags: Collection[str] | None) -> None:
+        """Put them back."""
+        self._own_weights.wake(self._own(tags))
+
+    def load_weights(self, folder: str | None) -> None:
+        """Other weights for the denoisers."""
+        self._own_weights.load(folder)
+
+    @property
+    def _own_weights(self) -> Weights:
+        if self._weights is None:
+            self._weights = Weights(self.pipeline, self._read)
+        return self._weights
+
+    def _own(self, tags: Collection[str] | None) -> Collection[str] | None:
+        """The tags of parts that are here."""
+        if tags is None or "weights" in tags:
+            return None
+        return [tag for tag in tags if getattr(self.pipeline, tag, None) is not None]
+
+    def _read(self, folder: str | None) -> Any:
+        options, model = self._spec.load_options, folder or self._spec.model
+        return options.read(model, stage=self._spec.stage, only_denoisers=True)
+
+
+def made_worker(spec: RankSpec, loaded: Loaded) -> RankWorker:
+    """With the methods of the user's extension."""
+    extension = extension_of(spec.rank_options.worker_extension_cls)
+    if extension is None:
+        return RankWorker(spec, loaded)
+    made: Any = type(f"{extension.__name__}RankWorker", (extension, RankWorker), {})
+    worker: RankWorker = made(spec, loaded)
+    return worker
+
+
+# The process of a rank other than 0
+
+
+def worker_main(spec: RankSpec, pipe: Connection) -> None:
+    """Load, say so on the pipe, obey until told to end or until rank 0 is gone."""
+    end_with_parent()
+    bound_logs()
+    logging.basicConfig(
+        level=os.environ.get(LOG_LEVEL, "INFO"),
+        format=f"%(levelname)s rank {spec.place.rank}: %(message)s",
+    )
+    device = device_of_rank(spec.place.rank, device_of(spec.load_options.device))
+    with joined_group(spec.place, device):
+        worker = _loaded(spec, pipe, device)
+        if worker is not None:
+            _obey(worker, pipe, device)
+
+
+def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorker | None:
+    """The worker; None: it could not be made, which was told."""
+    try:
+        loaded = spec.load_options.load_denoisers(spec.model, device, spec.stage)
+        worker = made_worker(spec, loaded)
+    except Exception as error:
+        logger.exception("it cannot start")
+        pipe.send(Reply(0, error=_told(error)))
+        pipe.poll(None)  # until rank 0 has read it and ends us
+        return None
+    pipe.send(Reply(0))
+    return worker
+
+
+@torch.inference_mode()
+def _obey(worker: RankWorker, pipe: Connection, device: torch.device) -> None:
+    while True:
+        try:
+            order: Order = pipe.recv()
+        except EOFError:  # rank 0 has ended
+            return
+        if order.arguments is None:
+            return
+        reply, tensors = execute(worker, order, order.arguments, device)
+        pipe.send(reply)
+        if reply.result is not None and reply.result.places:
+            dist.send(as_bytes(reply.result, tensors, device), 0)
+        if reply.error and order.method == "run" and not pipe.poll(ALONE_S):
+            logger.error("a call failed here and nowhere else: %s", reply.error)
+            os._exit(FAILED_ALONE)
+
+
+def execute(
+    worker: RankWorker, order: Order, header: Header, device: torch.device
+) -> tuple[Reply, list[torch.Tensor]]:
+    """What an order comes to, and the tensors of its result."""
+    flat = torch.empty(header.num_bytes, dtype=torch.uint8, device=device)
+    if header.places:
+        dist.broadcast(flat, 0)
+    try:
+        arguments = unpack(header, from_bytes(header, flat))
+        result = partial(getattr(worker, order.method), *arguments)()
+        if not order.wants_reply:
+            result = None
+        packed, tensors = pack(result)
+        return Reply(order.number, packed), tensors
+    except Exception as error:  # noqa: BLE001 - it is told where the order came from
+        is_memory = is_out_of_memory(error)
+        reply = Reply(order.number, None, _told(error), is_memory)
+    if is_memory:
+        release_cached()
+    return reply, []
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,93 @@
+"""A denoiser on two processes behind a server: its pictures, its commands, and a rank's death."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.image_requests import (
+    ask,
+    bare_pipeline,
+    expected,
+    is_same,
+    picture_server,
+    pictures_of,
+)
+from support.server import ADMIN_KEY, TinyServer
+
+pytestmark = pytest.mark.engine
+
+TESTS = Path(__file__).parents[1]
+KEY = {"authorization": f"Bearer {ADMIN_KEY}"}
+ENGINE: dict[str, Any] = {
+    "parallel": {"ulysses": 2},
+    "worker_extension_cls": "support.rank_extension.Extension",
+}
+KNOWN_S = 5.0  # of a machine that others use, too
+READY_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def images(tiny_qwen_image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    folder = tmp_path_factory.mktemp("ranks")
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH")]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", path)
+        key = ("--admin-key", ADMIN_KEY)
+        with picture_server("diffusers.yaml", tiny_qwen_image, folder, *key, **ENGINE) as server:
+            yield server
+
+
+def rpc(server: TinyServer, method: str, *args: Any, **more: Any) -> httpx.Response:
+    body = {"method": method, "args": list(args), **more}
+    return httpx.post(f"{server.url}/admin/rpc", json=body, headers=KEY, timeout=60)
+
+
+def processes(server: TinyServer) -> list[int]:
+    """Of all ranks."""
+    answer = rpc(server, "process", from_all=True)
+    assert answer.status_code == 200, answer.text
+    found: list[int] = answer.json()["stages"]["dit"]["result"]
+    return found
+
+
+async def check_pictures(server: TinyServer, bare: Any) -> None:
+    """Three at once."""
+    more = {"true_cfg_scale": 3.0, "negative_prompt": "rain"}
+    prompts = ("a cat", "two red houses", "an old map of the world")
+    answers = await asyncio.gather(*(ask(server, one, 7, **more) for one in prompts))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        (picture,) = pictures_of(answer)
+        (wanted,) = expected(bare, prompt, 7, **more)
+        assert is_same(picture, wanted)
+
+
+async def test_a_dead_rank_is_a_dead_stage_that_starts_again(
+    images: TinyServer, tiny_qwen_image: Path
+) -> None:
+    bare = bare_pipeline(tiny_qwen_image)
+    await check_pictures(images, bare)
+    refused = rpc(images, "fail_on", 1)
+    assert refused.status_code == 500
+    assert "rank 1: RuntimeError: as it was told" in refused.json()["error"]["message"]
+    _, second = processes(images)
+    generation = images.health()["dit"]["generation"]
+    running = asyncio.create_task(ask(images, "a cat", 1, num_inference_steps=1000))
+    await asyncio.sleep(1)
+    os.kill(second, signal.SIGKILL)
+    killed_at = time.monotonic()
+    answer = await running
+    assert time.monotonic() - killed_at < KNOWN_S
+    assert answer.status_code in (500, 503), answer.text
+    assert answer.json()["error"]["stage"] == "dit"
+    deadline = killed_at + READY_S
+    while (dit := images.health()["dit"])["state"] != "ready" or dit["generation"] == generation:
+        assert time.monotonic() < deadline, dit
+        await asyncio.sleep(0.2)
+    assert second not in processes(images)
+    await check_pictures(images, bare)

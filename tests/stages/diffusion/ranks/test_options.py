@@ -1,0 +1,61 @@
+"""Engine arguments of ranks, and what a denoiser's class says before its weights load."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from omnistage.stages.diffusion.checkpoint import write_tiny
+from omnistage.stages.diffusion.loading.loading import LoadOptions
+from omnistage.stages.diffusion.ranks.options import RankOptions
+from omnistage.stages.diffusion.ranks.ranks import check_plan
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"parallel": {"ulyses": 2}}, "parallel.ulyses: unknown; allowed: ulysses, ring, tensor"),
+        ({"guidance_ranks": 4}, "guidance_ranks: must be 1 or 2, not 4"),
+        ({"worker_extension_cls": "Class"}, "must be like my.module.Class, not 'Class'"),
+        ({"worker_extension_cls": "nowhere.Class"}, "No module named 'nowhere'"),
+        ({"worker_extension_cls": "os.path.join"}, "os.path.join is no class"),
+    ],
+)
+def test_a_wrong_argument_is_named(engine: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RankOptions.of(engine)
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "group_size", "plan"),
+    [
+        ({}, 1, 1, ""),
+        ({"guidance_ranks": 2}, 2, 1, ""),
+        ({"parallel": {"ulysses": 4}}, 4, 4, "_cp_plan"),
+        ({"parallel": {"ring": 2, "ulysses": 2}, "guidance_ranks": 2}, 8, 4, "_cp_plan"),
+        ({"parallel": {"tensor": 2}}, 2, 2, "_tp_plan"),
+    ],
+)
+def test_sizes(engine: dict[str, Any], size: int, group_size: int, plan: str) -> None:
+    options = RankOptions.of(engine)
+    assert (options.size, options.group_size, options.plan) == (size, group_size, plan)
+
+
+@pytest.mark.parametrize(("way", "plan"), [("ulysses", "_cp_plan"), ("tensor", "_tp_plan")])
+def test_a_denoiser_without_a_plan_is_refused_before_its_weights_load(
+    way: str, plan: str, tmp_path: Path
+) -> None:
+    write_tiny("sd3", tmp_path)
+    for weights in tmp_path.rglob("*.safetensors"):
+        weights.unlink()
+    options = RankOptions.of({"parallel": {way: 2}})
+    with pytest.raises(ValueError, match=f"SD3Transformer2DModel has no {plan}"):
+        check_plan(str(tmp_path), LoadOptions(), options)
+    check_plan(str(tmp_path), LoadOptions(), RankOptions.of({"guidance_ranks": 2}))
+
+
+def test_denoisers_are_found_by_class_or_declared(tmp_path: Path) -> None:
+    write_tiny("qwen-image", tmp_path)
+    assert [*LoadOptions().denoisers_in(tmp_path)] == ["transformer"]
+    declared = LoadOptions(modules={"dit": ["text_encoder.model"]})
+    assert [*declared.denoisers_in(tmp_path)] == ["text_encoder"]

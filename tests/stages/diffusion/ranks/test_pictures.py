@@ -1,0 +1,38 @@
+"""Pictures of denoisers on two processes are those of one pipeline alone."""
+
+import pytest
+from support.spread import check_pictures, spread_over_ranks
+from support.tiny_pipelines import TIMEOUT_S, Settings, error, result
+
+from omnistage.stages.diffusion.ranks.ranks import RankError
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("flux", "tensor"), ("qwen-image", "ulysses"), ("qwen-image", "tensor")]
+)
+async def test_pictures_over_two_ranks_are_those_of_one(
+    name: str, way: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with spread_over_ranks(name, tmp_path_factory, parallel={way: 2}) as spread:
+        check_pictures(spread)
+        weights = await spread.rpc("num_weights", from_all=True)
+        whole = sum(one.numel() for one in spread.bare.transformer.parameters())
+        assert all(one < 0.8 * whole if way == "tensor" else one == whole for one in weights)
+        refused = {one for one, why in spread.control.commands.items() if "sharded" in why}
+        changing = {"sleep", "wake", "load_weights", "add_lora", "remove_lora"}
+        assert changing <= refused if way == "tensor" else not refused
+
+
+async def test_guidance_on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with spread_over_ranks("qwen-image", tmp_path_factory, guidance_ranks=2) as spread:
+        check_pictures(spread)
+        before = spread.engine.num_foreseen
+        settings = Settings(1, 6, 3.0)
+        assert error(result(spread.ask(settings)), spread.expected(settings)) < 1e-5
+        assert spread.engine.num_foreseen == before + 5
+        await spread.rpc("fail_next_call_on", 1)
+        with pytest.raises(RankError, match="rank 1: RuntimeError: as it was told"):
+            spread.ask(settings).result.result(TIMEOUT_S)
+        assert spread.failures.empty()  # the ranks of other groups do not wait for it
