@@ -12,7 +12,8 @@ needed: the reader jumps where it stands at `RESTART`, and what is jumped over t
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
 the end that lives goes over at its next use and forgets all that belonged to the old ring. Beside
 the mark is the ring's generation, which grows with each renewal, and what a link to another node
-keeps there: whether it has joined the ring, and how far the sender's clock is behind the receiver's.
+keeps there: whether it has joined the ring, and how far the receiver's clock is ahead of the
+sender's.
 """
 
 import os

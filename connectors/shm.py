@@ -132,9 +132,13 @@ class ShmConnector:
                 event.close()
         (self._directory / old).unlink()
 
+    def ring(self, address: str) -> Ring:
+        """The ring that is there now, to look at; raises NoChannel."""
+        return Ring(self._map(address))
+
     def usage(self, address: str) -> ChannelUsage:
         """Read from the ring that is there now."""
-        ring = Ring(self._map(address))
+        ring = self.ring(address)
         try:
             return ring.usage
         finally:
