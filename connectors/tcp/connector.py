@@ -92,4 +92,9 @@ class TcpConnector:
         return NoChannel(f"no channel {address!r} in {self._directory}")
 
 
-CONNECTOR = ConnectorType(TcpOptions, TcpConnector)
+def pair_of(directory: Path) -> Pair | None:
+    """The links of a run on this machine, which tell of channels that are lost."""
+    return _pairs.get(directory)
+
+
+CONNECTOR = ConnectorType(TcpOptions, TcpConnector, losses=pair_of)
