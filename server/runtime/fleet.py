@@ -10,7 +10,7 @@ import msgspec
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import ChannelUsage
+from omnistage.connectors.contract import ChannelUsage, Losses
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.changes import Arguments, Change, Changes
 from omnistage.server.runtime.channels import Channels, MakeConnector
@@ -43,6 +43,8 @@ from omnistage.stages.messages.to_stage import Stop
 
 logger = logging.getLogger(__name__)
 
+Ends = tuple[str, str]  # an edge, by the names of its stages
+
 
 class StageDied(Exception):
     """A stage ended before the graph was ready."""
@@ -73,6 +75,7 @@ class Fleet:
         self._directory = directory
         self._launch = launch
         self._channels = Channels(graph, directory, make_connector)
+        self._losses: list[Losses] = []
         self._links: dict[str, OwnedStage] = {}  # of each replica that runs
         self._keepers: dict[str, Keeper] = {}
         self._changes = Changes()
@@ -83,16 +86,25 @@ class Fleet:
         self,
         on_output: Callable[[StageLink, Chunk[OfRequest]], None],
         on_death: Callable[[StageLink], None],
+        on_loss: Callable[[Collection[Ends]], None],
     ) -> None:
-        """Name who gets what stages send for requests, and who is called when a stage has ended."""
+        """Name who gets what stages send for requests, and who is called after a failure.
+
+        `on_death`: when a stage has ended. `on_loss`: when edges are lost, by their two stages.
+        """
         self._on_output = on_output
         self._report_death = on_death
+        self._report_loss = on_loss
 
     # Life
 
     async def start(self) -> None:
         """Start every stage at once; they load while we already listen."""
         self._channels.create()
+        loop = asyncio.get_running_loop()
+        for losses in self._channels.losses():
+            self._losses.append(losses)
+            loop.add_reader(losses.fileno(), self._on_losses, losses)
         (self._directory / "graph.json").write_text(self.graph.model_dump_json())
         for spec in self.graph.stages.values():
             for replica in spec.all_replicas[: spec.num_replicas]:
@@ -145,6 +157,13 @@ class Fleet:
         self._report_death(link)
         self.commander.fail(link, dead(link))
 
+    def _on_losses(self, losses: Losses) -> None:
+        addresses = losses.losses()
+        if addresses:
+            edges = {ends_of(address)[:2] for address in addresses}
+            logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
+            self._report_loss(edges)
+
     async def stop_restarts(self) -> None:
         """From now on a stage that ends is not started again."""
         keeping = [keeper.keeping for keeper in self._keepers.values()]
@@ -159,6 +178,8 @@ class Fleet:
         await asyncio.gather(*(keeper.supervisor.stop() for keeper in self._keepers.values()))
         for link in self._links.values():
             self._close_link(link)
+        for losses in self._losses:
+            asyncio.get_running_loop().remove_reader(losses.fileno())
         self._channels.destroy()
         logger.info("all stages have ended")
 
