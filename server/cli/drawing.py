@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from omnistage.server.cli.svg import replica_count
 from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 
@@ -29,5 +30,7 @@ def _node(stage: str) -> str:
 
 
 def _label(stage: StageSpec) -> str:
-    gpus = ", ".join(f"GPU {gpu}" for gpu in stage.gpus)
-    return "<br>".join(filter(None, (f"<b>{stage.name}</b>", stage.kind, gpus)))
+    lists = dict.fromkeys(replica.gpus for replica in stage.all_replicas)
+    gpus = " | ".join(", ".join(f"GPU {gpu}" for gpu in one) for one in lists)
+    said = f"<b>{stage.name}</b>", stage.kind, replica_count(stage), gpus
+    return "<br>".join(filter(None, said))

@@ -277,7 +277,7 @@ def check_machine(graph: StageGraph) -> None:
         raise fail(sentence)
     for sentence in missing_features(graph):
         warn(sentence)
-    if any(used_gpus(stage.gpus) for stage in graph.stages.values()) and (
+    if any(used_gpus(replica.gpus) for replica in graph.replicas.values()) and (
         sentence := inherited_share_problem()
     ):
         raise fail(sentence)

@@ -46,7 +46,7 @@ class MpsError(Exception):
 
 def needs_daemon(mode: Mps, graph: StageGraph) -> bool:
     """Whether this server has to start a daemon; MpsError if it has to and cannot."""
-    stages = [used_gpus(stage.gpus) for stage in graph.stages.values()]
+    stages = [used_gpus(replica.gpus) for replica in graph.replicas.values()]
     if mode is Mps.OFF or (mode is Mps.AUTO and not _shared(stages)):
         return False
     if not any(stages):
