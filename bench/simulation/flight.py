@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from omnistage.bench.metrics import Packet
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Work:
     """What one writer has to do for a request, and how far it is.
 
-    `source`: the work whose outputs it reads, one a step; None at the entry.
+    `source`: the work whose outputs it reads, one a step; None at the entry. `read`: tokens of the
+    prompt. `made`: outputs that have left, `lag` steps after the first ones were computed.
     """
 
     prompt: int
@@ -20,21 +21,20 @@ class Work:
     lag: int = 0
     read: int = 0
     steps: int = 0
+    made: int = 0
+    is_done: bool = False
 
-    @property
-    def made(self) -> int:
-        """Outputs that have left."""
-        return max(0, self.steps - self.lag)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether there is no step to do any more."""
-        return self.made >= self.outputs
+    def step(self) -> None:
+        """One more step was computed."""
+        self.steps += 1
+        self.made = max(0, self.steps - self.lag)
+        self.is_done = self.made >= self.outputs
 
     @property
     def has_input(self) -> bool:
         """Whether the next step, or the prompt, has what it reads."""
-        return self.source is None or self.source.is_done or self.source.made > self.steps
+        source = self.source
+        return source is None or source.is_done or source.made > self.steps
 
 
 @dataclass(slots=True, eq=False)

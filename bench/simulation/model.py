@@ -37,7 +37,7 @@ class Curve:
 class Writer:
     """A stage that writes a token, or a frame, a step for every request with a seat.
 
-    `step`: a step by its rows; `prompt`: what prompts add to it, by their tokens in that step.
+    `step`: a step by its tokens, one for each row; `prompt`: what tokens of prompts add to that.
     `replicas`: the device of each. `lag`: steps whose output leaves with a later one. `is_text`:
     each output is text for the client.
     """
@@ -50,6 +50,17 @@ class Writer:
     max_tokens: int = 2048
     lag: int = 0
     is_text: bool = False
+
+    def time(self, rows: int, prompt_tokens: int) -> float:
+        """Of a step with both. A prompt reads the weights that its step's rows read anyway.
+
+        So it counts as rows up to the most that were measured, where all weights are read.
+        """
+        if not prompt_tokens:
+            return self.step.at(rows)
+        most = self.step.points[-1][0]
+        size = max(rows, min(rows + prompt_tokens, most))
+        return self.step.at(size) + self.prompt.at(prompt_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ class Simulation:
     def _wrote(self, place: int, flight: Flight) -> None:
         """What follows from a step of a writer for one of its requests."""
         if self._cell.writers[place].is_text:
-            self._tell(flight, partial(self._show, flight))
+            flight.text_arrivals_s.append(self._told_s() - flight.start_s)
         if place + 1 < len(self._writers):
             self._writer(flight, place + 1).wake()
         elif self._decoders:
@@ -165,31 +165,28 @@ class Simulation:
             for frames in cut(flight, self._cell.edge):
                 decoder.put(flight, frames)
         if not self._decoders and flight.works[-1].is_done:
-            self._tell(flight, partial(self._finish, flight))
+            self._end(flight)
 
     def _decoded(self, flight: Flight, frames: int) -> None:
         flight.decoded += frames
-        self._tell(flight, partial(self._play, flight, frames))
+        arrival_s = self._told_s() - flight.start_s
+        flight.packets.append(Packet(arrival_s, frames * flight.frame_s))
         if flight.decoded == flight.works[-1].outputs:
             self._decoders[flight.route[-1]].num_open -= 1
-            self._tell(flight, partial(self._finish, flight))
+            self._end(flight)
         else:
             self._writer(flight, len(flight.works) - 1).wake()
 
-    def _tell(self, flight: Flight, act: Act) -> None:
-        """An event for a client, when the gateway's core has come to it."""
+    def _told_s(self) -> float:
+        """When the client has the next event: the gateway's core writes one after the other."""
         gateway = self._cell.gateway
-        begun_s = max(self._clock.now_s, self._gateway_free_s)
-        self._gateway_free_s = begun_s + gateway.event_s
+        self._gateway_free_s = max(self._clock.now_s, self._gateway_free_s) + gateway.event_s
         self._gateway_busy_s += gateway.event_s
-        self._clock.after(self._gateway_free_s + gateway.after_s - self._clock.now_s, act)
+        return self._gateway_free_s + gateway.after_s
 
-    def _show(self, flight: Flight) -> None:
-        flight.text_arrivals_s.append(self._clock.now_s - flight.start_s)
-
-    def _play(self, flight: Flight, frames: int) -> None:
-        arrival_s = self._clock.now_s - flight.start_s
-        flight.packets.append(Packet(arrival_s, frames * flight.frame_s))
+    def _end(self, flight: Flight) -> None:
+        """The last event of an answer."""
+        self._clock.after(self._told_s() - self._clock.now_s, partial(self._finish, flight))
 
     def _finish(self, flight: Flight) -> None:
         self._num_open -= 1

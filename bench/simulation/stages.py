@@ -54,8 +54,7 @@ class WriterReplica:
         if not rows and not prompts:
             return
         num_tokens = sum(prompts.values())
-        seconds = self.spec.step.at(len(rows) + len(prompts))
-        seconds += self.spec.prompt.at(num_tokens) if num_tokens else 0.0
+        seconds = self.spec.time(len(rows), num_tokens)
         self._is_busy = True
         self.busy_s += seconds
         share = self._share.at(len(rows) + num_tokens)
@@ -89,8 +88,9 @@ class WriterReplica:
         read = [one for one in prompts if self._work(one).read == self._work(one).prompt]
         self._is_busy = False
         for flight in (*rows, *read):
-            self._work(flight).steps += 1
-            if self._work(flight).is_done:
+            work = self._work(flight)
+            work.step()
+            if work.is_done:
                 self._seated.remove(flight)
                 self.num_open -= 1
         for flight in (*rows, *read):
@@ -160,6 +160,8 @@ def _due_s(flight: Flight) -> float:
 def cut(flight: Flight, edge: Edge) -> list[int]:
     """Chunks of frames that are whole now; the last one when the last frame is there."""
     work, found = flight.works[-1], list[int]()
+    if work.made - flight.cut < edge.size(flight.chunks) and not work.is_done:
+        return found
     while flight.cut < work.made:
         size = edge.size(flight.chunks)
         rest = work.made - flight.cut

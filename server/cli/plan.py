@@ -57,6 +57,12 @@ def plan(
     load: Annotated[
         float, typer.Option(help="The greatest part of what GPUs could do that is planned for.")
     ] = 0.7,
+    ttfp_ms: Annotated[
+        float, typer.Option(help="The time to the first packet that 99 of 100 answers keep.")
+    ] = 500.0,
+    stall_ms: Annotated[
+        float, typer.Option(help="The longest stall of a player that 99 of 100 answers keep.")
+    ] = 200.0,
     price: Annotated[
         float | None, typer.Option(help="Dollars a GPU and hour. Default: by the GPU's kind.")
     ] = None,
@@ -83,7 +89,7 @@ def plan(
     """
     changes = changes_of(stage, set_any, set_default, served_model_name)
     if gpus is not None:
-        demand = Demand(speech, load, history, price, network_gbit)
+        demand = Demand(speech, load, ttfp_ms, stall_ms, history, price, network_gbit)
         asked = Asked(model or target, gpus, sessions, demand, layout, write, figures)
         plan_gpus(asked, changes)
         return

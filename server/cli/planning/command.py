@@ -42,17 +42,17 @@ def plan_gpus(asked: Asked, changes: Sequence[Override]) -> None:
         found = forecasts(asked, changes)
     except (NoFigures, GraphError, ValueError) as error:
         raise fail(str(error)) from None
-    chosen, *others = sorted(found, key=lambda one: one.capacity, reverse=True)
+    chosen, *others = sorted(found, key=lambda one: one.most_sessions, reverse=True)
     sessions = chosen.most_sessions if asked.sessions is None else asked.sessions
-    if sessions < 1:
-        raise fail("these GPUs carry no session at that load")
+    if not chosen.most_sessions:
+        raise fail("these GPUs carry no session within that load, TTFP and stall")
     Console().print(plan_report(chosen, sessions, others))
     if asked.write is not None:
         write(chosen.layout, asked.write)
     if sessions > chosen.most_sessions:
         needed = chosen.cells_for(sessions) * chosen.layout.gpus_per_cell
         raise fail(
-            f"{sessions} sessions need {needed} GPUs at {asked.demand.load:.0%} load; "
+            f"{sessions} sessions need {needed} GPUs; "
             f"{chosen.layout.gpus.count} carry {chosen.most_sessions}"
         )
 
@@ -63,7 +63,12 @@ def _check(asked: Asked) -> None:
     for option, value in (("--speech", demand.speech), ("--load", demand.load)):
         if not 0 < value <= 1:
             raise ValueError(f"{option} {value:g}: must be more than 0 and at most 1")
-    for option, value in (("--price", demand.price), ("--network-gbit", demand.network_gbit)):
+    for option, value in (
+        ("--price", demand.price),
+        ("--network-gbit", demand.network_gbit),
+        ("--ttfp-ms", demand.ttfp_ms),
+        ("--stall-ms", demand.stall_ms),
+    ):
         if value is not None and not (0 < value < math.inf):
             raise ValueError(f"{option} {value:g}: must be more than 0")
     if asked.form not in FORMS:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from omnistage.bench.load import ClosedLoop, OpenLoop
+from omnistage.bench.report import Level
 from omnistage.bench.simulation.model import (
     Answers,
     Cell,
@@ -25,18 +26,25 @@ BITS = 8
 GIGA = 1e9
 ROUNDS = 3  # requests for each stream of a simulated load, of which the first is a warm-up
 LEAST_REQUESTS = 200
+OPEN_S = 20.0  # of arrivals, if these are more requests
+PRECISION = 0.02  # of the sessions that a cell carries
 SPREAD = 0.5  # of the length of answers that come by themselves
 SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What is asked: sessions at once, the share of the time that speech fills, and the greatest
-    load. `history`: tokens of a prompt that are there at every turn. `network_gbit`: of a machine.
+    """What is asked for.
+
+    `speech`: the share of a session's time that speech fills. `load`: the greatest part of what is
+    possible. `ttfp_ms`, `stall_ms`: what 99 of 100 answers keep within. `history`: tokens of a
+    prompt that are there at every turn. `network_gbit`: of a machine.
     """
 
     speech: float = 0.4
     load: float = 0.7
+    ttfp_ms: float = 500.0
+    stall_ms: float = 200.0
     history: int = 0
     price: float | None = None
     network_gbit: float = 10.0
@@ -93,10 +101,33 @@ class Forecast:
         """The audio s/s of all cells at full load."""
         return self.full.level.rates.audio_s * self.layout.cells
 
+    @cached_property
+    def most_of_a_cell(self) -> int:
+        """Sessions that one cell carries at the greatest load, within what answers must keep."""
+        each = self.full.level.rates.audio_s
+        most = int(each * self.demand.load / self.demand.speech + 1e-6)
+        low, high = 0, most + 1
+        tried = most
+        while high - low > max(1, most * PRECISION):
+            if tried and self.keeps(self.of_a_cell(tried).level):
+                low = tried
+            else:
+                high = tried
+            tried = (low + high) // 2
+        return low
+
+    def keeps(self, level: Level) -> bool:
+        """Whether 99 of 100 answers keep within what is asked."""
+        found = level.metrics
+        return (
+            found["ttfp_s"].p99 <= self.demand.ttfp_ms * MS
+            and found["longest_stall_s"].p99 <= self.demand.stall_ms * MS
+        )
+
     @property
     def most_sessions(self) -> int:
-        """Sessions that all cells carry at the greatest load."""
-        return int(self.capacity * self.demand.load / self.demand.speech + 1e-6)
+        """Sessions that all cells carry."""
+        return self.most_of_a_cell * self.layout.cells
 
     def audio_s(self, sessions: int) -> float:
         """The audio s/s that so many sessions hear."""
@@ -104,14 +135,18 @@ class Forecast:
 
     def cells_for(self, sessions: int) -> int:
         """How many cells so many sessions need."""
-        each = self.full.level.rates.audio_s * self.demand.load
-        return max(1, -int(-self.audio_s(sessions) // each))
+        return -(-sessions // self.most_of_a_cell)
 
     def at(self, sessions: int) -> Outcome:
-        """One cell with its part of the sessions, whose requests come as a Poisson process."""
-        rate = self.audio_s(sessions) / self.layout.cells / self.layout.figures.audio_s
-        count = max(LEAST_REQUESTS, int(rate * 20))
-        return simulate(self.cell, self.answers(SPREAD), OpenLoop(rate, count, count // 4, SEED))
+        """One cell with its part of the sessions."""
+        return self.of_a_cell(sessions / self.layout.cells)
+
+    def of_a_cell(self, sessions: float) -> Outcome:
+        """One cell with so many sessions, whose requests come as a Poisson process."""
+        rate = sessions * self.demand.speech / self.layout.figures.audio_s
+        count = max(LEAST_REQUESTS, int(rate * OPEN_S))
+        load = OpenLoop(rate, count, count // 4, SEED)
+        return simulate(self.cell, self.answers(SPREAD), load)
 
     def price(self, sessions: int) -> float:
         """Dollars for an hour of audio, of all GPUs that are given."""

@@ -39,21 +39,21 @@ def _held(one: Held) -> str:
 def _doing(forecast: Forecast, sessions: int) -> Table:
     outcome = forecast.at(sessions)
     level, demand = outcome.level, forecast.demand
-    asked = forecast.audio_s(sessions)
+    asked, metrics, most = forecast.audio_s(sessions), level.metrics, forecast.most_sessions
     table = Table(title=f"{sessions} sessions, of which speech fills {demand.speech:.0%}")
     table.add_column("figure")
     table.add_column("value", justify="right")
-    metrics = level.metrics
     table.add_row("audio s/s asked", f"{asked:.0f}")
     table.add_row("audio s/s at full load", f"{forecast.capacity:.0f}")
     table.add_row("load", f"{asked / forecast.capacity:.0%}")
     table.add_row("TTFP ms, p50, p99", _both(metrics["ttfp_s"], MS, 0))
     table.add_row("RTF, p50, p99", _both(metrics["rtf"], 1, 3))
+    table.add_row("longest stall ms, p50, p99", _both(metrics["longest_stall_s"], MS, 0))
     table.add_row("answers with an underrun", f"{level.num_underruns} of {len(level.answered)}")
-    table.add_row(f"sessions at {demand.load:.0%} load", str(forecast.most_sessions))
+    table.add_row("sessions at most", str(most))
     table.add_row("GPUs for these sessions", str(_gpus_for(forecast, sessions)))
     table.add_row("$ an audio hour", f"{forecast.price(sessions):.3f}")
-    table.add_row(f"$ at {demand.load:.0%} load", f"{forecast.price(forecast.most_sessions):.3f}")
+    table.add_row("$ with sessions at most", f"{forecast.price(most):.3f}")
     return table
 
 
@@ -78,11 +78,11 @@ def _limits(forecast: Forecast) -> Table:
 
 def _others(forecasts: list[Forecast]) -> Table:
     table = Table("layout", "form", title="layouts that fit")
-    for name in ("audio s/s at full load", "a GPU"):
+    for name in ("audio s/s at full load", "sessions at most"):
         table.add_column(name, justify="right")
     for one in forecasts:
-        each = one.capacity / one.layout.gpus.count
-        table.add_row(title(one.layout), one.layout.form, f"{one.capacity:.0f}", f"{each:.0f}")
+        made = f"{one.capacity:.0f}", str(one.most_sessions)
+        table.add_row(title(one.layout), one.layout.form, *made)
     return table
 
 
@@ -94,6 +94,11 @@ def notes(forecast: Forecast) -> Iterator[str]:
     yield (
         f"An answer: {prompt} tokens of prompt, {asked.text_tokens} of text, "
         f"{figures.audio_s:g} s of sound. Forecast by simulation, not measured."
+    )
+    demand = forecast.demand
+    yield (
+        f"Sessions at most: {demand.load:.0%} load, and 99 of 100 answers with a TTFP of "
+        f"{demand.ttfp_ms:g} ms and no stall above {demand.stall_ms:g} ms."
     )
     if kind.name == figures.gpu:
         yield f"Steps as on one {figures.gpu}; memory beyond weights and caches is not known."

@@ -70,9 +70,18 @@ def test_an_output_that_leaves_late_needs_a_step_more() -> None:
 def test_requests_of_one_step_share_its_time() -> None:
     step = Curve(((1, 1.0), (3, 2.0)))
     cell = Cell((Writer("text", ("gpu",), 64, step, FREE, is_text=True),))
-    level = simulate(cell, answers(5), ClosedLoop(3, 3, 0)).level
+    level = simulate(cell, answers(5, prompt=1), ClosedLoop(3, 3, 0)).level
     # The first one begins alone, and the others have a step without it at the end.
     assert [sample.e2e_s for sample in level.samples] == [1 + 4 * 2, 1 + 4 * 2 + 1.5, 10.5]
+
+
+def test_a_prompt_reads_weights_that_rows_of_its_step_read_anyway() -> None:
+    spec = Writer("text", ("gpu",), 64, Curve(((1, 1.0), (5, 3.0))), flat(0.25))
+    assert spec.time(2, 0) == 1.5
+    assert spec.time(0, 3) == 2.0 + 0.25
+    assert spec.time(2, 2) == 2.5 + 0.25
+    assert spec.time(2, 1000) == spec.time(5, 1000) == 3.0 + 0.25
+    assert spec.time(7, 1000) == 4.0 + 0.25  # more rows than were measured
 
 
 def test_a_prompt_longer_than_a_step_is_read_in_several() -> None:
@@ -137,7 +146,7 @@ def test_the_gateway_s_core_writes_one_event_after_the_other() -> None:
 def test_the_wait_for_one_server_is_that_of_theory(load: float) -> None:
     """M/D/1: arrivals of a Poisson process, and the same time for each. Pollaczek and Khinchin."""
     cell = Cell((writer("text", 1.0, is_text=True, seats=1),))
-    level = simulate(cell, answers(1), OpenLoop(load, 20_000, 500, 3)).level
+    level = simulate(cell, answers(1), OpenLoop(load, 8_000, 500, 3)).level
     mean_wait_s = load / (2 * (1 - load))
     assert level.metrics["e2e_s"].mean - 1.0 == pytest.approx(mean_wait_s, rel=0.1)
 
