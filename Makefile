@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap forecast image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -69,6 +69,10 @@ gpu-commands: venv
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_speech.py $(ARGS)
+
+# The simulation beside a tiny model on this CPU, in some minutes. ARGS="--requests 40": of each rate.
+forecast: venv
+	PYTHONPATH=tests $(BIN)/python tests/forecast.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

@@ -47,6 +47,7 @@ def plan(
             help="Lay the model out on these GPUs, 8xH200 or 24x80GB, and forecast what they do.",
         ),
     ] = None,
+    machine: Annotated[int, typer.Option(min=1, help="How many GPUs a machine has.")] = 8,
     sessions: Annotated[
         int | None,
         typer.Option(min=1, help="Voice sessions at once. Default: as many as the GPUs carry."),
@@ -90,7 +91,7 @@ def plan(
     changes = changes_of(stage, set_any, set_default, served_model_name)
     if gpus is not None:
         demand = Demand(speech, load, ttfp_ms, stall_ms, history, price, network_gbit)
-        asked = Asked(model or target, gpus, sessions, demand, layout, write, figures)
+        asked = Asked(model or target, gpus, sessions, demand, machine, layout, write, figures)
         plan_gpus(asked, changes)
         return
     if sessions is not None or write is not None:

@@ -30,6 +30,7 @@ class Asked:
     gpus: str
     sessions: int | None
     demand: Demand
+    machine: int = 8
     form: str = BEST
     write: Path | None = None
     figures: Path | None = None
@@ -82,7 +83,7 @@ def forecasts(asked: Asked, changes: Sequence[Override]) -> list[Forecast]:
     figures = _figures(asked)
     every = [
         one
-        for one in layouts(figures, asked.model, read_gpus(asked.gpus), changes)
+        for one in layouts(figures, asked.model, read_gpus(asked.gpus, asked.machine), changes)
         if asked.form in (BEST, one.form)
     ]
     fitting = [one for one in every if not one.problem]
@@ -107,8 +108,8 @@ def write(layout: Layout, path: Path) -> None:
     except GraphError as error:
         raise fail(f"the graph file was written and is refused: {error}") from None
     Console(soft_wrap=True).print(
-        f"written: {path}, the graph of each of {layout.cells} servers; on one machine: "
-        f"omnistage cells {layout.cells} {path}",
+        f"written: {path}, the graph of each of {layout.cells} servers; on each machine: "
+        f"omnistage cells {layout.cells_of_a_machine} {path}",
         markup=False,
         highlight=False,
     )

@@ -25,10 +25,11 @@ class GpuKind(BaseModel):
 
 
 class Gpus(NamedTuple):
-    """So many GPUs of one kind."""
+    """So many GPUs of one kind, in machines of `machine` GPUs; the last may have fewer."""
 
     count: int
     kind: GpuKind
+    machine: int = 8
 
 
 @cache
@@ -39,11 +40,11 @@ def known_kinds() -> dict[str, GpuKind]:
     return {name.upper(): kind for kind in kinds for name in (kind.name, *kind.also)}
 
 
-def read_gpus(text: str) -> Gpus:
+def read_gpus(text: str, machine: int = 8) -> Gpus:
     """The GPUs of `8xH200`; ValueError with what is allowed."""
     found = ASKED.fullmatch(text.strip())
     kind = known_kinds().get(found[2].upper()) if found else None
     if found is None or kind is None:
         names = ", ".join(known_kinds())
         raise ValueError(f"--gpus {text}: must be such as 8xH200 or 24x80GB; kinds: {names}")
-    return Gpus(int(found[1] or 1), kind)
+    return Gpus(int(found[1] or 1), kind, machine)

@@ -61,9 +61,15 @@ class Layout:
         return 1 + self.voices
 
     @property
+    def cells_of_a_machine(self) -> int:
+        """As many as there are GPUs for in one: no cell spans two."""
+        return min(self.gpus.count, self.gpus.machine) // self.gpus_per_cell
+
+    @property
     def cells(self) -> int:
-        """As many as there are GPUs for."""
-        return self.gpus.count // self.gpus_per_cell
+        """Of all machines."""
+        whole, rest = divmod(self.gpus.count, self.gpus.machine)
+        return whole * (self.gpus.machine // self.gpus_per_cell) + rest // self.gpus_per_cell
 
     @property
     def spare(self) -> int:
@@ -97,7 +103,8 @@ class Layout:
     def problem(self) -> str:
         """Why it does not fit on these GPUs; empty if it does."""
         if not self.cells:
-            return f"it wants {self.gpus_per_cell} GPUs, {self.gpus.count} are given"
+            given = min(self.gpus.count, self.gpus.machine)
+            return f"it wants {self.gpus_per_cell} GPUs of a machine, {given} are given"
         memory = self.gpus.kind.memory_gb
         for each in self.held.values():
             wanted = sum(one.total for one in each)

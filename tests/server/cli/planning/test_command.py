@@ -99,7 +99,7 @@ def test_figures_of_one_s_own_are_taken_in_place_of_ours(tmp_path: Path) -> None
 REFUSED = [
     (["--gpus", "8xT4"], "--gpus 8xT4: must be such as 8xH200 or 24x80GB; kinds: H200"),
     (["--gpus", "1x80GB"], f"{OMNI} does not fit on 1x80GB: "),
-    (["--gpus", "1xH200", "--layout", "split"], "it wants 2 GPUs, 1 are given"),
+    (["--gpus", "1xH200", "--layout", "split"], "it wants 2 GPUs of a machine, 1 are"),
     (["--gpus", "1xH200", "--layout", "round"], "--layout round: must be one of best, cells"),
     (["--gpus", "1xH200", "--speech", "0"], "--speech 0: must be more than 0 and at most 1"),
     (["--gpus", "1xH200", "--load", "1.5"], "--load 1.5: must be more than 0 and at most 1"),

@@ -61,7 +61,7 @@ def test_a_split_cell_has_the_shares_of_its_graph() -> None:
     [
         ("1x80GB", 0, "thinker, talker, code2wav: 107.3 GB of 80, of which 72.0 may be used"),
         ("2x48GB", 1, "thinker: at least 66.6 GB, it gets 43.2"),
-        ("1xH200", 1, "it wants 2 GPUs, 1 are given"),
+        ("1xH200", 1, "it wants 2 GPUs of a machine, 1 are given"),
     ],
 )
 def test_a_layout_says_why_it_does_not_fit(gpus: str, voices: int, says: str) -> None:
@@ -72,6 +72,25 @@ def test_cells_use_as_many_gpus_as_there_are_cells_for() -> None:
     layout = laid_out("8xH200")[2]
     assert (layout.cells, layout.spare) == (2, 2)
     assert title(layout) == "8 x H200: 2 cells of 3 GPUs, 2 spare"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "machine", "voices", "cells", "spare"),
+    [
+        ("24xH200", 8, 2, 6, 6),
+        ("24xH200", 12, 2, 8, 0),
+        ("30xH200", 8, 1, 15, 0),
+        ("31xH200", 8, 1, 15, 1),
+        ("22xH200", 8, 3, 5, 2),
+        ("3xH200", 1, 0, 3, 0),
+    ],
+)
+def test_no_cell_spans_two_machines(
+    gpus: str, machine: int, voices: int, cells: int, spare: int
+) -> None:
+    made = layouts(figures_of(OMNI), OMNI, read_gpus(gpus, machine))
+    (layout,) = [one for one in made if one.voices == voices]
+    assert (layout.cells, layout.spare) == (cells, spare)
 
 
 @pytest.mark.parametrize("voices", [0, 1, 2, 3])
