@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap forecast image-speed serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -82,6 +82,10 @@ gpu-speech: venv
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor", or "--tiny" on a CPU.
 gpu-ranks: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_ranks.py $(ARGS)
+
+# The simulation beside a tiny model on this CPU, in some minutes. ARGS="--requests 40": of each rate.
+forecast: venv
+	PYTHONPATH=tests $(BIN)/python tests/forecast.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

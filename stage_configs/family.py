@@ -51,7 +51,7 @@ class Family:
     the graph that serves a model on a machine with so many GPUs; None if the model is of another
     family. `tiny`: by the model's name. `benches`: dotted paths of functions by the name of the
     command below `omnistage bench`; typer reads their parameters, and a ValueError is told in one
-    line.
+    line. `figures`: files of measured figures, by which `omnistage plan --gpus` forecasts.
     """
 
     name: str
@@ -60,3 +60,4 @@ class Family:
     pick: Callable[[Checkpoint, int], Picked | None] = _picks_nothing
     tiny: Mapping[str, TinyModel] = field(default_factory=dict)
     benches: Mapping[str, str] = field(default_factory=dict)
+    figures: tuple[Path, ...] = ()

@@ -1,5 +1,7 @@
 """Qwen3-Omni as a family: its kinds, and what serves, writes and measures its models."""
 
+from pathlib import Path
+
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
@@ -91,4 +93,5 @@ FAMILY = Family(
         "bridge": f"{HERE}.bench_commands:bridge",
         "stages": f"{HERE}.bench_commands:stages",
     },
+    figures=(Path(__file__).with_name("figures.yaml"),),
 )

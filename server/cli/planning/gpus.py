@@ -1,0 +1,50 @@
+"""Kinds of GPUs, and how many of which are meant by `8xH200` or `24x80GB`."""
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, PositiveFloat, TypeAdapter
+
+KINDS_FILE = Path(__file__).with_name("gpus.yaml")
+ASKED = re.compile(r"(?:([1-9]\d{0,4})x)?(\w+)", re.IGNORECASE)
+
+
+class GpuKind(BaseModel):
+    """What plans need to know of a GPU: GB, TB/s, and dollars an hour."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    memory_gb: PositiveFloat
+    bandwidth: PositiveFloat
+    price: PositiveFloat
+    also: tuple[str, ...] = ()
+
+
+class Gpus(NamedTuple):
+    """So many GPUs of one kind, in machines of `machine` GPUs; the last may have fewer."""
+
+    count: int
+    kind: GpuKind
+    machine: int = 8
+
+
+@cache
+def known_kinds() -> dict[str, GpuKind]:
+    """Every kind by each of its names, in capitals."""
+    read = yaml.safe_load(KINDS_FILE.read_text("utf-8"))
+    kinds = TypeAdapter(list[GpuKind]).validate_python(read)
+    return {name.upper(): kind for kind in kinds for name in (kind.name, *kind.also)}
+
+
+def read_gpus(text: str, machine: int = 8) -> Gpus:
+    """The GPUs of `8xH200`; ValueError with what is allowed."""
+    found = ASKED.fullmatch(text.strip())
+    kind = known_kinds().get(found[2].upper()) if found else None
+    if found is None or kind is None:
+        names = ", ".join(known_kinds())
+        raise ValueError(f"--gpus {text}: must be such as 8xH200 or 24x80GB; kinds: {names}")
+    return Gpus(int(found[1] or 1), kind, machine)
