@@ -3,7 +3,8 @@
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
 usual room for decoding; with a stage's name and a folder it is that stage. FAKE_SERVER_MPS is the
 server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_TLS a folder with its cert.pem and
-key.pem.
+key.pem, FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take
+nothing are waited for.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from support.fake_stages import FakeGraph
 from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
+from omnistage.server import serve as serving
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
@@ -52,7 +54,10 @@ if __name__ == "__main__":
     if len(sys.argv) == 3:
         asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2])))
     else:
-        graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
+        written = GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"]
+        deadlines = {"drain_s": float(os.environ.get("FAKE_SERVER_DRAIN_S", 2))}
+        graph = StageGraph.model_validate({**written, "deadlines": deadlines})
+        serving.HANG_UP_S = int(os.environ.get("FAKE_SERVER_HANG_UP_S", serving.HANG_UP_S))
         mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
         log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
         files = os.environ.get("FAKE_SERVER_TLS")
