@@ -47,6 +47,7 @@ ROOMS: Table = {
     "speech": ("media", "runtime"),
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
+    "cells": ("http",),
     "responses": ("chat", "http"),
     "endpoints": (
         "audio",
