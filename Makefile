@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed cells serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -72,6 +72,11 @@ gpu-speech: venv
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)
+
+# Two cells of a tiny model behind HAProxy, which must be installed, and by Ray Serve, with kills under load. ARGS="--fake": stages
+# without models, in a minute. ARGS="--front haproxy|ray": one of the two.
+cells: venv
+	PYTHONPATH=tests $(BIN)/python tests/cells.py $(ARGS)
 
 # The sdist and the wheel in dist/. Then the wheel is installed with all that it requires into a new environment, where
 # a tiny model is served and asked. ARGS="--extra cuda" on a GPU.

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ PROGRAM = "haproxy"
 ELSEWHERE = ("/usr/sbin", "/usr/local/sbin")  # where Debian has it, which users may not search
 OF_ONE_CELL = (ADMIN, LOAD_LORA, UNLOAD_LORA, "/metrics")
 SESSION = "x-session-id"  # the header that Ray Serve knows as well
+MAX_CONNECTIONS = 20_000
+SPARE_FILES = 200  # that HAProxy opens beside its connections
 STOP_SLACK_S = 30  # beyond `drain_s`
 NO_CELL = ("no_cell", "No cell is ready.")
 ONE_CELL = ("of_one_cell", "This path is of one cell: ask it at its own address.")
@@ -22,7 +25,7 @@ ONE_CELL = ("of_one_cell", "This path is of one cell: ask it at its own address.
 TEMPLATE = """\
 # Written by `omnistage cells`. Check it with: haproxy -c -f THIS_FILE
 global
-    maxconn 20000
+    maxconn {maxconn}
     # A request of up to this size can be sent again to another cell.
     tune.bufsize 262144
     log stderr format raw local0 notice
@@ -36,7 +39,9 @@ defaults
     # Cells count requests by the client's address, and see when it hangs up.
     option forwardfor
     option abortonclose
-    # What a cell has refused or not begun to answer goes to another one.
+    # What a cell has refused or not begun to answer goes to another one, if the whole request was
+    # here before the cell got it.
+    option http-buffer-request
     retries 3
     retry-on conn-failure empty-response 503
     option redispatch 1
@@ -92,6 +97,7 @@ def configuration(front: Front, cells: Sequence[Cell]) -> str:
     servers = [f"    server {cell.name} {cell.url.partition('://')[2]}" for cell in cells]
     return TEMPLATE.format(
         bind=f"{host}:{front.port}",
+        maxconn=max_connections(),
         hard_stop_s=round(front.drain_s) + STOP_SLACK_S,
         one_cell=_quoted(error_body(*ONE_CELL)),
         one_cell_paths=_one_cell_paths(front.root_path),
@@ -100,6 +106,14 @@ def configuration(front: Front, cells: Sequence[Cell]) -> str:
         session=SESSION,
         servers="\n".join(servers),
     )
+
+
+def max_connections() -> int:
+    """As many as the system's limit allows; HAProxy has two files for each."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return max(1, min(MAX_CONNECTIONS, (limit - SPARE_FILES) // 2))
 
 
 def error_body(code: str, message: str) -> Mapping[str, Any]:

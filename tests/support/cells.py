@@ -9,18 +9,24 @@ from typing import Any
 
 import httpx
 import psutil
+from rich.console import Console
+from support.gateway import MODEL as FAKE
 
 NUM_CLIENTS = 4
 STRIKE_AFTER_S = 2.0
 PAUSE_AFTER_FAILURE_S = 0.2
 OK = "ok"
+STAGES = ("thinker", "talker", "code2wav")
+console = Console(soft_wrap=True, highlight=False)
 
 
 def body(model: str, number: int) -> dict[str, Any]:
-    """One of three short questions, to be answered by text and speech."""
+    """One of three short questions, to be answered by text and speech; fake stages only write."""
+    asked = {"model": model, "messages": [{"role": "user", "content": f"Tell me of {number % 3}."}]}
+    if model == FAKE:
+        return {**asked, "stream": True}
     return {
-        "model": model,
-        "messages": [{"role": "user", "content": f"Tell me of {number % 3}."}],
+        **asked,
         "modalities": ["text", "audio"],
         "audio": {"voice": "ethan", "format": "pcm16"},
         "temperature": 0,
@@ -37,7 +43,7 @@ async def ask(client: httpx.AsyncClient, url: str, model: str, number: int) -> s
         asked = client.stream("POST", f"{url}/v1/chat/completions", json=body(model, number))
         async with asked as response:
             if response.status_code != httpx.codes.OK:
-                return f"HTTP {response.status_code}"
+                return f"{response.status_code} {code_of(await response.aread())}"
             async for line in response.aiter_lines():
                 if line.startswith("data: {"):
                     event = json.loads(line.removeprefix("data: "))
@@ -47,6 +53,14 @@ async def ask(client: httpx.AsyncClient, url: str, model: str, number: int) -> s
     except httpx.HTTPError as error:
         return type(error).__name__
     return OK if last == "data: [DONE]" else "cut"
+
+
+def code_of(body: bytes) -> str:
+    """What an error calls itself."""
+    try:
+        return str(json.loads(body)["error"]["code"])
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 async def under_load(
@@ -75,7 +89,7 @@ async def under_load(
 def check(what: str, counted: Mapping[str, int], most: int = NUM_CLIENTS) -> None:
     """Print how answers ended; at most those that were in flight may have failed."""
     failed = sum(number for how, number in counted.items() if how != OK)
-    print(f"{what}: {dict(counted)}", flush=True)
+    console.print(f"{what}: {dict(counted)}")
     assert counted[OK], f"{what}: nothing was answered"
     assert failed <= most, f"{what}: {failed} failed, at most {most} were in flight"
 
@@ -85,8 +99,7 @@ def stages_of(cell: int) -> dict[str, int]:
     found: dict[str, int] = {}
     for child in psutil.Process(cell).children():
         command = child.cmdline()
-        if "--stage" in command:
-            found[command[command.index("--stage") + 1]] = child.pid
+        found |= {name: child.pid for name in STAGES if name in command}
     return found
 
 

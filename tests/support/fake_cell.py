@@ -4,9 +4,11 @@
 ends with a message and code 3 if FOLDER/NAME.broken is, and on SIGTERM answers /ready with a 503
 and ends once FOLDER/NAME.busy is gone. A balancer is such a server, too.
 `fake_cell.py run FOLDER NUM_CELLS`: `run_cells` over them. Each writes its process id into
-FOLDER/NAME.pid, and each signal that it gets into FOLDER/NAME.signals.
+FOLDER/NAME.pid, and each signal that it gets into FOLDER/NAME.signals. `fake_cell.py haproxy FILE
+NUM_CELLS`: HAProxy itself, with FILE, before gateways over fake stages.
 """
 
+import logging
 import signal
 import sys
 import threading
@@ -65,8 +67,6 @@ class Fake:
 
 def run(folder: Path, num_cells: int) -> int:
     """What `omnistage cells` does once its options are read."""
-    import logging
-
     from omnistage.server.cells.haproxy import Front
     from omnistage.server.cells.layout import Cell, reserved_ports
     from omnistage.server.cells.run import run_cells
@@ -83,7 +83,33 @@ def run(folder: Path, num_cells: int) -> int:
         return run_cells(placed, command_of, Front("127.0.0.1", port, 2), balancer)
 
 
+def run_gateways(file: Path, num_cells: int) -> int:
+    """Gateways whose stages are fake ones, behind HAProxy."""
+    from support import fake_server
+
+    from omnistage.server.cells.haproxy import Front, configuration, find_haproxy
+    from omnistage.server.cells.layout import Cell, reserved_ports
+    from omnistage.server.cells.run import balancer_command, run_cells
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    haproxy = find_haproxy()
+    assert haproxy is not None, "haproxy is not installed"
+
+    def command_of(cell: Cell) -> Sequence[str]:
+        program = [sys.executable, str(fake_server.__file__)]
+        return ["env", f"FAKE_SERVER_PORT={cell.port}", *program]
+
+    with reserved_ports("127.0.0.1", 0, num_cells) as (port, ports):
+        placed = [Cell(number, one, ()) for number, one in enumerate(ports)]
+        front = Front("127.0.0.1", port, 2)
+        file.write_text(configuration(front, placed))
+        return run_cells(placed, command_of, front, balancer_command(haproxy, file))
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "run":
         sys.exit(run(Path(sys.argv[2]), int(sys.argv[3])))
+    if sys.argv[1] == "haproxy":
+        sys.exit(run_gateways(Path(sys.argv[2]), int(sys.argv[3])))
     Fake(int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]).serve()

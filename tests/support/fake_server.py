@@ -3,8 +3,8 @@
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
 usual room for decoding; with a stage's name and a folder it is that stage. FAKE_SERVER_MPS is the
 server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_TLS a folder with its cert.pem and
-key.pem, FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take
-nothing are waited for.
+key.pem, FAKE_SERVER_PORT its port, FAKE_SERVER_DRAIN_S the graph's `drain_s`,
+FAKE_SERVER_HANG_UP_S how long clients that take nothing are waited for.
 """
 
 import asyncio
@@ -63,4 +63,5 @@ if __name__ == "__main__":
         files = os.environ.get("FAKE_SERVER_TLS")
         tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
         options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps, log_format=log_format, tls=tls)
-        sys.exit(serve(graph, "127.0.0.1", 0, launch, options))
+        port = int(os.environ.get("FAKE_SERVER_PORT", 0))
+        sys.exit(serve(graph, "127.0.0.1", port, launch, options))

@@ -40,13 +40,13 @@ def test_what_a_cell_refuses_or_has_not_begun_to_answer_goes_to_another() -> Non
     lines = sections()["defaults"]
     assert "retry-on conn-failure empty-response 503" in lines
     assert "option redispatch 1" in lines
+    assert "option http-buffer-request" in lines  # else only what came in one piece goes again
     assert "retries 3" in lines
 
 
 def test_streams_are_passed_on_at_once_and_may_be_silent_for_long() -> None:
     lines = sections()["defaults"]
     assert "option http-no-delay" in lines
-    assert not any("http-buffer-request" in line for line in lines)
     for name in ("client", "server"):
         assert f"timeout {name} 1h" in lines
     assert "timeout tunnel 24h" in lines
@@ -59,6 +59,16 @@ def test_a_client_that_hangs_up_and_its_address_are_known_to_the_cell() -> None:
 
 def test_answers_have_all_of_drain_s_when_the_balancer_ends() -> None:
     assert "hard-stop-after 150s" in sections(Front("127.0.0.1", 8000, 120.0))["global"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "connections"), [(20_000, 9_900), (1 << 20, 20_000), (-1, 20_000), (256, 28)]
+)
+def test_there_are_no_more_connections_than_the_system_has_files_for(
+    limit: int, connections: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (64, limit))
+    assert f"maxconn {connections}" in sections()["global"]
 
 
 @pytest.mark.parametrize(
