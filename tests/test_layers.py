@@ -93,7 +93,7 @@ SHARED: Table = {
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
-    "server": ("app", "serve", "options", *COMMON, "cli"),
+    "server": ("app", "serve", "serve_app", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage", "family"),
 }

@@ -37,10 +37,15 @@ class Served:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
-        self._wait_for(r"stage code2wav (ready)")
-        self._wait_for(r"stage talker (ready)")
-        self._wait_for(r"stage thinker (ready)")
+        try:
+            self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
+            self._wait_for(r"stage code2wav (ready)")
+            self._wait_for(r"stage talker (ready)")
+            self._wait_for(r"stage thinker (ready)")
+        except AssertionError:
+            self.process.kill()
+            self.process.wait()
+            raise
         pid = self.process.pid
         self.stages = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         self.folders = set(Path("/dev/shm").glob(f"omnistage-{self.process.pid}-*"))
