@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap forecast image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap forecast image-speed cells kubernetes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -89,6 +89,17 @@ forecast: venv
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)
+
+# Two cells of a tiny model behind HAProxy, which must be installed, and by Ray Serve, with kills under load. ARGS="--fake": stages
+# without models, in a minute. ARGS="--front haproxy|ray": one of the two.
+cells: venv
+	PYTHONPATH=tests $(BIN)/python tests/cells.py $(ARGS)
+
+# The manifests of docker/kubernetes against the schemas of a version of Kubernetes, which kubernetes-validate brings.
+KUBERNETES ?= 1.34
+kubernetes: venv
+	$(BIN)/python -m pip install --quiet kubernetes-validate
+	$(BIN)/python scripts/check_manifests.py $(KUBERNETES)
 
 # The sdist and the wheel in dist/. Then the wheel is installed with all that it requires into a new environment, where
 # a tiny model is served and asked. ARGS="--extra cuda" on a GPU.

@@ -13,7 +13,7 @@ from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
-from omnistage.server.http.socket_protocol import SOCKETS
+from omnistage.server.http.socket_protocol import SOCKETS, GatewaySocket
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import show_loading
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 CLIENT_STALL_S = 60
 HANG_UP_S = 5  # for clients that do not even take the error that follows
+DRAIN_POLL_S = 0.05
 
 
 def serve(
@@ -108,13 +109,27 @@ class GatewayServer(uvicorn.Server):
         self._runtime = runtime
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop listening, let requests finish, then end them."""
-        drain_s = self._runtime.graph.deadlines.drain_s
-        ending = asyncio.get_running_loop().call_later(drain_s, self._runtime.end_requests)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            ending.cancel()
+        """Refuse what comes, let requests finish, end those that do not, then stop listening.
+
+        A balancer sees /ready turn to 503, and may give what is refused to another server.
+        """
+        self._runtime.flights.stop_admitting()
+        self._tell_sockets()
+        await self._drained()
+        self._runtime.end_requests()
+        await super().shutdown(sockets)
+
+    def _tell_sockets(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, GatewaySocket):
+                connection.shutdown()
+
+    async def _drained(self) -> None:
+        """Until every answer has ended, but no longer than `drain_s`; a second Ctrl-C ends it."""
+        loop, flights = asyncio.get_running_loop(), self._runtime.flights
+        until = loop.time() + self._runtime.graph.deadlines.drain_s
+        while not (flights.is_empty or self.force_exit or loop.time() > until):  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)
 
 
 async def _serve(

@@ -47,6 +47,7 @@ ROOMS: Table = {
     "speech": ("media", "runtime"),
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
+    "cells": ("http",),
     "responses": ("chat", "http"),
     "endpoints": (
         "audio",
@@ -93,7 +94,7 @@ SHARED: Table = {
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
-    "server": ("app", "serve", "options", *COMMON, "cli"),
+    "server": ("app", "serve", "serve_app", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage", "family"),
 }

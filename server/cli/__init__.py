@@ -1,4 +1,4 @@
-"""The command line: check, plan, serve, trace, tiny, bench, demo."""
+"""The command line: check, plan, serve, cells, trace, tiny, bench, demo."""
 
 import typer
 
@@ -7,6 +7,7 @@ from omnistage.bench.images_command import images as bench_images
 from omnistage.bench.speech_command import speech as bench_speech
 from omnistage.server.cli.bench_connectors import connectors
 from omnistage.server.cli.benches import Benches
+from omnistage.server.cli.cells import cells
 from omnistage.server.cli.check import check
 from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
@@ -27,6 +28,7 @@ bench.command("speech")(bench_speech)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(cells)
 app.command()(trace)
 app.command(cls=TinyCommand)(tiny)
 app.command()(demo)

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from omnistage.server.endpoints.answers import Health, Readiness
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.openapi import Responses, described, errors, success
-from omnistage.server.runtime.readiness import unavailable
+from omnistage.server.runtime.readiness import stopping, unavailable
 
 STAGE_LOST = "A stage has ended and is not started again: restart the server."
 
@@ -29,6 +29,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/ready", **about_ready)
     async def ready() -> Mapping[str, Any]:
+        if gateway.runtime.flights.is_stopping:
+            raise stopping()
         unready = gateway.runtime.fleet.unready
         if unready:
             stages = ", ".join(f"{name} ({state})" for name, state in unready.items())

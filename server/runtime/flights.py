@@ -10,7 +10,7 @@ from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item
-from omnistage.server.runtime.readiness import dead, lost
+from omnistage.server.runtime.readiness import dead, lost, stopping
 from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
 from omnistage.server.runtime.routes import Routes
 from omnistage.server.runtime.stage_link import StageLink
@@ -44,6 +44,7 @@ class Flights:
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
+        self.is_stopping = False  # whether nothing is admitted any more
         fleet.listen(self._receive, self._on_death, self._on_loss)
 
     @property
@@ -61,6 +62,15 @@ class Flights:
         """Requests that are prepared, or in the graph without an output yet."""
         return len(self._tickets) - self.num_running
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody has a place: every answer has ended."""
+        return not self._tickets
+
+    def stop_admitting(self) -> None:
+        """Refuse every request from now on; those that have a place go on."""
+        self.is_stopping = True
+
     def watch(self, on_end: Callable[[Flight], None]) -> None:
         """Have it called with every request that leaves the graph, however it ended."""
         self._watchers.append(on_end)
@@ -72,6 +82,8 @@ class Flights:
 
     def admit(self, outputs: Collection[str]) -> Ticket:
         """A place for a request for these outputs; ApiError if it cannot be taken now."""
+        if self.is_stopping:
+            raise stopping()
         self._fleet.open_path(outputs)
         if len(self._tickets) >= self._max_requests:
             raise ApiError(

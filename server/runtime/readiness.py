@@ -33,6 +33,11 @@ def lost(source: str, target: str) -> ApiError:
     return unavailable(message, code="edge_lost")
 
 
+def stopping() -> ApiError:
+    """What a request gets of a server that is about to end."""
+    return unavailable("The server is shutting down.", code="stopping")
+
+
 def unavailable(message: str, code: str) -> ApiError:
     """A 503 that says when to ask again."""
     return ApiError(503, message, code=code, retry_after_s=RETRY_LOADING_S)

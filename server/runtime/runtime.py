@@ -4,12 +4,12 @@ from pathlib import Path
 from typing import Self
 
 from omnistage.connectors import make_connector
-from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
 from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.scaling import Scaling
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
@@ -51,6 +51,6 @@ class Runtime:
 
     def end_requests(self) -> None:
         """Fail every request and command in flight: the server is about to end."""
-        stopping = ApiError(503, "The server is shutting down.", code="stopping")
-        self.flights.end(stopping)
-        self.fleet.fail_commands(stopping)
+        error = stopping()
+        self.flights.end(error)
+        self.fleet.fail_commands(error)

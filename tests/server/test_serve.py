@@ -37,10 +37,15 @@ class Served:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
-        self._wait_for(r"stage code2wav (ready)")
-        self._wait_for(r"stage talker (ready)")
-        self._wait_for(r"stage thinker (ready)")
+        try:
+            self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
+            self._wait_for(r"stage code2wav (ready)")
+            self._wait_for(r"stage talker (ready)")
+            self._wait_for(r"stage thinker (ready)")
+        except AssertionError:
+            self.process.kill()
+            self.process.wait()
+            raise
         pid = self.process.pid
         self.stages = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         self.folders = set(Path("/dev/shm").glob(f"omnistage-{self.process.pid}-*"))
@@ -124,6 +129,46 @@ def test_a_stream_that_does_not_end_gets_an_error_when_the_server_stops(served: 
     assert served.process.wait(10) == 0
     assert are_gone(served.stages)
     assert "Traceback" not in served.log.read_text()
+
+
+def test_a_server_told_to_stop_is_not_ready_and_refuses_while_an_answer_goes_on(
+    served: Served,
+) -> None:
+    body = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
+    url = f"{served.url}/v1/chat/completions"
+    with httpx.Client(timeout=10) as client, client.stream("POST", url, json=body) as response:
+        lines = (line for line in response.iter_lines() if line)
+        next(lines)
+        assert httpx.get(f"{served.url}/ready").status_code == 200
+        served.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: httpx.get(f"{served.url}/ready").status_code == 503, within_s=1)
+        assert httpx.get(f"{served.url}/ready").json()["error"]["code"] == "stopping"
+        refused = httpx.post(url, json=TEXT)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "stopping")
+        assert refused.headers["retry-after"]
+        assert httpx.get(f"{served.url}/health").status_code == 200
+        assert "error" not in next(lines)
+        *_, error, _ = lines
+    assert "shutting down" in error
+    assert served.process.wait(10) == 0
+
+
+@pytest.mark.parametrize(
+    "environment", [{"FAKE_SERVER_DRAIN_S": "3", "FAKE_SERVER_HANG_UP_S": "1"}]
+)
+def test_an_answer_has_all_of_drain_s_and_the_server_ends_soon_after_it(served: Served) -> None:
+    body = {**TEXT, "messages": [{"role": "user", "content": "endless"}], "stream": True}
+    url = f"{served.url}/v1/chat/completions"
+    with httpx.Client(timeout=10) as client, client.stream("POST", url, json=body) as response:
+        lines = (line for line in response.iter_lines() if line)
+        next(lines)
+        served.process.send_signal(signal.SIGTERM)
+        told_at = time.monotonic()
+        *_, error, done = lines
+        assert 3 <= time.monotonic() - told_at < 5
+    assert "shutting down" in error
+    assert done == "data: [DONE]"
+    assert served.process.wait(10) == 0
 
 
 def test_a_killed_stage_fails_what_needs_it_within_a_second(served: Served) -> None:

@@ -1,9 +1,10 @@
 """A whole server whose stages are fake ones in processes of their own: `serve` without models.
 
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
-usual room for decoding; with a stage's name and a folder it is that stage. FAKE_SERVER_MPS is the
-server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_TLS a folder with its cert.pem and
-key.pem.
+usual room for decoding; with a stage's name, a folder and its parent's id it is that stage.
+FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_TLS a
+folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port, FAKE_SERVER_DRAIN_S the graph's
+`drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing are waited for.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from support.fake_stages import FakeGraph
 from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
+from omnistage.server import serve as serving
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
@@ -30,10 +32,12 @@ GRAPHS = {"omni": OMNI, "images": IMAGES}
 DECODE_BYTES = 512 << 20
 
 
-async def be_stage(name: str, directory: Path) -> None:
-    """Serve until told to stop or killed."""
+async def be_stage(name: str, directory: Path, parent: int) -> None:
+    """Serve until told to stop or killed, or the parent is gone."""
     os.environ[STAGE_MARK] = name
     end_with_parent()
+    if os.getppid() != parent:
+        return
     stage = FakeGraph(make_connector("shm", directory, {})).launch(name, directory)
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
@@ -44,18 +48,22 @@ async def be_stage(name: str, directory: Path) -> None:
 
 
 def launch(name: str, directory: Path) -> StageProcess:
-    command = [sys.executable, __file__, name, str(directory)]
+    command = [sys.executable, __file__, name, str(directory), str(os.getpid())]
     return StageProcess(name, directory, command)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2])))
+    if len(sys.argv) == 4:
+        asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
     else:
-        graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
+        written = GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"]
+        deadlines = {"drain_s": float(os.environ.get("FAKE_SERVER_DRAIN_S", 2))}
+        graph = StageGraph.model_validate({**written, "deadlines": deadlines})
+        serving.HANG_UP_S = int(os.environ.get("FAKE_SERVER_HANG_UP_S", serving.HANG_UP_S))
         mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
         log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
         files = os.environ.get("FAKE_SERVER_TLS")
         tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
         options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps, log_format=log_format, tls=tls)
-        sys.exit(serve(graph, "127.0.0.1", 0, launch, options))
+        port = int(os.environ.get("FAKE_SERVER_PORT", 0))
+        sys.exit(serve(graph, "127.0.0.1", port, launch, options))
