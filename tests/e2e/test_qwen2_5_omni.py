@@ -98,7 +98,7 @@ async def test_an_answer_equals_the_reference(
         ("longer sound", 8, 64, 60000, None),  # the same frames: what is cached must not be taken
         ("short sound again", 8, 64, 8000, None),
         ("in several chunks", 20, 64, 70400, None),
-        ("in several steps", 12, 112, 48000, None),  # more tokens than one step has
+        ("in several steps", 24, 112, 94400, None),  # more tokens than one step has
         ("frames far apart", 20, 64, 70400, 0.5),
     ],
 )
@@ -111,9 +111,11 @@ async def test_a_video_that_is_heard_equals_the_reference(
     server: TinyServer,
     transformers: Qwen2_5Reference,
 ) -> None:
-    asked = heard_question(name, num_frames, size, num_samples, fps)
+    pixels = {"shortest_edge": 1024, "longest_edge": size * size}
+    asked = heard_question(name, num_frames, size, num_samples, fps, size=pixels)
     answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
-    processor = {"use_audio_in_video": True} | ({} if fps is None else {"fps": fps})
+    processor = {"use_audio_in_video": True, "min_pixels": 1024, "max_pixels": size * size}
+    processor |= {} if fps is None else {"fps": fps}
     more = options(mm_processor_kwargs=processor)
     reply = await server.ask(asked.messages, **more)
     num_tokens = transformers.inputs(asked)["input_ids"].shape[1]

@@ -177,12 +177,18 @@ def sampled_question(
 
 
 def heard_question(
-    name: str, num_frames: int, size: int, num_samples: int, fps: float | None = None
+    name: str,
+    num_frames: int,
+    side: int,
+    num_samples: int,
+    fps: float | None = None,
+    **options: Any,
 ) -> Question:
-    """One about a video and its own sound."""
+    """One about a video and its own sound, with these options of the reference's processor."""
     samples = sound(num_samples)
-    data = heard_video_bytes(num_frames, size, samples)
+    data = heard_video_bytes(num_frames, side, samples)
     sampling: dict[str, Any] = {} if fps is None else {"fps": fps}
     asked = sampled_question(name, data, **sampling)
     media = {**asked.media, "audio": [samples / 32768]}
-    return replace(asked, media=media, options={**asked.options, "use_audio_in_video": True})
+    options |= {**asked.options, "use_audio_in_video": True}
+    return replace(asked, media=media, options=options)

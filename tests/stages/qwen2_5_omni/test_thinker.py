@@ -59,10 +59,11 @@ ENGINE: dict[str, Any] = {
 PATH = ["thinker", "talker", "token2wav"]
 NUM_TOKENS = 12
 # Videos that are heard: each is cut by a step, within a run of patches or of sound.
+SMALL = {"shortest_edge": 1024, "longest_edge": 4096}  # a slice of 64 pixels a side has 4 tokens
 HEARD = [
-    heard_question("heard", 8, 64, 8000),
-    heard_question("heard longer", 8, 64, 60000),
-    heard_question("heard in chunks", 20, 64, 70400),
+    heard_question("heard", 8, 64, 8000, size=SMALL),
+    heard_question("heard longer", 8, 64, 60000, size=SMALL),
+    heard_question("heard in chunks", 20, 64, 70400, size=SMALL),
 ]
 ASKED = [*QUESTIONS, video_question(video_bytes(num_frames=4, size=64)), *HEARD]
 
