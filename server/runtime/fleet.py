@@ -121,6 +121,8 @@ class Fleet:
         """Start a replica that does not run; raises StageDied if it ends before it is ready."""
         self._channels.renew(name)
         await self._start_replica(name)
+        in_order = (one for one in self.graph.replicas if one in self._links)
+        self._links = {one: self._links[one] for one in in_order}
         link = self._links[name]
         await link.has_begun.wait()
         if not link.record.was_ready:

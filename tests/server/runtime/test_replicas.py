@@ -310,6 +310,9 @@ async def test_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
     await thinkers.runtime.scaling.scale("thinker", 1)
     assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
     assert is_whole(await thinkers.ask("words"))
+    thinkers.fake.is_loading.clear()
+    await thinkers.runtime.scaling.scale("thinker", 2)
+    assert list(thinkers.states) == ["thinker@0", "thinker@1", "talker", "code2wav"]
 
 
 async def test_one_that_cannot_load_is_told_of_and_gone(thinkers: Running) -> None:
