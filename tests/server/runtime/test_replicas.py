@@ -1,6 +1,7 @@
 """Replicas over fake stages: who gets a request, what a death takes along, who comes and goes."""
 
 import asyncio
+import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.chats import request_of
 from support.fake_stages import FakeGraph
 from support.gateway import OMNI, SharedConnector, outputs_of
@@ -16,6 +19,7 @@ from support.waiting import until
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.runtime.stage_link import StageState
 from omnistage.server.trace import GATEWAY, Trace, following
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Answer, Lora
@@ -116,6 +120,54 @@ async def test_a_replica_that_is_down_gets_nothing_until_it_is_ready_again(pairs
     assert {n for n in EVERY if pairs.runtime.fleet.stages[n].record.generation > 1} == {
         "code2wav@0"
     }
+
+
+STRUCK = st.sampled_from(EVERY[1:])
+EVENTS = st.lists(
+    st.one_of(st.just(("asks", "")), st.tuples(st.sampled_from(["dies", "comes"]), STRUCK)),
+    min_size=1,
+    max_size=10,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(events=EVENTS)
+def test_no_request_meets_a_replica_that_is_down_whatever_dies_and_comes(
+    events: list[tuple[str, str]],
+) -> None:
+    graph = replicated(talker={"replicas": 2}, code2wav={"replicas": 2})
+
+    async def play(directory: Path) -> None:
+        asked: list[asyncio.Task[list[Output]]] = []
+        async with aclosing(run(directory, graph)) as running:
+            pairs = await anext(running)
+            links = pairs.runtime.fleet.stages
+            thinker = pairs.fake.stages["thinker"]
+            pairs.fake.is_loading = set(EVERY)  # what has died is down until it comes
+            for event, name in events:
+                num_seen = len(thinker.opened)
+                if event == "dies" and links[name].is_ready:
+                    pairs.fake.stages[name].die("signal SIGKILL")
+                    await until(lambda name=name: not links[name].is_ready)  # type: ignore[misc]
+                elif event == "comes" and links[name].record.state is StageState.LOADING:
+                    pairs.fake.stages[name].become_ready()
+                    await until(lambda name=name: links[name].is_ready)  # type: ignore[misc]
+                elif event == "asks":
+                    asked.append(pairs.ask("hang"))
+                    await asyncio.sleep(0)
+                up = {name for name in EVERY if links[name].is_ready}
+                if event == "asks" and not pairs.runtime.fleet.unready:
+                    await until(lambda n=num_seen: len(thinker.opened) == n + 1)  # type: ignore[misc]
+                await asyncio.sleep(0.005)
+                for path in pairs.paths()[num_seen:]:
+                    assert set(path) <= up
+                    assert len(path) == 3
+            for one in asked:
+                one.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(play(Path(folder)))
 
 
 # Death
@@ -258,19 +310,34 @@ async def test_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
     await thinkers.runtime.scaling.scale("thinker", 1)
     assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
     assert is_whole(await thinkers.ask("words"))
+    thinkers.fake.is_loading.clear()
+    await thinkers.runtime.scaling.scale("thinker", 2)
+    assert list(thinkers.states) == ["thinker@0", "thinker@1", "talker", "code2wav"]
 
 
 async def test_one_that_cannot_load_is_told_of_and_gone(thinkers: Running) -> None:
     thinkers.fake.is_loading = {"thinker@2"}
     adding = asyncio.create_task(thinkers.runtime.scaling.scale("thinker", 3))
     await until(lambda: "thinker@2" in thinkers.fake.stages)
-    thinkers.fake.stages["thinker@2"].die("exit code 3")
-    with pytest.raises(ApiError, match=r"thinker@2 ended while it loaded: exit code 3") as refused:
+    thinkers.fake.stages["thinker@2"].die("exit code 3: no GPU")
+    with pytest.raises(ApiError, match=r"@2 ended while it loaded: exit code 3: no GPU") as refused:
         await adding
     assert refused.value.code == "stage_not_started"
     assert "thinker@2" not in thinkers.states
     assert not thinkers.runtime.fleet.is_broken
     assert is_whole(await thinkers.ask("words"))
+
+
+async def test_one_that_the_machine_refuses_to_start_is_told_of_and_gone(
+    thinkers: Running,
+) -> None:
+    thinkers.fake.unlaunchable = {"thinker@2"}
+    with pytest.raises(ApiError, match=r"thinker@2 cannot be started: no more processes"):
+        await thinkers.runtime.scaling.scale("thinker", 3)
+    assert "thinker@2" not in thinkers.states
+    thinkers.fake.unlaunchable.clear()
+    await thinkers.runtime.scaling.scale("thinker", 3)
+    assert thinkers.states["thinker@2"] == "ready"
 
 
 async def test_a_server_can_end_while_a_replica_is_added(tmp_path: Path) -> None:
