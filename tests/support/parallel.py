@@ -1,6 +1,7 @@
 """Tiny graphs whose engines have several ranks or lanes, and a blow to one of their processes."""
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -35,6 +36,12 @@ def parallel_graph(
     path = folder / "graph.yaml"
     path.write_text(yaml.safe_dump(graph))
     return path
+
+
+def sizes() -> dict[str, Any]:
+    """Parallel sizes of the engines that some tests start, as `make parallel` says."""
+    found: dict[str, Any] = json.loads(os.environ.get("OMNISTAGE_SIZES", "{}"))
+    return found
 
 
 def ranks(server: TinyServer, stage: str) -> list[Victim]:

@@ -1,8 +1,6 @@
 """Hidden states of a text model, from a graph file to the stage that receives them."""
 
 import asyncio
-import json
-import os
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 import yaml
 from support.gateway import outputs_of
 from support.in_process import served
+from support.parallel import sizes
 from support.probe_stage import Kept, Probe
 from support.tiny_text import likeliest, write_tiny_text
 from torch import nn
@@ -60,8 +59,7 @@ def documented_graph() -> dict[str, Any]:
     (section,) = re.findall(r"^## All hidden states.*?(?=^## |\Z)", DOCS.read_text(), re.M | re.S)
     (block,) = re.findall(r"(?:^    .*\n)+", section, re.M)
     graph: dict[str, Any] = yaml.safe_load(block)
-    sizes = json.loads(os.environ.get("OMNISTAGE_SIZES", "{}"))  # as `make parallel` says
-    graph["stages"]["text"]["engine"] = ENGINE | sizes
+    graph["stages"]["text"]["engine"] = ENGINE | sizes()
     graph["deadlines"] = {"hang_s": WAIT_S, "first_chunk_s": WAIT_S, "next_chunk_s": WAIT_S}
     return graph
 

@@ -1,5 +1,6 @@
 """A family's own declaration, from a request's options to the lines that its model reads."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
 from omnistage.stages.vllm import step
+from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.exporter import Exported
 from omnistage.stages.vllm.late_inputs import LateInputs, late_input_options
 from omnistage.stages.vllm.ports import BridgeConfig
@@ -71,7 +73,8 @@ class Steps:
         config = engine(SINGER, "singer")
         receiver: Receiver[Edge] = self.connector.receiver("feed", EDGE)
         late = LateInputs([receiver], SINGER, torch.bfloat16, MAX_LEN, 60, 10)
-        self.scheduler = SchedulerHalf(config, BLOCK, late)
+        self.blocked = BlockedRows(directory / "blocked", 2)
+        self.scheduler = SchedulerHalf(config, BLOCK, late, blocked=self.blocked)
         self.table = StepTable(config, torch.device("cpu"), SINGER)
         self.table.make_export(2)
         self.rows: list[torch.Tensor] = []
@@ -150,6 +153,7 @@ def song() -> Any:
 def steps(tmp_path: Path) -> Iterator[Steps]:
     steps = Steps(tmp_path)
     yield steps
+    steps.blocked.close()
     steps.feed.close()
     steps.scheduler.shutdown()
     steps.connector.destroy("feed")
@@ -193,6 +197,35 @@ def test_decode_steps_are_fed_count_on_end_and_leave_their_frames(steps: Steps) 
         assert one.values is not None
         assert one.values.dtype == torch.float32
         assert one.values.tolist() == [[1.0, 0.5]]
+
+
+def test_a_decode_waits_for_the_credit_that_its_row_is_told_to_lack(steps: Steps) -> None:
+    """By the exporter, which may be in another process; a prompt goes on."""
+    steps.send(Rows(), mood=MOODS, positions=np.array([0, 4], np.int32))
+    pitches = np.array([[9.5, 0.125]], np.float32)
+    steps.send(Tokens(), last=True, phonemes=[8], pitches=pitches)
+    request = song()
+    for row in range(3):
+        steps.blocked[row] = True
+    assert steps.scheduler.can_run(request)
+    steps.run(new=request, count=NUM_PROMPT)
+    row = steps.exported[0].started[0].row
+    request.num_computed_tokens = NUM_PROMPT
+    assert not steps.scheduler.can_run(request)
+    steps.blocked[row] = False
+    assert steps.scheduler.can_run(request)
+
+
+def test_a_gate_in_lockstep_does_not_sleep(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engines of the other lanes would wait for it in their next layer."""
+    began_at = time.monotonic()
+    steps.scheduler.wait(0.05)
+    assert time.monotonic() - began_at >= 0.05
+    waits: list[float] = []
+    monkeypatch.setattr(steps.scheduler._late, "wait", waits.append)
+    monkeypatch.setattr(steps.scheduler, "_is_lockstep", True)
+    steps.scheduler.wait(0.05)
+    assert waits == []
 
 
 def test_a_model_and_its_bridge_must_have_one_declaration() -> None:

@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 import torch
 from safetensors import safe_open
+from support.parallel import sizes
 from support.text_loras import adapted, write_text_lora
 from support.tiny_text import likeliest, write_tiny_text
 from transformers import AutoTokenizer, Qwen3ForCausalLM
@@ -168,7 +169,7 @@ async def text(
     connector = make_connector("shm", run_directory, {})
     connector.create(ADDRESS)
     outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    engine = {**spec.engine, **ENGINE, **LORA}
+    engine = {**spec.engine, **ENGINE, **LORA, **sizes()}
     options = {**spec.options, "lora_modules": {"from-the-start": str(loras["from-the-start"])}}
     ports = StagePorts(spec.name, str(folder), engine, options, outputs)
     asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
