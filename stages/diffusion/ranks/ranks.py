@@ -45,6 +45,7 @@ from omnistage.stages.diffusion.ranks.worker import (
     worker_main,
 )
 from omnistage.stages.worker.stage_worker import ENGINE_DIED
+from omnistage.stages.worker.start_error import tell_engines_failure
 
 logger = logging.getLogger(__name__)
 
@@ -59,11 +60,18 @@ class RankError(RuntimeError):
 def end_stage(problem: str) -> None:
     """Ranks have ended or disagree: end at once, so that the server starts the stage again."""
     logger.error("%s", problem)
+    tell_engines_failure(RankError(problem))
     os._exit(ENGINE_DIED)
 
 
-def check_plan(model: str, load: LoadOptions, options: RankOptions) -> None:
-    """Before weights load: raise ValueError if a denoiser's class cannot be spread like that."""
+def check_ranks(model: str, load: LoadOptions, options: RankOptions) -> None:
+    """Before weights load: raise ValueError if there are too few GPUs for all ranks.
+
+    Or if a denoiser's class cannot be spread like that.
+    """
+    num_gpus = torch.cuda.device_count()
+    if device_of(load.device).type == "cuda" and num_gpus < options.size:
+        raise ValueError(f"its engine has {options.size} ranks, a GPU each; CUDA has {num_gpus}")
     if not options.plan:
         return
     for made in load.denoisers_in(load.folder_of(model)).values():
