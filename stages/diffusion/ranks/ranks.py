@@ -49,7 +49,6 @@ from omnistage.stages.worker.start_error import tell_engines_failure
 
 logger = logging.getLogger(__name__)
 
-STUCK_S = ALONE_S / 2  # after which ranks that say nothing are in a collective without us
 END_S = 5.0
 
 
@@ -88,17 +87,20 @@ class Ranks:
         stage: str,
         engine: Mapping[str, Any],
         on_failure: Callable[[str], None] = end_stage,
+        alone_s: float = ALONE_S,
     ) -> None:
         """The ranks begin to load at once, while we do: `join` them. `engine`: as RankSpec's.
 
-        `on_failure` is called when a rank has died or ranks disagree, from any thread.
+        `on_failure` is called when a rank has died or ranks disagree, from any thread. A rank that
+        has failed alone ends after `alone_s`; where we have failed, the others are in a collective
+        without us if they have said nothing after half of it.
         """
         self._options = RankOptions.of(engine)
         self._on_failure = on_failure
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         group_size = self._options.group_size
         place = Place(0, self._options.size, group_size, str(self._folder / "store"))
-        self._spec = RankSpec(place, model, stage, dict(engine))
+        self._spec = RankSpec(place, model, stage, dict(engine), alone_s)
         self._pipes: dict[int, Connection] = {}
         self.processes: dict[int, SpawnProcess] = {}
         self._lock = threading.RLock()
@@ -251,7 +253,7 @@ class Ranks:
             if self._heard.get(rank, 0) >= number:
                 continue
             is_with_us = rank < self._options.group_size
-            reply = self._received(rank, number, STUCK_S if is_with_us else None)
+            reply = self._received(rank, number, self._spec.alone_s / 2 if is_with_us else None)
             if reply is None:
                 self._fail(f"a call failed, but not on rank {rank}, which now waits for ever")
             elif reply.result is not None:  # its tensors are on their way
