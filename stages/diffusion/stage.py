@@ -19,7 +19,7 @@ from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatche
 from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
 from omnistage.stages.diffusion.ranks.options import RankOptions
-from omnistage.stages.diffusion.ranks.ranks import Ranks, check_plan
+from omnistage.stages.diffusion.ranks.ranks import Ranks, check_ranks
 from omnistage.stages.diffusion.request.arguments import STEPS, call_arguments, num_pictures
 from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
@@ -73,7 +73,7 @@ class DiffusionStage:
         """Load, and make two pictures. Other ranks, if there are any, load at the same time."""
         if self._rank_options.is_used:
             model, name = self._ports.model, self._ports.name
-            await asyncio.to_thread(check_plan, model, self._load_options, self._rank_options)
+            await asyncio.to_thread(check_ranks, model, self._load_options, self._rank_options)
             self._ranks = Ranks(model, name, self._ports.engine)  # they end with this thread
         self._engine = await asyncio.to_thread(self._load)
         self._control.attach(self._engine)

@@ -17,6 +17,7 @@ from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
 from omnistage.stages.diffusion.ranks.ranks import Ranks
+from omnistage.stages.diffusion.ranks.worker import ALONE_S
 
 EXTENSION = "support.rank_extension"
 TOGETHER = [Settings(seed, 3, 3.0) for seed in range(3)]  # prompts of three lengths
@@ -25,13 +26,15 @@ TOGETHER = [Settings(seed, 3, 3.0) for seed in range(3)]  # prompts of three len
 class Spread:
     """A tiny pipeline whose denoiser has two ranks, and a bare twin."""
 
-    def __init__(self, name: str, folder: Path, engine: Mapping[str, Any]) -> None:
+    def __init__(
+        self, name: str, folder: Path, engine: Mapping[str, Any], alone_s: float = ALONE_S
+    ) -> None:
         write_tiny(name, folder)
         self.name, self.bare = name, quiet(make_tiny(name))
         self.failures: Queue[str] = Queue()
         given = {"dtype": "float32", "worker_extension_cls": f"{EXTENSION}.Extension", **engine}
         load = LoadOptions.of(given)
-        self.ranks = Ranks(str(folder), "dit", given, self.failures.put)
+        self.ranks = Ranks(str(folder), "dit", given, self.failures.put, alone_s)
         try:
             self._start(folder, load)
         except Exception:
@@ -81,11 +84,14 @@ class Spread:
 
 @contextmanager
 def spread_over_ranks(
-    name: str, tmp_path_factory: pytest.TempPathFactory, **engine: Any
+    name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    alone_s: float = ALONE_S,
+    **engine: Any,
 ) -> Iterator[Spread]:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
-    one = Spread(name, tmp_path_factory.mktemp(name), engine)
+    one = Spread(name, tmp_path_factory.mktemp(name), engine, alone_s)
     try:
         yield one
     finally:

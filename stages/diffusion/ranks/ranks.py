@@ -45,10 +45,10 @@ from omnistage.stages.diffusion.ranks.worker import (
     worker_main,
 )
 from omnistage.stages.worker.stage_worker import ENGINE_DIED
+from omnistage.stages.worker.start_error import tell_engines_failure
 
 logger = logging.getLogger(__name__)
 
-STUCK_S = ALONE_S / 2  # after which ranks that say nothing are in a collective without us
 END_S = 5.0
 
 
@@ -59,11 +59,18 @@ class RankError(RuntimeError):
 def end_stage(problem: str) -> None:
     """Ranks have ended or disagree: end at once, so that the server starts the stage again."""
     logger.error("%s", problem)
+    tell_engines_failure(RankError(problem))
     os._exit(ENGINE_DIED)
 
 
-def check_plan(model: str, load: LoadOptions, options: RankOptions) -> None:
-    """Before weights load: raise ValueError if a denoiser's class cannot be spread like that."""
+def check_ranks(model: str, load: LoadOptions, options: RankOptions) -> None:
+    """Before weights load: raise ValueError if there are too few GPUs for all ranks.
+
+    Or if a denoiser's class cannot be spread like that.
+    """
+    num_gpus = torch.cuda.device_count()
+    if device_of(load.device).type == "cuda" and num_gpus < options.size:
+        raise ValueError(f"its engine has {options.size} ranks, a GPU each; CUDA has {num_gpus}")
     if not options.plan:
         return
     for made in load.denoisers_in(load.folder_of(model)).values():
@@ -80,17 +87,20 @@ class Ranks:
         stage: str,
         engine: Mapping[str, Any],
         on_failure: Callable[[str], None] = end_stage,
+        alone_s: float = ALONE_S,
     ) -> None:
         """The ranks begin to load at once, while we do: `join` them. `engine`: as RankSpec's.
 
-        `on_failure` is called when a rank has died or ranks disagree, from any thread.
+        `on_failure` is called when a rank has died or ranks disagree, from any thread. A rank that
+        has failed alone ends after `alone_s`; where we have failed, the others are in a collective
+        without us if they have said nothing after half of it.
         """
         self._options = RankOptions.of(engine)
         self._on_failure = on_failure
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         group_size = self._options.group_size
         place = Place(0, self._options.size, group_size, str(self._folder / "store"))
-        self._spec = RankSpec(place, model, stage, dict(engine))
+        self._spec = RankSpec(place, model, stage, dict(engine), alone_s)
         self._pipes: dict[int, Connection] = {}
         self.processes: dict[int, SpawnProcess] = {}
         self._lock = threading.RLock()
@@ -243,7 +253,7 @@ class Ranks:
             if self._heard.get(rank, 0) >= number:
                 continue
             is_with_us = rank < self._options.group_size
-            reply = self._received(rank, number, STUCK_S if is_with_us else None)
+            reply = self._received(rank, number, self._spec.alone_s / 2 if is_with_us else None)
             if reply is None:
                 self._fail(f"a call failed, but not on rank {rank}, which now waits for ever")
             elif reply.result is not None:  # its tensors are on their way

@@ -63,6 +63,7 @@ class RankSpec:
     model: str
     stage: str
     engine: Mapping[str, Any]  # the stage's arguments of LoadOptions and RankOptions
+    alone_s: float = ALONE_S
 
     @property
     def load_options(self) -> LoadOptions:
@@ -186,7 +187,7 @@ def worker_main(spec: RankSpec, pipe: Connection) -> None:
     with joined_group(spec.place, device):
         worker = _loaded(spec, pipe, device)
         if worker is not None:
-            _obey(worker, pipe, device)
+            _obey(worker, pipe, device, spec.alone_s)
 
 
 def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorker | None:
@@ -204,7 +205,7 @@ def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorke
 
 
 @torch.inference_mode()
-def _obey(worker: RankWorker, pipe: Connection, device: torch.device) -> None:
+def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: float) -> None:
     while True:
         try:
             order: Order = pipe.recv()
@@ -216,7 +217,7 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device) -> None:
         pipe.send(reply)
         if reply.result is not None and reply.result.places:
             dist.send(as_bytes(reply.result, tensors, device), 0)
-        if reply.error and order.method == "run" and not pipe.poll(ALONE_S):
+        if reply.error and order.method == "run" and not pipe.poll(alone_s):
             logger.error("a call failed here and nowhere else: %s", reply.error)
             os._exit(FAILED_ALONE)
 

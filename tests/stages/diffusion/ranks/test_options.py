@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.ranks.options import RankOptions
-from omnistage.stages.diffusion.ranks.ranks import check_plan
+from omnistage.stages.diffusion.ranks.ranks import check_ranks
 
 
 @pytest.mark.parametrize(
@@ -50,8 +51,8 @@ def test_a_denoiser_without_a_plan_is_refused_before_its_weights_load(
         weights.unlink()
     options = RankOptions.of({"parallel": {way: 2}})
     with pytest.raises(ValueError, match=f"SD3Transformer2DModel has no {plan}"):
-        check_plan(str(tmp_path), LoadOptions(), options)
-    check_plan(str(tmp_path), LoadOptions(), RankOptions.of({"guidance_ranks": 2}))
+        check_ranks(str(tmp_path), LoadOptions(), options)
+    check_ranks(str(tmp_path), LoadOptions(), RankOptions.of({"guidance_ranks": 2}))
 
 
 def test_denoisers_are_found_by_class_or_declared(tmp_path: Path) -> None:
@@ -59,3 +60,12 @@ def test_denoisers_are_found_by_class_or_declared(tmp_path: Path) -> None:
     assert [*LoadOptions().denoisers_in(tmp_path)] == ["transformer"]
     declared = LoadOptions(modules={"dit": ["text_encoder.model"]})
     assert [*declared.denoisers_in(tmp_path)] == ["text_encoder"]
+
+
+def test_more_ranks_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    options = RankOptions.of({"guidance_ranks": 2})
+    with pytest.raises(ValueError, match="has 2 ranks, a GPU each; CUDA has 1"):
+        check_ranks("nowhere", LoadOptions(), options)
+    check_ranks("nowhere", LoadOptions(device="cpu"), options)

@@ -1,21 +1,25 @@
 """Pictures of denoisers on two processes are those of one pipeline alone."""
 
 import pytest
-from support.spread import check_pictures, spread_over_ranks
+from support.spread import TOGETHER, check_pictures, spread_over_ranks
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, result
 
 from omnistage.stages.diffusion.ranks.ranks import RankError
 
 pytestmark = pytest.mark.engine
 
+ALONE_S = 8.0
+ALONE = {0: "a call failed, but not on rank 1, which now waits for ever", 1: "rank 1 has died"}
+
 
 @pytest.mark.parametrize(
-    ("name", "way"), [("flux", "tensor"), ("qwen-image", "ulysses"), ("qwen-image", "tensor")]
+    ("name", "way", "failing"),
+    [("flux", "tensor", 0), ("qwen-image", "ulysses", 1), ("qwen-image", "tensor", 1)],
 )
-async def test_pictures_over_two_ranks_are_those_of_one(
-    name: str, way: str, tmp_path_factory: pytest.TempPathFactory
+async def test_pictures_over_two_ranks_are_those_of_one_and_a_rank_that_fails_alone_ends_them(
+    name: str, way: str, failing: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with spread_over_ranks(name, tmp_path_factory, parallel={way: 2}) as spread:
+    with spread_over_ranks(name, tmp_path_factory, ALONE_S, parallel={way: 2}) as spread:
         check_pictures(spread)
         weights = await spread.rpc("num_weights", from_all=True)
         whole = sum(one.numel() for one in spread.bare.transformer.parameters())
@@ -23,6 +27,11 @@ async def test_pictures_over_two_ranks_are_those_of_one(
         refused = {one for one, why in spread.control.commands.items() if "sharded" in why}
         changing = {"sleep", "wake", "load_weights", "add_lora", "remove_lora"}
         assert changing <= refused if way == "tensor" else not refused
+        await spread.rpc("fail_next_call_on", failing)
+        job = spread.ask(TOGETHER[0])
+        assert spread.failures.get(timeout=TIMEOUT_S).startswith(ALONE[failing])
+        with pytest.raises(RuntimeError):
+            job.result.result(TIMEOUT_S)
 
 
 async def test_guidance_on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> None:
