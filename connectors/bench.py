@@ -1,5 +1,6 @@
 """Figures of a connector: time one way between two processes, bandwidth over memcpy."""
 
+import select
 import subprocess
 import sys
 import time
@@ -96,9 +97,8 @@ def _copy_times(
     between = np.empty_like(source)
 
     def send() -> None:
-        sender.flush()
         sender.send(chunk)
-        _next(receiver)
+        _next(sender, receiver)
 
     def copy() -> None:
         between[:] = source
@@ -116,11 +116,10 @@ def _stream_time(
     chunk = Chunk("b", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
     started = time.perf_counter()
     for number in range(count + NUM_AT_ONCE):
-        sender.flush()
         if number < count:
             sender.send(chunk)
         if number >= NUM_AT_ONCE:
-            _next(receiver)
+            _next(sender, receiver)
     return (time.perf_counter() - started) / count
 
 
@@ -140,9 +139,8 @@ def _latencies(connector: str, directory: Path, source: Bytes, count: int) -> li
     ping = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
 
     def go_and_return() -> None:
-        sender.flush()
         sender.send(ping)
-        _next(receiver)
+        _next(sender, receiver)
 
     with subprocess.Popen(command) as echo:
         times = [_timed(go_and_return) / 2 for _ in range(count)]
@@ -155,17 +153,19 @@ def _latencies(connector: str, directory: Path, source: Bytes, count: int) -> li
     return times[NUM_WARM_UP:]
 
 
-def _next(receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
+def _next(sender: Sender, receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
+    """The next chunk, of this sender or of another; ours sends meanwhile what it may."""
+    sender.flush()
     while (chunk := receiver.receive()) is None:
-        if not receiver.wait(30):
+        if not select.select([sender, receiver], [], [], 30)[0]:
             raise TimeoutError("no chunk for 30 s")
+        sender.flush()
     receiver.grant(chunk.request_id)
     return chunk
 
 
 def _echo(receiver: Receiver[Ball | End], sender: Sender) -> None:
-    while isinstance((chunk := _next(receiver)).message, Ball):
-        sender.flush()
+    while isinstance((chunk := _next(sender, receiver)).message, Ball):
         sender.send(chunk)
 
 
