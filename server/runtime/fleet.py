@@ -166,8 +166,8 @@ class Fleet:
     def _on_losses(self, losses: Losses) -> None:
         addresses = losses.losses()
         if addresses:
-            edges = {ends_of(address)[:2] for address in addresses}
-            logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
+            edges = sorted({ends_of(address)[:2] for address in addresses})
+            logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in edges))
             self._report_loss(edges)
 
     async def stop_restarts(self) -> None:

@@ -1,7 +1,11 @@
 """A channel one end of which has died, renewed: the other end goes on as if nothing had been."""
 
+import os
 import select
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +16,7 @@ from support.settled import settled_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector, NoChannel, Receiver, Sender
 from omnistage.connectors.receiver import RingReceiver
+from omnistage.connectors.shm import ShmConnector
 
 WINDOW = 2
 
@@ -171,3 +176,69 @@ def test_a_channel_that_is_gone_after_its_renewal_is_named_at_every_use(
 def test_renewing_what_is_not_there_is_an_error(connector: Connector) -> None:
     with pytest.raises(NoChannel, match="nowhere"):
         connector.renew("nowhere")
+
+
+def test_a_channel_that_has_come_to_a_generation_is_not_renewed_to_it(tmp_path: Path) -> None:
+    connector = ShmConnector(tmp_path)
+    connector.create("c")
+    sender, receiver = connector.sender("c"), connector.receiver("c", NOTES)
+    connector.renew("c", 3)
+    sender.send(chunk("a"))
+    for generation in (0, 3):
+        connector.renew("c", generation)
+    assert connector.ring("c").generation == 3
+    assert received(receiver) == [("a", 0)]
+    connector.renew("c")
+    assert connector.ring("c").generation == 4
+    sender.close()
+    receiver.close()
+
+
+DIE_WHILE_RENEWING = """
+import os, sys
+from pathlib import Path
+from support.victim import die_after
+from support.notes import NOTES
+from omnistage.connectors.shm import ShmConnector
+
+connector = ShmConnector(Path(sys.argv[1]))
+connector.create("c")
+sender, receiver = connector.sender("c"), connector.receiver("c", NOTES)
+code, num_instructions, num_renewed = -9, 1, 0
+while code == -9:
+    before = connector.ring("c").generation
+    if os.fork() == 0:
+        die_after(num_instructions, "connectors")
+        connector.renew("c")
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.wait()[1])
+    now = connector.ring("c").generation
+    assert now in (before, before + 1)
+    num_renewed += now - before
+    connector.renew("c", now)  # finishes what is begun, and begins nothing
+    sender.flush()
+    receiver.receive()
+    assert sender._ring.generation == receiver._ring.generation == now
+    assert not list(Path(sys.argv[1]).glob("c.old"))
+    num_instructions += 5
+assert num_instructions > 100 and num_renewed > 5
+sys.exit(code)
+"""
+
+
+def test_a_renewal_by_a_process_that_is_killed_is_finished_by_the_next(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-c", DIE_WHILE_RENEWING, str(tmp_path)]
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")])
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=True)
+
+
+def test_processes_that_renew_at_once_do_it_one_after_the_other(tmp_path: Path) -> None:
+    connector = ShmConnector(tmp_path)
+    connector.create("c")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: ShmConnector(tmp_path).renew("c"), range(200)))
+    assert connector.ring("c").generation == 200
+    assert {path.name for path in tmp_path.iterdir()} == {"c", "c.chunk", "c.room"}
