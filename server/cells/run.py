@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -114,9 +115,11 @@ class Cells:
 
     async def _all_end(self, keepers: Sequence[Keeper], patience_s: float) -> None:
         """All of them end by themselves in time, or are killed, as they are when hurried."""
-        ending = asyncio.gather(*(one.end_within(patience_s) for one in _children(keepers)))
+        ends = [one.end_within(patience_s) for one in _children(keepers)]
+        ending = asyncio.gather(*ends)
         hurried = asyncio.create_task(self._is_hurried.wait())
-        await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [ending, hurried]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not ending.done():
             logger.warning("ended at once: answers in flight are cut")
