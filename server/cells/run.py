@@ -54,7 +54,6 @@ class Cells:
         self._listen_to_signals()
         keeping = [asyncio.create_task(one.keep()) for one in (*self._cells, *self._balancers)]
         stopping = asyncio.create_task(self._is_stopping.wait())
-        failure: str | None = None
         try:
             await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -62,14 +61,12 @@ class Cells:
                 task.cancel()
             ended = await asyncio.gather(*keeping, return_exceptions=True)
             await self._end()
-        for problem in ended:
-            if isinstance(problem, NeverReady):
-                failure = failure or str(problem)
-            elif isinstance(problem, Exception):
+        problems = [one for one in ended if isinstance(one, Exception)]
+        for problem in problems:
+            if not isinstance(problem, NeverReady):
                 raise problem
-        if failure is not None:
-            logger.error("%s", failure)
-        return 0 if failure is None else 1
+            logger.error("%s", problem)
+        return 1 if problems else 0
 
     def stop(self) -> None:
         """Let answers end, then everything; a second time: end everything at once."""
