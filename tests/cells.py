@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -201,14 +202,16 @@ async def what_is_of_one_cell(cells: Cells) -> None:
 
 async def a_session_stays_with_its_cell(cells: Cells) -> None:
     """All requests of one name go to one cell, and not all names to the same."""
-    body = {"model": cells.model, "messages": [{"role": "user", "content": "Hello."}]}
+    asked = [{"role": "user", "content": "Hello."}]
+    body: dict[str, Any] = {"model": cells.model, "messages": asked}
+    body["max_completion_tokens"] = 2
     owners = []
     async with httpx.AsyncClient(timeout=120) as client:
         for name in ("a", "b", "c", "d"):
             before = await posts(cells)
-            asked = {"json": {**body, "max_completion_tokens": 2}, "headers": {SESSION: name}}
             for _ in range(3):
-                answer = await client.post(f"{cells.url}/v1/chat/completions", **asked)
+                url = f"{cells.url}/v1/chat/completions"
+                answer = await client.post(url, json=body, headers={SESSION: name})
                 assert answer.status_code == 200, answer.text
             gained = [after - b for b, after in zip(before, await posts(cells), strict=True)]
             assert sorted(gained) == [0, 3], gained
