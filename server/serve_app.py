@@ -84,7 +84,9 @@ class Arguments(BaseModel):
 class Cell:
     """A replica. Its application's life is that of its stages: it begins when all are ready."""
 
-    arguments: Arguments  # of this process, in which there is one replica
+    # Of this process, in which there is one replica.
+    arguments: Arguments
+    built: FastAPI
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         Cell.arguments = Arguments.model_validate(arguments)
@@ -103,16 +105,13 @@ class Cell:
         async with httpx.AsyncClient(transport=transport, base_url="http://cell") as client:
             return (await client.get(path)).status_code
 
-    built: FastAPI
-
 
 def build_cell() -> FastAPI:
     """The gateway's application, whose life is that of its stages."""
     arguments = Cell.arguments
     configure_logging(Console(stderr=True, force_terminal=False))
     set_large_blocks_apart()
-    for _ in sweep(before=end_daemon):
-        pass
+    sweep(before=end_daemon)
     graph = arguments.graph()
     run = make_run_directory()
     runtime = Runtime(graph, run.path)

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psutil
@@ -36,6 +37,8 @@ from support.cells import (
 )
 from support.gateway import MODEL as FAKE
 from support.server import free_port
+
+from omnistage.server.cells.haproxy import SESSION
 
 NUM_CELLS = 2
 SECONDS = 12.0
@@ -118,6 +121,7 @@ def through_haproxy(model: str, folder: Path, seconds: float) -> None:
         asyncio.run(streams_come_at_once(cells))
         asyncio.run(a_client_that_hangs_up_is_noticed(cells))
         asyncio.run(what_is_of_one_cell(cells))
+        asyncio.run(a_session_stays_with_its_cell(cells))
         stage = "thinker" if model == FAKE else "talker"
         victim = stages_of(cells.pid(0))[stage]
         struck = under_load(cells.url, model, seconds, lambda: os.kill(victim, signal.SIGKILL))
@@ -188,12 +192,40 @@ async def running(cells: Cells) -> int:
 
 
 async def what_is_of_one_cell(cells: Cells) -> None:
-    """Metrics and commands are not asked of any cell, and a session stays with one."""
+    """Metrics and commands are not asked of any cell."""
     async with httpx.AsyncClient() as client:
         for path in ("/metrics", "/admin/sleep"):
             answer = await client.get(f"{cells.url}{path}")
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "of_one_cell")
         assert (await client.get(f"{cells.addresses[0]}/metrics")).status_code == 200
+
+
+async def a_session_stays_with_its_cell(cells: Cells) -> None:
+    """All requests of one name go to one cell, and not all names to the same."""
+    asked = [{"role": "user", "content": "Hello."}]
+    body: dict[str, Any] = {"model": cells.model, "messages": asked}
+    body["max_completion_tokens"] = 2
+    owners = []
+    async with httpx.AsyncClient(timeout=120) as client:
+        for name in ("a", "b", "c", "d"):
+            before = await posts(cells)
+            for _ in range(3):
+                url = f"{cells.url}/v1/chat/completions"
+                answer = await client.post(url, json=body, headers={SESSION: name})
+                assert answer.status_code == 200, answer.text
+            gained = [after - b for b, after in zip(before, await posts(cells), strict=True)]
+            assert sorted(gained) == [0, 3], gained
+            owners.append(gained.index(3))
+    assert set(owners) == {0, 1}
+    console.print(f"sessions a, b, c, d stay with cells {owners}")
+
+
+async def posts(cells: Cells) -> list[int]:
+    """How many requests each cell has answered."""
+    async with httpx.AsyncClient() as client:
+        pages = [(await client.get(f"{one}/metrics")).text for one in cells.addresses]
+    counted = [re.findall(r"^omnistage_requests_total\{.* (\S+)$", page, re.M) for page in pages]
+    return [round(sum(map(float, numbers))) for numbers in counted]
 
 
 def main() -> None:

@@ -63,7 +63,8 @@ def test_there_is_one_of_each_kind_and_all_have_the_name() -> None:
 
 
 def test_the_command_is_one_of_ours_with_options_that_it_has() -> None:
-    program, command, *more = [*SERVER["command"], *SERVER["args"]]
+    words: list[str] = [*SERVER["command"], *SERVER["args"]]
+    program, command, *more = words
     assert program == "omnistage"
     GROUP.commands[command].make_context(command, [*more])
     compose = command_of(services()["omni"])

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -53,7 +54,6 @@ class Cells:
         self._listen_to_signals()
         keeping = [asyncio.create_task(one.keep()) for one in (*self._cells, *self._balancers)]
         stopping = asyncio.create_task(self._is_stopping.wait())
-        failure: str | None = None
         try:
             await asyncio.wait({stopping, *keeping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -61,14 +61,12 @@ class Cells:
                 task.cancel()
             ended = await asyncio.gather(*keeping, return_exceptions=True)
             await self._end()
-        for problem in ended:
-            if isinstance(problem, NeverReady):
-                failure = failure or str(problem)
-            elif isinstance(problem, Exception):
+        problems = [one for one in ended if isinstance(one, Exception)]
+        for problem in problems:
+            if not isinstance(problem, NeverReady):
                 raise problem
-        if failure is not None:
-            logger.error("%s", failure)
-        return 0 if failure is None else 1
+            logger.error("%s", problem)
+        return 1 if problems else 0
 
     def stop(self) -> None:
         """Let answers end, then everything; a second time: end everything at once."""
@@ -114,9 +112,11 @@ class Cells:
 
     async def _all_end(self, keepers: Sequence[Keeper], patience_s: float) -> None:
         """All of them end by themselves in time, or are killed, as they are when hurried."""
-        ending = asyncio.gather(*(one.end_within(patience_s) for one in _children(keepers)))
+        ends = [one.end_within(patience_s) for one in _children(keepers)]
+        ending = asyncio.gather(*ends)
         hurried = asyncio.create_task(self._is_hurried.wait())
-        await asyncio.wait({ending, hurried}, return_when=asyncio.FIRST_COMPLETED)
+        waited: list[asyncio.Future[Any]] = [ending, hurried]
+        await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
         if not ending.done():
             logger.warning("ended at once: answers in flight are cut")

@@ -75,7 +75,7 @@ def test_what_cannot_be_served_is_refused() -> None:
 
 def applications(text: str) -> list[Any]:
     """Of a configuration file of Serve, which Serve itself reads."""
-    return ServeDeploySchema.model_validate(yaml.safe_load(text)).applications
+    return list(ServeDeploySchema.model_validate(yaml.safe_load(text)).applications)
 
 
 def of_kuberay() -> str:
@@ -133,7 +133,7 @@ async def test_a_replica_answers_once_its_stages_are_ready_and_they_end_with_it(
         assert answer.json()["choices"][0]["message"]["content"] == "Hello there"
         assert await cell.record_routing_stats() == {"ready": True}
         await cell.check_health()
-    assert sorted(stages.launched) == sorted(OMNI["stages"])  # type: ignore[call-overload]
+    assert sorted(stages.launched) == sorted(StageGraph.model_validate(OMNI).stages)
     for stage in stages.stages.values():
         assert await stage.wait() == "stop"
 

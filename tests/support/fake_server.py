@@ -56,9 +56,10 @@ if __name__ == "__main__":
     if len(sys.argv) == 4:
         asyncio.run(be_stage(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))
     else:
-        written = GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"]
-        deadlines = {"drain_s": float(os.environ.get("FAKE_SERVER_DRAIN_S", 2))}
-        graph = StageGraph.model_validate({**written, "deadlines": deadlines})
+        graph = StageGraph.model_validate(GRAPHS[sys.argv[1] if sys.argv[1:] else "omni"])
+        drain_s = float(os.environ.get("FAKE_SERVER_DRAIN_S", graph.deadlines.drain_s))
+        deadlines = graph.deadlines.model_copy(update={"drain_s": drain_s})
+        graph = graph.model_copy(update={"deadlines": deadlines})
         serving.HANG_UP_S = int(os.environ.get("FAKE_SERVER_HANG_UP_S", serving.HANG_UP_S))
         mps = Mps(os.environ.get("FAKE_SERVER_MPS", Mps.OFF))
         log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))

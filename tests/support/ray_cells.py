@@ -30,6 +30,7 @@ from support.gateway import OMNI
 from support.server import free_port
 
 from omnistage.server import serve_app
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.serve_app import Arguments, Cell
 from omnistage.stage_configs.graph import StageGraph
 
@@ -48,8 +49,7 @@ class FakeCell(Cell):
         super().__init__(arguments)
         graph = StageGraph.model_validate(OMNI)
         Arguments.graph = lambda self: graph  # type: ignore[method-assign]
-        launching: Any = partial(serve_app.Runtime, launch=fake_server.launch)
-        serve_app.Runtime = launching  # type: ignore[misc]
+        vars(serve_app)["Runtime"] = partial(Runtime, launch=fake_server.launch)
 
 
 def application(model: str, num_cells: int) -> Application:

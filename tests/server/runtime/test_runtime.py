@@ -59,6 +59,21 @@ async def test_a_request_that_runs_at_the_end_is_told_so_and_not_that_its_stage_
     assert all(seen_by(stages, name) >= {to_stage.Stop} for name in GRAPH.stages)
 
 
+async def test_a_runtime_that_admits_nothing_more_lets_what_has_a_place_end(tmp_path: Path) -> None:
+    runtime, stages = runtime_of(tmp_path)
+    async with runtime:
+        await runtime.fleet.loaded()
+        asking = asyncio.create_task(all_of(runtime, "slow"))
+        await until(lambda: to_stage.Request in seen_by(stages, "thinker"))
+        runtime.flights.stop_admitting()
+        with pytest.raises(ApiError) as refused:
+            runtime.flights.admit({"text"})
+        assert (refused.value.status, refused.value.code) == (503, "stopping")
+        assert not runtime.flights.is_empty
+        assert await asking
+        assert runtime.flights.is_empty
+
+
 async def test_a_start_that_fails_ends_the_stages_that_have_begun(tmp_path: Path) -> None:
     runtime, stages = runtime_of(tmp_path)
     stages.unlaunchable = {"talker"}
