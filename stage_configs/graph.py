@@ -233,7 +233,7 @@ class StageSpec(Model):
     @property
     def all_replicas(self) -> list[Replica]:
         """All that may run, those first that are started; a single one has the stage's name."""
-        lists = self._gpu_lists or (self._own_gpus,) * self.most_replicas
+        lists = self._gpu_lists or (self.own_gpus,) * self.most_replicas
         if len(lists) == 1:
             return [Replica(self.name, lists[0])]
         return [Replica(replica_name(self.name, n), gpus) for n, gpus in enumerate(lists)]
@@ -243,7 +243,8 @@ class StageSpec(Model):
         return tuple(one for one in self.gpus if isinstance(one, tuple))
 
     @property
-    def _own_gpus(self) -> tuple[int, ...]:
+    def own_gpus(self) -> tuple[int, ...]:
+        """Those of every replica, where `gpus` is one list."""
         return tuple(one for one in self.gpus if isinstance(one, int))
 
 

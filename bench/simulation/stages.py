@@ -11,7 +11,7 @@ Tell = Callable[[Flight], None]
 
 
 class Replica:
-    """What replicas of all stages count: requests that are theirs, and the time of their batches."""
+    """What replicas of all stages count: their requests, and the time of their batches."""
 
     def __init__(self, name: str) -> None:
         self.name = name

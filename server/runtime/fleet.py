@@ -6,10 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChannelUsage
 from omnistage.server.errors import ApiError
+from omnistage.server.runtime.changes import Arguments, Change, Changes
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
@@ -72,6 +75,8 @@ class Fleet:
         self._channels = Channels(graph, directory, make_connector)
         self._links: dict[str, OwnedStage] = {}  # of each replica that runs
         self._keepers: dict[str, Keeper] = {}
+        self._changes = Changes()
+        self._repeating: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
 
     def listen(
@@ -305,6 +310,24 @@ class Fleet:
         """A stage has answered that it has these adapters now."""
         self._links[link.name].note_loras(tuple(loras))
 
+    def note_change(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have carried out a command: replicas of their stages that start later do too."""
+        for stage in {link.stage for link in links}:
+            if self.graph.stages[stage].most_replicas > 1:
+                self._changes.note(stage, command, arguments)
+
+    async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
+        """Make a replica as the others of its stage are; until then it takes no request."""
+        try:
+            for command, arguments in changes:
+                answer = await self.commander.send(link, command, arguments)
+                if "loras" in answer:
+                    link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
+        except ApiError as error:
+            logger.error("stage %s takes no requests: it differs: %s", link.name, error)
+        else:
+            link.accept_requests()
+
     def fail_commands(self, error: ApiError) -> None:
         """No stage answers any command that it was sent."""
         for link in self._links.values():
@@ -332,5 +355,10 @@ class Fleet:
         link.apply(message)
         if isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
+            if changes := self._changes.of(link.stage):
+                link.refuse_requests()
+                repeating = asyncio.create_task(self._repeat(link, changes))
+                self._repeating.add(repeating)
+                repeating.add_done_callback(self._repeating.discard)
             if all(one.is_ready for one in self._links.values()):
                 self._settled.set()

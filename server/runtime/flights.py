@@ -110,6 +110,7 @@ class Flights:
             self._open(flight)
         except ApiError:
             return False
+        flight.trace.timeline.mark(GATEWAY, "sent_again")
         logger.warning("request %s goes again: %s has ended", flight.request.id, struck.name)
         return True
 
