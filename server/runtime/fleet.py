@@ -120,7 +120,13 @@ class Fleet:
     async def add(self, name: str) -> None:
         """Start a replica that does not run; raises StageDied if it ends before it is ready."""
         self._channels.renew(name)
-        await self._start_replica(name)
+        try:
+            await self._start_replica(name)
+        except Exception as error:
+            self._close_link(self._links.pop(name))
+            raise StageDied(f"stage {name} cannot be started: {error}") from error
+        in_order = (one for one in self.graph.replicas if one in self._links)
+        self._links = {one: self._links[one] for one in in_order}
         link = self._links[name]
         await link.has_begun.wait()
         if not link.record.was_ready:

@@ -52,7 +52,7 @@ class Scaling:
         adding = (self._fleet.add(name) for name in absent[: max(0, num_more)])
         for done in await asyncio.gather(*adding, return_exceptions=True):
             if isinstance(done, StageDied):
-                raise ApiError(500, f"{done}.".capitalize(), code="stage_not_started")
+                raise ApiError(500, f"It was not added: {done}.", code="stage_not_started")
             if done is not None:
                 raise done
 

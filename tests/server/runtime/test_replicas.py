@@ -310,19 +310,34 @@ async def test_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
     await thinkers.runtime.scaling.scale("thinker", 1)
     assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
     assert is_whole(await thinkers.ask("words"))
+    thinkers.fake.is_loading.clear()
+    await thinkers.runtime.scaling.scale("thinker", 2)
+    assert list(thinkers.states) == ["thinker@0", "thinker@1", "talker", "code2wav"]
 
 
 async def test_one_that_cannot_load_is_told_of_and_gone(thinkers: Running) -> None:
     thinkers.fake.is_loading = {"thinker@2"}
     adding = asyncio.create_task(thinkers.runtime.scaling.scale("thinker", 3))
     await until(lambda: "thinker@2" in thinkers.fake.stages)
-    thinkers.fake.stages["thinker@2"].die("exit code 3")
-    with pytest.raises(ApiError, match=r"thinker@2 ended while it loaded: exit code 3") as refused:
+    thinkers.fake.stages["thinker@2"].die("exit code 3: no GPU")
+    with pytest.raises(ApiError, match=r"@2 ended while it loaded: exit code 3: no GPU") as refused:
         await adding
     assert refused.value.code == "stage_not_started"
     assert "thinker@2" not in thinkers.states
     assert not thinkers.runtime.fleet.is_broken
     assert is_whole(await thinkers.ask("words"))
+
+
+async def test_one_that_the_machine_refuses_to_start_is_told_of_and_gone(
+    thinkers: Running,
+) -> None:
+    thinkers.fake.unlaunchable = {"thinker@2"}
+    with pytest.raises(ApiError, match=r"thinker@2 cannot be started: no more processes"):
+        await thinkers.runtime.scaling.scale("thinker", 3)
+    assert "thinker@2" not in thinkers.states
+    thinkers.fake.unlaunchable.clear()
+    await thinkers.runtime.scaling.scale("thinker", 3)
+    assert thinkers.states["thinker@2"] == "ready"
 
 
 async def test_a_server_can_end_while_a_replica_is_added(tmp_path: Path) -> None:
