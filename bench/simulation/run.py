@@ -1,11 +1,10 @@
 """A load of simulated requests on a cell, with what `omnistage bench` measures of real ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from statistics import fmean
-from typing import Any
 
 from omnistage.bench.load import ClosedLoop, Load, arrivals
 from omnistage.bench.metrics import Packet
@@ -13,7 +12,7 @@ from omnistage.bench.report import Level, Sample
 from omnistage.bench.simulation.clock import Act, Clock, Device
 from omnistage.bench.simulation.flight import Flight, Work
 from omnistage.bench.simulation.model import Answers, Cell, Decoder, Writer
-from omnistage.bench.simulation.stages import DecoderReplica, WriterReplica, cut
+from omnistage.bench.simulation.stages import DecoderReplica, Replica, WriterReplica, cut
 
 REFUSED = "503: too many requests"
 
@@ -48,11 +47,7 @@ class Simulation:
         names = {name for one in self._stages() for name in one.replicas}
         self._devices = {name: Device(self._clock) for name in sorted(names)}
         self._writers = [self._replicas_of(place) for place in range(len(cell.writers))]
-        decoder = cell.decoder
-        self._decoders = [
-            DecoderReplica(decoder, self._clock, self._devices[name], cell.share, self._decoded)
-            for name in (decoder.replicas if decoder else ())
-        ]
+        self._decoders = self._decoders_of(cell.decoder) if cell.decoder else []
         self._gateway_free_s = self._gateway_busy_s = 0.0
         self._num_open = 0
         self._samples: list[Sample] = []
@@ -61,6 +56,13 @@ class Simulation:
         yield from self._cell.writers
         if self._cell.decoder:
             yield self._cell.decoder
+
+    def _decoders_of(self, spec: Decoder) -> list[DecoderReplica]:
+        share = self._cell.share
+        return [
+            DecoderReplica(spec, self._clock, self._devices[name], share, self._decoded)
+            for name in spec.replicas
+        ]
 
     def _replicas_of(self, place: int) -> list[WriterReplica]:
         spec = self._cell.writers[place]
@@ -77,6 +79,10 @@ class Simulation:
             )
             for name in spec.replicas
         ]
+
+    def _pools(self) -> list[Sequence[Replica]]:
+        """The replicas of each stage."""
+        return [*self._writers, *([self._decoders] if self._decoders else [])]
 
     def run(self, load: Load) -> Outcome:
         """All of a load."""
@@ -96,8 +102,9 @@ class Simulation:
         self._gateway_busy_s = 0.0
         for device in self._devices.values():
             device.busy_s = 0.0
-        for replica in (*(one for each in self._writers for one in each), *self._decoders):
-            replica.busy_s = 0.0
+        for pool in self._pools():
+            for replica in pool:
+                replica.busy_s = 0.0
 
     def _start_all(self, load: Load, num_requests: int, first: int) -> None:
         numbers = range(first, first + num_requests)
@@ -137,8 +144,7 @@ class Simulation:
             source = works[-1] if works else None
             works.append(Work(asked.prompt.draw(self._random), outputs, source, spec.lag))
         flight = Flight(number, self._clock.now_s, works, asked.frame_s, ended)
-        pools: list[list[Any]] = [*self._writers, *([self._decoders] if self._decoders else [])]
-        for pool in pools:
+        for pool in self._pools():
             chosen = min(range(len(pool)), key=lambda one: pool[one].num_open)
             pool[chosen].num_open += 1
             flight.route.append(chosen)
@@ -218,11 +224,8 @@ class Simulation:
             client_cpu=0.0,
             samples=tuple(shifted),
         )
-        pools: list[list[Any]] = [*self._writers, self._decoders]
         stages = {
-            pool[0].spec.name: fmean(one.busy_s for one in pool) / duration_s
-            for pool in pools
-            if pool
+            pool[0].name: fmean(one.busy_s for one in pool) / duration_s for pool in self._pools()
         }
         devices = {name: one.busy_s / duration_s for name, one in self._devices.items()}
         return Outcome(level, devices, stages, self._gateway_busy_s / duration_s)

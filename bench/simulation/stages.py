@@ -10,7 +10,16 @@ from omnistage.bench.simulation.model import Curve, Decoder, Edge, Writer
 Tell = Callable[[Flight], None]
 
 
-class WriterReplica:
+class Replica:
+    """What replicas of all stages count: their requests, and the time of their batches."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.num_open = 0
+        self.busy_s = 0.0
+
+
+class WriterReplica(Replica):
     """A batch is a row of every request that has its input, and prompts as far as tokens allow.
 
     `wrote` is told of each request of a step. `may_write`: whether a request's outputs may leave.
@@ -25,9 +34,8 @@ class WriterReplica:
         wrote: Tell,
         may_write: Callable[[Flight], bool],
     ) -> None:
+        super().__init__(spec.name)
         self.spec = spec
-        self.num_open = 0
-        self.busy_s = 0.0
         self._index = index
         self._device = device
         self._share = share
@@ -73,13 +81,13 @@ class WriterReplica:
                 taken[flight] = min(room, work.prompt - work.read)
                 room -= taken[flight]
         while self._queue and room and len(self._seated) < self.spec.seats:
-            flight = next((one for one in self._queue if self._work(one).has_input), None)
-            if flight is None:
+            first = next((one for one in self._queue if self._work(one).has_input), None)
+            if first is None:
                 break
-            self._queue.remove(flight)
-            self._seated.append(flight)
-            taken[flight] = min(room, self._work(flight).prompt)
-            room -= taken[flight]
+            self._queue.remove(first)
+            self._seated.append(first)
+            taken[first] = min(room, self._work(first).prompt)
+            room -= taken[first]
         return taken
 
     def _end(self, rows: list[Flight], prompts: dict[Flight, int]) -> None:
@@ -98,7 +106,7 @@ class WriterReplica:
         self.wake()
 
 
-class DecoderReplica:
+class DecoderReplica(Replica):
     """A batch is one length of pieces: the most urgent one and others of that length.
 
     A piece is due when it came, and its own length later, as in the decoder's engine.
@@ -112,9 +120,8 @@ class DecoderReplica:
         share: Curve,
         decoded: Callable[[Flight, int], None],
     ) -> None:
+        super().__init__(spec.name)
         self.spec = spec
-        self.num_open = 0
-        self.busy_s = 0.0
         self._clock = clock
         self._device = device
         self._share = share

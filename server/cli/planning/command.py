@@ -61,9 +61,9 @@ def plan_gpus(asked: Asked, changes: Sequence[Override]) -> None:
 def _check(asked: Asked) -> None:
     """Refuse values that mean nothing; ValueError names the option."""
     demand = asked.demand
-    for option, value in (("--speech", demand.speech), ("--load", demand.load)):
-        if not 0 < value <= 1:
-            raise ValueError(f"{option} {value:g}: must be more than 0 and at most 1")
+    for option, share in (("--speech", demand.speech), ("--load", demand.load)):
+        if not 0 < share <= 1:
+            raise ValueError(f"{option} {share:g}: must be more than 0 and at most 1")
     for option, value in (
         ("--price", demand.price),
         ("--network-gbit", demand.network_gbit),

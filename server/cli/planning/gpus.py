@@ -1,9 +1,9 @@
 """Kinds of GPUs, and how many of which are meant by `8xH200` or `24x80GB`."""
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict, PositiveFloat, TypeAdapter
@@ -24,7 +24,8 @@ class GpuKind(BaseModel):
     also: tuple[str, ...] = ()
 
 
-class Gpus(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Gpus:
     """So many GPUs of one kind, in machines of `machine` GPUs; the last may have fewer."""
 
     count: int
