@@ -24,6 +24,14 @@ from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
+from omnistage.stage_configs.placement import (
+    NUM_GPUS,
+    Amount,
+    Placement,
+    bundle_of,
+    number_problem,
+    stage_problem,
+)
 from omnistage.stage_configs.sampling import StageParameters
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
@@ -130,17 +138,36 @@ class Chunking(Model):
 class StageSpec(Model):
     """One stage: its kind, its GPUs, its engine's arguments, its kind's options.
 
-    `model`: its checkpoint, where that is not the graph's.
+    `model`: its checkpoint, where that is not the graph's. `num_gpus`: what was written as `gpus`
+    where that is a number, for a stage on a node that a cluster chooses; `resources`: what it takes
+    of that node beside them.
     """
 
     name: str
     kind: str
     model: str = ""
     gpus: tuple[Gpu, ...] = ()
+    num_gpus: float = 0.0
+    resources: dict[str, Amount] = {}
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
     environment: dict[str, Option] = {}
     default_sampling_params: StageParameters = StageParameters()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_of_gpus(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        number = value.get("gpus")
+        if type(number) not in (int, float):
+            if NUM_GPUS in value and "gpus" not in value:
+                raise problem("unknown key; did you mean 'gpus'?", NUM_GPUS)
+            return value
+        message = number_problem(number)
+        if message:
+            raise problem(message, "gpus")
+        return {**value, "gpus": (), NUM_GPUS: number}
 
     @field_validator("name")
     @classmethod
@@ -194,6 +221,16 @@ class StageSpec(Model):
             raise problem("is refused: this stage samples nothing", SAMPLING)
         return self
 
+    @property
+    def own_gpus(self) -> tuple[int, ...]:
+        """Its GPUs; on a node that a cluster chooses, as its process will number them."""
+        return self.gpus or tuple(range(math.ceil(self.num_gpus)))
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What it takes of a node that a cluster chooses."""
+        return bundle_of(self.num_gpus, self.resources)
+
 
 class Edge(Model):
     """One way from a stage to the next.
@@ -237,7 +274,8 @@ class StageGraph(Model):
     A stage may send to several others and, if its kind joins, receive from several. Each output has
     one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
     the model the graph leaves out, for the log and /v1/models. `served_model_name`: what the model
-    is called by clients, one name or several; without it, as `model` says.
+    is called by clients, one name or several; without it, as `model` says. `placement`: where its
+    stages run.
     """
 
     model: str = ""
@@ -247,6 +285,7 @@ class StageGraph(Model):
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]
     deadlines: Deadlines = Deadlines()
+    placement: Placement = Placement()
 
     @field_validator("served_model_name", mode="before")
     @classmethod
@@ -305,6 +344,7 @@ class StageGraph(Model):
     def _is_a_graph(self) -> "StageGraph":
         if not self.outputs:
             raise problem("a graph has at least one output", "outputs")
+        self._check_placement()
         self._check_memory()
         order = self.order
         if len(order) != len(self.stages):
@@ -367,6 +407,13 @@ class StageGraph(Model):
             message = f"{output} is drawn of what {names} writes, so `text: {names}` is one too"
             raise problem(message, "outputs", output)
 
+    def _check_placement(self) -> None:
+        for name, stage in self.stages.items():
+            found = stage_problem(self.placement, stage.gpus, stage.num_gpus, stage.resources)
+            if found is not None:
+                message, key = found
+                raise problem(message, "stages", name, key)
+
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}
         for stage in self.stages.values():
@@ -382,7 +429,7 @@ class StageGraph(Model):
         for name, stage in self.stages.items():
             sent = frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
             has_edge = bool(self.incoming(name) or sent - {Payload.TEXT})  # text is its process's
-            found = parallel_problem(KINDS[stage.kind], has_edge, stage.gpus, stage.engine)
+            found = parallel_problem(KINDS[stage.kind], has_edge, stage.own_gpus, stage.engine)
             if found is not None:
                 message, place = found
                 raise problem(message, "stages", name, *place)

@@ -29,5 +29,6 @@ def _node(stage: str) -> str:
 
 
 def _label(stage: StageSpec) -> str:
-    gpus = ", ".join(f"GPU {gpu}" for gpu in stage.gpus)
+    number = f"{stage.num_gpus:g} GPU of a node" if stage.num_gpus else ""
+    gpus = ", ".join(f"GPU {gpu}" for gpu in stage.gpus) or number
     return "<br>".join(filter(None, (f"<b>{stage.name}</b>", stage.kind, gpus)))

@@ -81,7 +81,8 @@ def argument_lines(stage: StageSpec) -> list[str]:
 
 def gpu_names(stage: StageSpec) -> str:
     """The GPUs of a stage, in words."""
-    return ", ".join(map(str, stage.gpus)) or "not set"
+    number = f"{stage.num_gpus:g} of a node" if stage.num_gpus else "not set"
+    return ", ".join(map(str, stage.gpus)) or number
 
 
 def chunk_sizes(edge: Edge) -> str:

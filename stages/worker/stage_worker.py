@@ -103,7 +103,7 @@ class StageWorker:
         self._changed = asyncio.Event()
         self._ports = self._make_ports(graph)
         self._has_outputs = name in graph.outputs.values()
-        self._gpus = visible_gpus()[: len(graph.stages[name].gpus) or 1]
+        self._gpus = visible_gpus()[: len(graph.stages[name].own_gpus) or 1]
         self._ledger = Ledger(Path(self._ports.ledger))
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
