@@ -27,7 +27,7 @@ OURS = "omnistage"
 GRAPH = "graph.json"
 MAX_LINES = 10_000  # that the gateway has not taken; the oldest go first
 NEWS_INTERVAL_S = 0.25
-NEWS_PATIENCE_S = 5.0
+NEWS_PATIENCE_S = 2.0
 
 
 class Line(NamedTuple):
