@@ -7,6 +7,7 @@ calls come.
 import asyncio
 import importlib.metadata
 import logging
+import os
 import socket
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory, sweep
+from omnistage.server.placement.janitor import start_janitor
 from omnistage.server.runtime.channels import Channels
 from omnistage.server.runtime.mps_daemon import end_daemon
 from omnistage.server.runtime.process import StageProcess
@@ -148,6 +150,7 @@ class NodeAgent(ProcessAgent):
         """Sweep what others left here, then make the run's folders and channels."""
         sweep(before=end_daemon)
         self._run = make_run_directory()
+        self._janitor = await asyncio.to_thread(start_janitor, self._run.path)
         super().__init__(self._run.path, environment)
         self._told: dict[str, Loading | None] = {}
         self._lines = LineQueue()
@@ -186,6 +189,7 @@ class NodeAgent(ProcessAgent):
         logging.getLogger(OURS).removeHandler(self._lines)
         self._channels.destroy()
         self._run.remove()
+        os.close(self._janitor)
 
 
 def this_node() -> Node:
