@@ -11,11 +11,15 @@ import os
 import socket
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory, sweep
+from omnistage.connectors.tcp.node_link import End, NodeLink
+from omnistage.connectors.tcp.orders import LinkEnded, LinkSettings, PeerLost, PeerUp, Trouble
 from omnistage.server.placement.janitor import start_janitor
 from omnistage.server.runtime.channels import Channels
 from omnistage.server.runtime.mps_daemon import end_daemon
@@ -40,25 +44,48 @@ class Line(NamedTuple):
     text: str
 
 
-class News(NamedTuple):
-    """What a node has to tell: lines, and how far the stages are that load there."""
+class Loss(NamedTuple):
+    """What was under way between a node and another is gone; `peer` is the other's name."""
 
-    lines: Sequence[Line]
-    loading: Mapping[str, Loading | None]
+    peer: str
+    why: str
+    is_silent: bool
+
+
+class News(NamedTuple):
+    """What a node has to tell: lines, how far the stages are that load there, what was lost."""
+
+    lines: Sequence[Line] = ()
+    loading: Mapping[str, Loading | None] = MappingProxyType({})
+    losses: Sequence[Loss] = ()
 
 
 class Node(NamedTuple):
-    """A node as its agent sees it."""
+    """A node as its agent sees it: `port` is its link's."""
 
     host: str
     version: str  # of this package
+    port: int
+
+
+class Half(NamedTuple):
+    """One end of a channel whose other end is on another node, the peer."""
+
+    address: str
+    peer: str
+    sends: bool
 
 
 class Agent(Protocol):
     """What the gateway asks of a node."""
 
-    async def open(self, graph: str, environment: Mapping[str, str]) -> Node:
-        """Make the run's folders and channels; `environment` is for every stage."""
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
+        """Make the run's folders and channels, and start the node's link, which has this name.
+
+        `environment` is for every stage.
+        """
 
     async def has_folder(self, path: str) -> bool:
         """Whether a folder is there."""
@@ -77,6 +104,21 @@ class Agent(Protocol):
 
     async def renew(self, stage: str) -> None:
         """Empty the channels that a stage has an end of: it starts again, here or elsewhere."""
+
+    async def meet(self, peer: str, host: str, port: int) -> None:
+        """There is another node, whose link listens there."""
+
+    async def leave(self, peer: str) -> None:
+        """Another node is gone."""
+
+    async def join(self, halves: Sequence[Half]) -> None:
+        """Have these channels go on to other nodes."""
+
+    async def part(self, addresses: Sequence[str]) -> None:
+        """Have these channels go on to no other node any more."""
+
+    async def restart_link(self) -> None:
+        """A peer has heard nothing of this node's link."""
 
     async def news(self) -> News:
         """What is new, once something is, or nothing after a while."""
@@ -121,32 +163,68 @@ class ProcessAgent:
             await self._stages[stage].stop(grace_s)
 
 
-class HomeAgent(ProcessAgent):
+class LinkedAgent(ProcessAgent):
+    """The same, with the link of its node."""
+
+    def _start_link(self, name: str, settings: LinkSettings) -> Node:
+        self._link = OwnLink(NodeLink(name, self._directory, settings))
+        host, version = socket.gethostname(), importlib.metadata.version(OURS)
+        return Node(host, version, self._link.port)
+
+    async def meet(self, peer: str, host: str, port: int) -> None:
+        """There is another node, whose link listens there."""
+        self._link.meet(peer, host, port)
+
+    async def leave(self, peer: str) -> None:
+        """Another node is gone."""
+        self._link.leave(peer)
+
+    async def join(self, halves: Sequence[Half]) -> None:
+        """Have these channels go on to other nodes."""
+        for half in halves:
+            self._link.join(half)
+
+    async def part(self, addresses: Sequence[str]) -> None:
+        """Have these channels go on to no other node any more."""
+        for address in addresses:
+            self._link.part(address)
+
+    async def restart_link(self) -> None:
+        """A peer has heard nothing of this node's link."""
+        self._link.restart()
+
+
+class HomeAgent(LinkedAgent):
     """The agent of the node that the gateway is on: folders, channels and log are the gateway's."""
 
-    async def open(self, graph: str, environment: Mapping[str, str]) -> Node:
-        """All is there."""
-        return this_node()
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
+        """All but the link is there."""
+        return self._start_link(name, link)
 
     async def renew(self, stage: str) -> None:
         """The gateway has done it."""
 
     async def news(self) -> News:
-        """There never is any: the gateway sees it by itself."""
-        await asyncio.Event().wait()
-        return News((), {})
+        """What was lost; the gateway sees the rest by itself."""
+        await self._link.wait(NEWS_PATIENCE_S)
+        return News(losses=self._link.take())
 
     async def close(self) -> None:
-        """The gateway removes what is its own."""
+        """The gateway removes the rest."""
+        self._link.close()
 
 
-class NodeAgent(ProcessAgent):
+class NodeAgent(LinkedAgent):
     """The agent of another node."""
 
     def __init__(self) -> None:
         """Nothing is made before `open`, which its event loop runs."""
 
-    async def open(self, graph: str, environment: Mapping[str, str]) -> Node:
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
         """Sweep what others left here, then make the run's folders and channels."""
         sweep(before=end_daemon)
         self._run = make_run_directory()
@@ -161,7 +239,7 @@ class NodeAgent(ProcessAgent):
         )
         self._channels.create()
         (self._run.path / GRAPH).write_text(graph)
-        return this_node()
+        return self._start_link(name, link)
 
     async def renew(self, stage: str) -> None:
         """Empty the channels that a stage has an end of."""
@@ -171,11 +249,11 @@ class NodeAgent(ProcessAgent):
         """What is new, once something is, or nothing after a while."""
         deadline = asyncio.get_running_loop().time() + NEWS_PATIENCE_S
         while asyncio.get_running_loop().time() < deadline:
-            news = News(self._lines.take(), self._new_loading())
+            news = News(self._lines.take(), self._new_loading(), self._link.take())
             if any(news):
                 return news
             await self._lines.wait(NEWS_INTERVAL_S)
-        return News((), {})
+        return News()
 
     def _new_loading(self) -> dict[str, Loading | None]:
         now = {stage: read_loading(self._run.path, stage) for stage in self._stages}
@@ -187,14 +265,88 @@ class NodeAgent(ProcessAgent):
         """End what still runs and remove all that the run has here."""
         await asyncio.gather(*(process.stop(0) for process in self._stages.values()))
         logging.getLogger(OURS).removeHandler(self._lines)
+        self._link.close()
         self._channels.destroy()
         self._run.remove()
         os.close(self._janitor)
 
 
-def this_node() -> Node:
-    """The machine that this process is on."""
-    return Node(socket.gethostname(), importlib.metadata.version(OURS))
+class OwnLink:
+    """The link of this process's node, heard by its event loop."""
+
+    def __init__(self, link: NodeLink) -> None:
+        self._link = link
+        self._peers: set[str] = set()
+        self._losses: list[Loss] = []
+        self._has_some = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(link.fileno(), self._hear)
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return self._link.port
+
+    def meet(self, peer: str, host: str, port: int) -> None:
+        """There is a peer."""
+        self._peers.add(peer)
+        self._link.meet(peer, host, port)
+
+    def leave(self, peer: str) -> None:
+        """There is none of this name any more."""
+        self._peers.discard(peer)
+        self._link.leave(peer)
+
+    def join(self, half: Half) -> None:
+        """Join this node's ring of a channel, which is there, to the peer's."""
+        end = End.SENDER if half.sends else End.RECEIVER
+        self._link.join(half.address, half.peer, end)
+
+    def part(self, address: str) -> None:
+        """Let go of a channel's ring."""
+        self._link.part(address)
+
+    def restart(self) -> None:
+        """End it, as it may hang, and start another."""
+        self._link.restart()
+        self._lose_all("the link was started again")
+
+    def take(self) -> Sequence[Loss]:
+        """What was lost since the last call."""
+        losses, self._losses = self._losses, []
+        self._has_some.clear()
+        return losses
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return when something was lost, at the latest after the time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._has_some.wait(), timeout_s)
+
+    def _hear(self) -> None:
+        for event in self._link.events():
+            match event:
+                case PeerLost():
+                    self._lose(event.peer, event.why, event.is_silent)
+                case LinkEnded():
+                    self._lose_all(event.why)
+                case PeerUp():
+                    logger.info("linked to %s", event.peer)
+                case Trouble():
+                    logger.warning("link: %s", event.text)
+
+    def _lose_all(self, why: str) -> None:
+        for peer in self._peers:
+            self._lose(peer, why, is_silent=False)
+
+    def _lose(self, peer: str, why: str, is_silent: bool) -> None:
+        if peer in self._peers:
+            self._losses.append(Loss(peer, why, is_silent))
+            self._has_some.set()
+
+    def close(self) -> None:
+        """End it."""
+        self._loop.remove_reader(self._link.fileno())
+        self._link.close()
 
 
 class LineQueue(logging.Handler):
@@ -222,7 +374,5 @@ class LineQueue(logging.Handler):
 
     async def wait(self, timeout_s: float) -> None:
         """Return when there is a line, at the latest after the time."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._has_some.wait(), timeout_s)
-        except TimeoutError:
-            return
