@@ -10,7 +10,10 @@ the reader to the start. An empty ring starts anew, so that only as many pages a
 needed: the reader jumps where it stands at `RESTART`, and what is jumped over takes no room.
 
 When the process of one end has died, the channel gets a new, empty ring and the old one is marked:
-the end that lives goes over at its next use and forgets all that belonged to the old ring.
+the end that lives goes over at its next use and forgets all that belonged to the old ring. Beside
+the mark is the ring's generation, which grows with each renewal, and what a link to another node
+keeps there: whether it has joined the ring, and how far the receiver's clock is ahead of the
+sender's.
 """
 
 import os
@@ -24,9 +27,11 @@ NUM_SLOTS = 1024
 HEAD, TAIL, RENEWED, RESTART, FIRST_SLOT = 0, 8, 16, 24, 32  # in 8-byte words
 NUM_SENT, SENT_BYTES, BACKLOG_NS, NUM_BACKLOG = HEAD + 1, HEAD + 2, HEAD + 3, HEAD + 4
 NUM_RECEIVED, WAIT_NS = TAIL + 1, TAIL + 2
+GENERATION, JOINED, CLOCK_AHEAD_NS = RENEWED + 1, RENEWED + 2, RENEWED + 3
 RING_START = 8 * (FIRST_SLOT + NUM_SLOTS)
 SKIP = (1 << 64) - 1
 NO_SLOT = NUM_SLOTS
+WORD = 1 << 64  # a clock that is behind is ahead by as much less than this
 
 
 class Event(ABC):
@@ -80,6 +85,20 @@ class Ring:
         """Send both ends on to the ring that has taken its place."""
         self._words[RENEWED] = 1
 
+    @property
+    def generation(self) -> int:
+        """How often the channel was renewed before it got this ring."""
+        return self._words[GENERATION]
+
+    def begin(self, generation: int) -> None:
+        """Say of a ring that nobody uses yet which one it is."""
+        self._words[GENERATION] = generation
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a link has joined it to a ring of another node."""
+        return bool(self._words[JOINED])
+
     def granted(self, slot: int) -> int:
         """Chunks ever granted to a slot's requests."""
         return self._words[FIRST_SLOT + slot]
@@ -96,13 +115,17 @@ class Ring:
     @property
     def usage(self) -> ChannelUsage:
         """What was counted, and what is in the ring."""
-        words = self._words
-        tail = self._read_from(words[TAIL])
+        return self.usage_read_by(self)
+
+    def usage_read_by(self, receiver: "Ring") -> ChannelUsage:
+        """The same of a channel of two joined rings, of which the sender's is this one."""
+        words, received = self._words, receiver._words
+        tail = self._read_from(received[TAIL])
         return ChannelUsage(
             num_sent=words[NUM_SENT],
             sent_bytes=words[SENT_BYTES],
-            num_received=words[NUM_RECEIVED],
-            wait_ns=words[WAIT_NS],
+            num_received=received[NUM_RECEIVED],
+            wait_ns=received[WAIT_NS],
             backlog_ns=words[BACKLOG_NS],
             num_backlog=words[NUM_BACKLOG],
             used_bytes=max(0, words[HEAD] - tail),
@@ -158,9 +181,14 @@ class Ring:
         body = empty(end - start)
         body[:] = self._records[start:end]
         self._words[NUM_RECEIVED] += 1
-        self._words[WAIT_NS] += max(0, time.monotonic_ns() - made_ns)
+        self._words[WAIT_NS] += self._waited_ns(made_ns)
         self._words[TAIL] = tail + num_bytes
         return slot, header, body
+
+    def _waited_ns(self, made_ns: int) -> int:
+        """From then until now; 0 if that is negative, as clocks of two nodes may have it."""
+        waited = (time.monotonic_ns() - made_ns - self._words[CLOCK_AHEAD_NS]) % WORD
+        return waited if waited < WORD // 2 else 0
 
     def release(self) -> None:
         """Let go of the buffer."""

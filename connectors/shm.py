@@ -1,7 +1,10 @@
 """Channels between processes: a ring in a mapped file, woken by two named pipes beside it."""
 
+import fcntl
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +18,7 @@ from omnistage.connectors.ring import RING_START, Event, Ring
 from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
-HAS_CHUNK, HAS_ROOM, FRESH = ".chunk", ".room", ".fresh"
+HAS_CHUNK, HAS_ROOM, FRESH, OLD = ".chunk", ".room", ".fresh", ".old"
 
 
 class PipeEvent(Event):
@@ -69,32 +72,73 @@ class ShmConnector:
 
     def sender(self, address: str) -> RingSender:
         """Open the sending end."""
-        return RingSender(address, self._window, self._access(address))
+        return RingSender(address, self._window, self.access(address))
 
     def receiver(self, address: str, messages: Messages[M]) -> RingReceiver[M]:
         """Open the receiving end."""
-        return RingReceiver(self._access(address), messages)
+        return RingReceiver(self.access(address), messages)
 
-    def _access(self, address: str) -> RingAccess:
+    def access(self, address: str) -> RingAccess:
+        """What an end of the channel needs; raises NoChannel."""
         reopen = partial(self._map, address)
         return RingAccess(reopen(), *self._events(address), reopen)
 
-    def renew(self, address: str) -> None:
-        """Put a new ring in the old one's place, then mark the old one and wake both ends."""
-        old = self._map(address)
+    def renew(self, address: str, generation: int | None = None) -> None:
+        """Put a new ring in the old one's place, then mark the old one and wake both ends.
+
+        With a generation, only if the channel has not come to it. Any process may do it: one waits
+        for another, and finishes what one left undone that was killed.
+        """
+        with self._alone(address):
+            self._leave_old(address)
+            buffer = self._map(address)
+            before = Ring(buffer).generation
+            wanted = before + 1 if generation is None else generation
+            if wanted > before:
+                self._replace(address, len(buffer), wanted)
+                self._leave_old(address)
+
+    @contextmanager
+    def _alone(self, address: str) -> Iterator[None]:
+        """Nobody else renews the channel meanwhile; a process that ends lets others do it."""
+        try:
+            file = os.open(f"{self._directory / address}{HAS_ROOM}", os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise NoChannel(f"no channel {address!r} in {self._directory}") from None
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(file)
+
+    def _replace(self, address: str, size: int, generation: int) -> None:
         path = self._directory / address
         fresh = path.with_name(f"{path.name}{FRESH}")
         with fresh.open("wb") as file:
-            file.truncate(self._size)
+            file.truncate(size)
+        Ring(self._map(fresh.name)).begin(generation)
+        os.link(path, f"{path}{OLD}")
         fresh.rename(path)
-        Ring(old).mark_renewed()
-        for event in self._events(address):
-            event.set()
-            event.close()
+
+    def _leave_old(self, address: str) -> None:
+        """Send both ends on from the ring that was replaced, if there is one."""
+        old = f"{address}{OLD}"
+        if not (self._directory / old).exists():
+            return
+        if not os.path.samefile(self._directory / old, self._directory / address):
+            Ring(self._map(old)).mark_renewed()
+            for event in self._events(address):
+                event.set()
+                event.close()
+        (self._directory / old).unlink()
+
+    def ring(self, address: str) -> Ring:
+        """The ring that is there now, to look at; raises NoChannel."""
+        return Ring(self._map(address))
 
     def usage(self, address: str) -> ChannelUsage:
         """Read from the ring that is there now."""
-        ring = Ring(self._map(address))
+        ring = self.ring(address)
         try:
             return ring.usage
         finally:
@@ -114,7 +158,7 @@ class ShmConnector:
 
     def destroy(self, address: str) -> None:
         """Remove the file and the pipes; open ends keep their memory until they close."""
-        for ending in ("", HAS_CHUNK, HAS_ROOM):
+        for ending in ("", HAS_CHUNK, HAS_ROOM, FRESH, OLD):
             Path(f"{self._directory / address}{ending}").unlink(missing_ok=True)
 
 

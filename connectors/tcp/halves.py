@@ -1,0 +1,279 @@
+"""This node's half of a channel: its ring, kept the same as the other node's.
+
+The bytes of the sender's ring are copied to the same places of the receiver's, with its head; the
+receiver's tail and what it granted are copied back. Each word of a ring still has one writer: the
+end that is on its node, or the link in place of the other end.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from omnistage.connectors.codec import ALIGNMENT, PREFIX
+from omnistage.connectors.ring import (
+    BACKLOG_NS,
+    CLOCK_AHEAD_NS,
+    FIRST_SLOT,
+    GENERATION,
+    HEAD,
+    JOINED,
+    NUM_BACKLOG,
+    NUM_RECEIVED,
+    NUM_SENT,
+    NUM_SLOTS,
+    RENEWED,
+    RESTART,
+    RING_START,
+    SENT_BYTES,
+    SKIP,
+    TAIL,
+    WAIT_NS,
+    WORD,
+)
+from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.tcp.frames import (
+    BACK,
+    DATA,
+    FRAME,
+    GRANTED,
+    PIECE,
+    PLACE,
+    READ,
+    WRITTEN,
+    BadFrame,
+    frame,
+)
+from omnistage.connectors.tcp.frames import HEAD as HEAD_FRAME
+
+Buffer = bytes | memoryview
+
+
+class Half(Protocol):
+    """What a connection asks of either half."""
+
+    def speak(self) -> tuple[list[Buffer], bool]:
+        """What to send now, and whether there may be more."""
+
+
+class _Half:
+    """One ring of this node.
+
+    `number` is the channel's on its connection; it is joined when both rings have the same
+    generation, until either is renewed.
+    """
+
+    def __init__(self, rings: ShmConnector, address: str, name: str) -> None:
+        self._rings = rings
+        self._address = address
+        self.name = name  # of the channel, on both nodes
+        self.number = 0
+        access = rings.access(address)
+        self._has_chunk, self._has_room, self._reopen = access[1:]
+        self._map(access.buffer)
+        # A link before us may have been ended at any moment.
+        rings.renew(address, self.generation + self._words[JOINED])
+        self._reattach()
+
+    def _map(self, buffer: memoryview) -> None:
+        self._words = buffer[:RING_START].cast("Q")
+        self._records = buffer[RING_START:]
+        self.size = len(self._records) // ALIGNMENT * ALIGNMENT
+        self.is_joined = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """The ring is a new one."""
+
+    def _reattach(self) -> None:
+        """Go over to the ring that is there now."""
+        self._words.release()
+        self._records.release()
+        self._map(self._reopen())
+
+    @property
+    def generation(self) -> int:
+        """The ring's."""
+        return self._words[GENERATION]
+
+    def join(self) -> None:
+        """The other node's ring has the same generation."""
+        self.is_joined = True
+        self._words[JOINED] = 1
+
+    def renew(self, generation: int) -> None:
+        """Come to this generation, if the ring has not been renewed to it by others."""
+        self._rings.renew(self._address, generation)
+        self._reattach()
+
+    def lose(self) -> None:
+        """The connection is gone, and so is what was on its way in a ring that was joined."""
+        if self._words[JOINED]:
+            self.renew(self.generation + 1)
+
+    def follow(self) -> bool:
+        """Go over to a new ring if there is one; whether there was."""
+        is_renewed = bool(self._words[RENEWED])
+        if is_renewed:
+            self._reattach()
+        return is_renewed
+
+    def close(self) -> None:
+        """Let go of the ring."""
+        self._words.release()
+        self._records.release()
+        self._has_chunk.close()
+        self._has_room.close()
+
+
+class SenderHalf(_Half):
+    """The half on the node of the sender: what it writes is sent on.
+
+    `_sent` is how far, as the head counts; a run is bytes in one place that are being sent, and
+    after a run that ends with a record the head is told, so that its receiver may begin.
+    """
+
+    def _begin(self) -> None:
+        self._sent = 0
+        self._position = self._left = 0
+        self._is_whole = False
+
+    def fileno(self) -> int:
+        """Readable when the sender has written, or the ring is renewed: then call `awake`."""
+        return self._has_chunk.fileno()
+
+    def awake(self) -> bool:
+        """Take the wake-up; whether the ring is a new one."""
+        self._has_chunk.clear()
+        return self.follow()
+
+    def speak(self) -> tuple[list[Buffer], bool]:
+        """The next piece of the run, and the head after its last."""
+        if not self.is_joined or not (self._left or self._plan()):
+            return [], False
+        size = min(self._left, PIECE)
+        end = self._position + size
+        header = FRAME.pack(DATA, self.number, self.generation, PLACE.size + size)
+        parts: list[Buffer] = [
+            header + PLACE.pack(self._position),
+            self._records[self._position : end],
+        ]
+        self._position, self._left = end, self._left - size
+        if not self._left and self._is_whole:
+            parts.append(self._written())
+        return parts, True
+
+    def _plan(self) -> bool:
+        """Begin the next run; whether there is one."""
+        head, at = self._words[HEAD], self._sent
+        if at == head:
+            return False
+        if at % self.size and at == self._words[RESTART]:
+            at += self.size - at % self.size
+        self._position = at % self.size
+        self._is_whole = True
+        if head - at <= min(PIECE, self.size - self._position):
+            end = self._sent = head
+        else:
+            end = self._cut(at, head)
+        self._left = end - at
+        return True
+
+    def _cut(self, start: int, head: int) -> int:
+        """Where a run ends that has about a piece, or one record that is larger.
+
+        A mark that sends the reader to the start is a run of its own, and no end of a record.
+        """
+        at = start
+        while at < head and at - start < PIECE:
+            position = at % self.size
+            num_bytes = PREFIX.unpack_from(self._records, position)[0]
+            if num_bytes == SKIP:
+                if at == start:
+                    self._sent = at + self.size - position
+                    self._is_whole = False
+                    return at + PREFIX.size
+                break
+            at += num_bytes
+            if at % self.size == 0:
+                break
+        self._sent = at
+        return at
+
+    def _written(self) -> bytes:
+        words = self._words
+        body = WRITTEN.pack(
+            self._sent,
+            words[RESTART],
+            words[NUM_SENT],
+            words[SENT_BYTES],
+            words[BACKLOG_NS],
+            words[NUM_BACKLOG],
+        )
+        return frame(HEAD_FRAME, self.number, self.generation, body)
+
+    def take_back(self, body: bytes) -> None:
+        """What the receiver has read and granted; wakes the sender."""
+        words = self._words
+        tail, words[NUM_RECEIVED], words[WAIT_NS] = READ.unpack_from(body)
+        for slot, granted in GRANTED.iter_unpack(body[READ.size :]):
+            if slot >= NUM_SLOTS:
+                raise BadFrame(f"credit for slot {slot}")
+            words[FIRST_SLOT + slot] = granted
+        words[TAIL] = tail
+        self._has_room.set()
+
+
+class ReceiverHalf(_Half):
+    """The half on the node of the receiver: filled by the link; what is read, granted goes back."""
+
+    def _begin(self) -> None:
+        self._said: Sequence[int] = (0, 0, 0)
+        self._granted = bytes(8 * NUM_SLOTS)
+
+    def fileno(self) -> int:
+        """Readable when the receiver has read, or the ring is renewed: then call `awake`."""
+        return self._has_room.fileno()
+
+    def awake(self) -> bool:
+        """Take the wake-up; whether the ring is a new one."""
+        self._has_room.clear()
+        return self.follow()
+
+    def place(self, position: int, num_bytes: int) -> memoryview:
+        """Where bytes of the sender's ring belong."""
+        if position + num_bytes > self.size:
+            raise BadFrame(f"{num_bytes} bytes at {position} of a ring of {self.size}")
+        return self._records[position : position + num_bytes]
+
+    def publish(self, body: bytes) -> None:
+        """The ring is filled so far; wakes the receiver."""
+        words = self._words
+        head, restart, num_sent, sent_bytes, backlog_ns, num_backlog = WRITTEN.unpack(body)
+        words[NUM_SENT], words[SENT_BYTES] = num_sent, sent_bytes
+        words[BACKLOG_NS], words[NUM_BACKLOG] = backlog_ns, num_backlog
+        words[RESTART] = restart
+        words[HEAD] = head
+        self._has_chunk.set()
+
+    def set_clock(self, ahead_ns: int) -> None:
+        """How far the clock of this node is ahead of the sender's."""
+        self._words[CLOCK_AHEAD_NS] = ahead_ns % WORD
+
+    def speak(self) -> tuple[list[Buffer], bool]:
+        """What was read and granted since it was last said."""
+        words = self._words
+        granted = words[FIRST_SLOT : FIRST_SLOT + NUM_SLOTS].tobytes()
+        read = words[TAIL], words[NUM_RECEIVED], words[WAIT_NS]
+        if not self.is_joined or (read == self._said and granted == self._granted):
+            return [], False
+        body = READ.pack(*read) + self._changed(granted)
+        self._said, self._granted = read, granted
+        return [frame(BACK, self.number, self.generation, body)], False
+
+    def _changed(self, granted: bytes) -> bytes:
+        if granted == self._granted:
+            return b""
+        now, before = np.frombuffer(granted, "<u8"), np.frombuffer(self._granted, "<u8")
+        slots = (now != before).nonzero()[0].tolist()
+        return b"".join(GRANTED.pack(slot, now[slot]) for slot in slots)

@@ -1,0 +1,540 @@
+"""The process that joins the rings of its node to those of other nodes.
+
+Its owner tells it over a socket which peers and channels there are, and hears over it of peers that
+come and go (`orders.py`). It ends when that socket does.
+"""
+
+import select
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.tcp.connection import Connection
+from omnistage.connectors.tcp.frames import (
+    BACK,
+    BEAT,
+    HEAD,
+    JOIN,
+    JOINED,
+    JOINING,
+    READINGS,
+    BadFrame,
+    frame,
+)
+from omnistage.connectors.tcp.halves import ReceiverHalf, SenderHalf
+from omnistage.connectors.tcp.handshake import Identity, Stranger, accept, connect, own_identity
+from omnistage.connectors.tcp.orders import (
+    MAX_BYTES,
+    ORDERS,
+    Begin,
+    CloseHalf,
+    Event,
+    Leave,
+    LinkSettings,
+    Meet,
+    OpenHalf,
+    Order,
+    PeerLost,
+    PeerUp,
+    Started,
+    Trouble,
+    encoded,
+)
+from omnistage.connectors.tcp.wire import TlsWire, Wire, tls_context
+
+HANDSHAKE_S = 2.0
+REDIAL_S = 0.1
+MAX_STRANGERS = 64  # that have not proved themselves; the oldest goes first
+TELL_REFUSED_S = 60.0
+EitherHalf = SenderHalf | ReceiverHalf
+
+
+class Joining:
+    """What a peer said of a channel that is not here yet."""
+
+    def __init__(self, number: int, generation: int, size: int) -> None:
+        self.number, self.generation, self.size = number, generation, size
+
+
+class Peer:
+    """Another node, and what lies between it and this one."""
+
+    def __init__(self, meet: Meet) -> None:
+        self.meet = meet
+        self.connection: Connection | None = None
+        self.dial_at = 0.0
+        self.senders: dict[str, SenderHalf] = {}
+        self.receivers: dict[str, ReceiverHalf] = {}
+        self.by_number: dict[int, SenderHalf] = {}
+        self.reset()
+
+    @property
+    def halves(self) -> list[EitherHalf]:
+        """Of all channels to and from it."""
+        return [*self.senders.values(), *self.receivers.values()]
+
+    def reset(self) -> None:
+        """A connection has begun, or ended."""
+        self.is_up = False
+        self.clock_ahead_ns = 0
+        self.least_way_ns = 1 << 62
+        self.heard_beat = (0, 0)  # the peer's clock in it, and ours when it came
+        self.joining: dict[str, Joining] = {}
+        self.filled: dict[int, ReceiverHalf] = {}  # by the peer's numbers
+
+
+class Link:
+    """All connections and halves of a node, in one loop that waits for any of them."""
+
+    def __init__(self, owner: socket.socket, listener: socket.socket) -> None:
+        owner.setblocking(False)
+        listener.setblocking(False)
+        self._owner, self._listener = owner, listener
+        self._poll = select.epoll()
+        self._on_ready: dict[int, Callable[[], None]] = {}
+        self._peers: dict[str, Peer] = {}
+        self._halves: dict[str, tuple[Peer, EitherHalf]] = {}
+        self._unproved: dict[Connection, Peer | None] = {}
+        self._num_made = 0
+        self._num_refused, self._tell_refused_at = 0, 0.0
+        self._beat_at = 0.0
+        self._watch(owner.fileno(), self._obey)
+
+    # Waiting
+
+    def run(self) -> None:
+        """Until the owner is gone."""
+        while self._on_ready:
+            for file, _ in self._poll.poll(self._sleep_s()):
+                on_ready = self._on_ready.get(file)
+                if on_ready is not None:
+                    on_ready()
+            if self._beat_at:
+                self._keep_time(time.monotonic())
+
+    def _watch(self, file: int, on_ready: Callable[[], None]) -> None:
+        self._on_ready[file] = on_ready
+        self._poll.register(file, select.EPOLLIN)
+
+    def _unwatch(self, file: int) -> None:
+        del self._on_ready[file]
+        self._poll.unregister(file)
+
+    def _sleep_s(self) -> float | None:
+        if not self._beat_at:
+            return None
+        times = [self._beat_at]
+        times += [one.begun_at + HANDSHAKE_S for one in self._unproved]
+        times += [peer.dial_at for peer in self._peers.values() if peer.dial_at]
+        patience_s = self._settings.patience_s
+        times += [one.heard_at + patience_s for _, one in self._open()]
+        return max(0.0, min(times) - time.monotonic())
+
+    def _open(self) -> list[tuple[Peer, Connection]]:
+        return [(one, one.connection) for one in self._peers.values() if one.connection is not None]
+
+    def _keep_time(self, now: float) -> None:
+        for connection in [one for one in self._unproved if now > one.begun_at + HANDSHAKE_S]:
+            self._refuse(connection, "it says nothing")
+        for peer, connection in self._open():
+            if now > connection.heard_at + self._settings.patience_s:
+                patience = f"{self._settings.patience_s:g} s"
+                self._lose(peer, f"nothing was heard of it for {patience}", is_silent=True)
+        if now >= self._beat_at:
+            self._beat_at = now + self._settings.beat_s
+            for peer, connection in self._open():
+                self._beat(peer, connection)
+        for peer in self._peers.values():
+            if peer.dial_at and now >= peer.dial_at:
+                self._dial(peer)
+
+    # The owner
+
+    def _tell(self, event: Event) -> None:
+        try:
+            self._owner.send(encoded(event))
+        except OSError:
+            return  # it is gone, or has not listened for long
+
+    def _obey(self) -> None:
+        try:
+            said = self._owner.recv(MAX_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if said:
+            self._do(ORDERS.decode(said))
+        else:
+            self._on_ready.clear()
+
+    def _do(self, order: Order) -> None:
+        match order:
+            case Begin():
+                self._begin(order)
+            case Meet():
+                self._meet(order)
+            case Leave():
+                self._leave(order.peer)
+            case OpenHalf():
+                self._open_half(order)
+            case CloseHalf():
+                self._close_half(order.address)
+
+    def _begin(self, order: Begin) -> None:
+        self._settings: LinkSettings = order.settings
+        self._identity = own_identity(order.name)
+        self._beat_at = time.monotonic()
+        for meet in order.peers:
+            self._meet(meet)
+        for half in order.halves:
+            self._open_half(half)
+        self._watch(self._listener.fileno(), self._accept)
+        self._tell(Started())
+
+    # Peers
+
+    def _meet(self, order: Meet) -> None:
+        self._leave(order.peer)
+        peer = self._peers[order.peer] = Peer(order)
+        peer.dial_at = time.monotonic() if order.connects else 0.0
+
+    def _leave(self, name: str) -> None:
+        peer = self._peers.get(name)
+        if peer is None:
+            return
+        for address in [*peer.senders, *peer.receivers]:
+            self._close_half(address)
+        if peer.connection is not None:
+            self._end(peer.connection)
+        del self._peers[name]
+
+    def _wire(self, connected: socket.socket, accepts: bool) -> Wire:
+        settings = self._settings
+        if not settings.certificate:
+            return Wire(connected)
+        context = tls_context(Path(settings.certificate), Path(settings.key), accepts)
+        return TlsWire(connected, context, accepts)
+
+    def _accept(self) -> None:
+        try:
+            connected, _ = self._listener.accept()
+        except OSError:
+            return
+        if len(self._unproved) >= MAX_STRANGERS:
+            self._refuse(next(iter(self._unproved)), "too many at once")
+        self._welcome(self._wire(connected, accepts=True), None).on_ready()
+
+    def _dial(self, peer: Peer) -> None:
+        peer.dial_at = 0.0
+        host, port = peer.meet.host, peer.meet.port
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        connecting.setblocking(False)
+        connecting.connect_ex((host, port))
+        self._welcome(self._wire(connecting, accepts=False), peer).begin()
+
+    def _welcome(self, wire: Wire, dialled: Peer | None) -> Connection:
+        """A connection whose other side has to prove itself."""
+        shake = accept if dialled is None else connect
+        file = wire.fileno()
+
+        def wants_write(is_wanted: bool) -> None:
+            self._poll.modify(file, select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0))
+
+        connection = Connection(
+            wire, shake(self._settings.secret, self._identity), self, wants_write
+        )
+        self._unproved[connection] = dialled
+        self._watch(file, lambda: self._use(connection))
+        return connection
+
+    def _use(self, connection: Connection) -> None:
+        """Let a connection go on; it may be the end of it."""
+        try:
+            connection.on_ready()
+        except (OSError, Stranger, BadFrame) as error:
+            self._fail(connection, str(error))
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            connection.flush()
+        except OSError as error:
+            self._fail(connection, str(error))
+
+    def _fail(self, connection: Connection, why: str) -> None:
+        if connection in self._unproved:
+            self._refuse(connection, why)
+        else:
+            for peer, one in self._open():
+                if one is connection:
+                    self._lose(peer, why)
+
+    def _refuse(self, connection: Connection, why: str) -> None:
+        """Whoever it is has not proved to be of this run."""
+        dialled = self._unproved[connection]
+        self._end(connection)
+        if dialled is not None:
+            dialled.dial_at = time.monotonic() + REDIAL_S
+            return
+        self._num_refused += 1
+        now = time.monotonic()
+        if now >= self._tell_refused_at:
+            self._tell_refused_at = now + TELL_REFUSED_S
+            self._tell(Trouble(f"{self._num_refused} connections were refused, the last: {why}"))
+
+    def _end(self, connection: Connection) -> None:
+        self._unproved.pop(connection, None)
+        self._unwatch(connection.fileno())
+        connection.close()
+
+    def _lose(self, peer: Peer, why: str, is_silent: bool = False) -> None:
+        """Renew what was joined over this connection, then say so."""
+        assert peer.connection is not None
+        self._end(peer.connection)
+        peer.connection = None
+        was_up = peer.is_up
+        peer.reset()
+        for half in peer.halves:
+            self._lose_half(half)
+        if peer.meet.connects:
+            peer.dial_at = time.monotonic() + REDIAL_S
+        if was_up:
+            self._tell(PeerLost(peer.meet.peer, why, is_silent))
+
+    def on_open(self, connection: Connection, identity: Identity) -> None:
+        """A connection's other side knows the secret."""
+        peer = self._peers.get(identity.name)
+        dialled = self._unproved[connection]
+        if peer is None or dialled not in (None, peer):
+            raise Stranger(f"{identity.name!r} is not expected")
+        if peer.connection is not None:
+            self._lose(peer, "its link began anew")
+        del self._unproved[connection]
+        peer.dial_at = 0.0
+        peer.connection = connection
+        if identity.boot == self._identity.boot:
+            self._note_clock(peer, 0, 0)
+        self._beat(peer, connection)
+        for half in peer.senders.values():
+            self._introduce(peer, half)
+
+    # Beats and clocks
+
+    def _beat(self, peer: Peer, connection: Connection) -> None:
+        readings = READINGS.pack(time.monotonic_ns(), *peer.heard_beat)
+        connection.say(frame(BEAT, body=readings))
+        self._flush(connection)
+
+    def _hear_beat(self, peer: Peer, connection: Connection, body: bytes) -> None:
+        """Reckon with the clocks as NTP does: the shortest way there and back is the surest."""
+        now = time.monotonic_ns()
+        said, ours, heard = READINGS.unpack(body)
+        is_first = not peer.heard_beat[0]
+        peer.heard_beat = said, now
+        if is_first:
+            self._beat(peer, connection)  # so that the other has its first reading soon
+        if ours:
+            self._note_clock(
+                peer, (now - ours) - (said - heard), ((heard - ours) + (said - now)) // 2
+            )
+
+    def _note_clock(self, peer: Peer, way_ns: int, ahead_ns: int) -> None:
+        if way_ns >= peer.least_way_ns:
+            return
+        peer.least_way_ns, peer.clock_ahead_ns = way_ns, ahead_ns
+        for half in peer.receivers.values():
+            half.set_clock(-ahead_ns)
+        if not peer.is_up:
+            peer.is_up = True
+            self._tell(PeerUp(peer.meet.peer, ahead_ns))
+
+    # Channels
+
+    def _open_half(self, order: OpenHalf) -> None:
+        self._close_half(order.address)
+        peer = self._peers.get(order.peer)
+        if peer is None:
+            self._tell(Trouble(f"channel {order.address}: no peer {order.peer!r} is known"))
+            return
+        rings = ShmConnector(Path(order.directory))
+        try:
+            if order.sends:
+                self._open_sender(peer, order.address, SenderHalf(rings, order.ring, order.address))
+            else:
+                self._open_receiver(
+                    peer, order.address, ReceiverHalf(rings, order.ring, order.address)
+                )
+        except NoChannel as error:
+            self._tell(Trouble(str(error)))
+
+    def _open_sender(self, peer: Peer, address: str, half: SenderHalf) -> None:
+        self._num_made += 1
+        half.number = self._num_made
+        self._halves[address] = peer, half
+        peer.senders[address] = peer.by_number[half.number] = half
+        self._watch(half.fileno(), lambda: self._wake_sender(peer, half))
+        self._introduce(peer, half)
+
+    def _open_receiver(self, peer: Peer, address: str, half: ReceiverHalf) -> None:
+        self._halves[address] = peer, half
+        peer.receivers[address] = half
+        self._watch(half.fileno(), lambda: self._wake_receiver(peer, half))
+        self._join(peer, address)
+
+    def _close_half(self, address: str) -> None:
+        found = self._halves.pop(address, None)
+        if found is None:
+            return
+        peer, half = found
+        self._unwatch(half.fileno())
+        if isinstance(half, SenderHalf):
+            del peer.senders[address]
+            del peer.by_number[half.number]
+        else:
+            del peer.receivers[address]
+            peer.filled = {key: one for key, one in peer.filled.items() if one is not half}
+        if peer.connection is not None:
+            peer.connection.silence(half)
+        half.close()
+
+    def _lose_half(self, half: EitherHalf) -> None:
+        try:
+            half.lose()
+        except NoChannel:
+            self._forget_half(half)
+
+    def _forget_half(self, half: EitherHalf) -> None:
+        """Its channel was destroyed before we were told."""
+        for address in [key for key, (_, one) in self._halves.items() if one is half]:
+            self._close_half(address)
+
+    def _introduce(self, peer: Peer, half: SenderHalf) -> None:
+        """Tell the receiver's node which ring the channel has here."""
+        if peer.connection is not None:
+            body = JOINING.pack(half.size) + half.name.encode()
+            peer.connection.say(frame(JOIN, half.number, half.generation, body))
+            self._flush(peer.connection)
+
+    def _hear_join(self, peer: Peer, number: int, generation: int, body: bytes) -> None:
+        size = JOINING.unpack_from(body)[0]
+        address = body[JOINING.size :].decode()
+        peer.joining[address] = Joining(number, generation, size)
+        self._join(peer, address)
+
+    def _join(self, peer: Peer, address: str) -> None:
+        """Join the two rings of a channel whose receiver is here, once both are known."""
+        half, joining = peer.receivers.get(address), peer.joining.get(address)
+        if half is None or joining is None:
+            return
+        if half.size != joining.size:
+            sizes = f"{joining.size} and {half.size} bytes"
+            self._tell(Trouble(f"channel {address}: its rings have {sizes}: arena_mb must agree"))
+            return
+        half.number = joining.number
+        peer.filled[half.number] = half
+        if joining.generation > half.generation:
+            half.renew(joining.generation)
+        self._answer(peer, half)
+
+    def _answer(self, peer: Peer, half: ReceiverHalf) -> None:
+        """Tell the sender's node which generation of the ring may be filled."""
+        if peer.connection is not None and half.number in peer.filled:
+            half.join()
+            half.set_clock(-peer.clock_ahead_ns)
+            peer.connection.say(frame(JOINED, half.number, half.generation))
+            self._flush(peer.connection)
+
+    def _hear_joined(self, peer: Peer, half: SenderHalf, generation: int) -> None:
+        if generation > half.generation:
+            half.renew(generation)
+        if generation < half.generation:
+            self._introduce(peer, half)
+        else:
+            half.join()
+            self._speak(peer, half)
+
+    def _wake_sender(self, peer: Peer, half: SenderHalf) -> None:
+        try:
+            is_new = half.awake()
+        except NoChannel:
+            return self._forget_half(half)
+        return self._introduce(peer, half) if is_new else self._speak(peer, half)
+
+    def _wake_receiver(self, peer: Peer, half: ReceiverHalf) -> None:
+        try:
+            is_new = half.awake()
+        except NoChannel:
+            return self._forget_half(half)
+        return self._answer(peer, half) if is_new else self._speak(peer, half)
+
+    def _speak(self, peer: Peer, half: EitherHalf) -> None:
+        if peer.connection is not None and half.is_joined:
+            peer.connection.let_speak(half)
+            self._flush(peer.connection)
+
+    def _peer_of(self, connection: Connection) -> Peer:
+        assert connection.peer is not None
+        return self._peers[connection.peer.name]
+
+    def place(
+        self, connection: Connection, channel: int, generation: int, position: int, size: int
+    ) -> memoryview | None:
+        """Where bytes of a ring belong."""
+        half = self._peer_of(connection).filled.get(channel)
+        if half is None or half.generation != generation:
+            return None
+        return half.place(position, size)
+
+    def on_frame(
+        self, connection: Connection, kind: int, channel: int, generation: int, body: bytes
+    ) -> None:
+        """Do what a peer says."""
+        peer = self._peer_of(connection)
+        try:
+            self._hear(peer, connection, kind, channel, generation, body)
+        except NoChannel:
+            return  # it was destroyed here: its owner says so soon
+        except (struct.error, UnicodeDecodeError) as error:
+            raise BadFrame(f"frame {kind}: {error}") from error
+
+    def _hear(
+        self,
+        peer: Peer,
+        connection: Connection,
+        kind: int,
+        channel: int,
+        generation: int,
+        body: bytes,
+    ) -> None:
+        filled, filling = peer.filled.get(channel), peer.by_number.get(channel)
+        if kind == HEAD:
+            if filled is not None and filled.generation == generation:
+                filled.publish(body)
+        elif kind == BACK:
+            if filling is not None and filling.generation == generation:
+                filling.take_back(body)
+        elif kind == BEAT:
+            self._hear_beat(peer, connection, body)
+        elif kind == JOIN:
+            self._hear_join(peer, channel, generation, body)
+        elif kind == JOINED:
+            if filling is not None:
+                self._hear_joined(peer, filling, generation)
+        else:
+            raise BadFrame(f"a frame of kind {kind}")
+
+
+def main() -> None:
+    """Run with the descriptors of the owner's socket and of the one that listens."""
+    owner, listener = (socket.socket(fileno=int(file)) for file in sys.argv[1:3])
+    Link(owner, listener).run()
+
+
+if __name__ == "__main__":
+    main()
