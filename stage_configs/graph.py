@@ -413,6 +413,10 @@ class StageGraph(Model):
             if found is not None:
                 message, key = found
                 raise problem(message, "stages", name, key)
+        for number, edge in enumerate(self.edges):
+            if self.placement.is_on_nodes and edge.connector.name != ConnectorSpec().name:
+                message = "on Ray's nodes rings are joined by links: only `shm`"
+                raise problem(message, "edges", number, "connector")
 
     def _check_memory(self) -> None:
         shares: dict[int, float] = {}

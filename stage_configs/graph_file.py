@@ -19,7 +19,7 @@ from omnistage.stage_configs.graph import (
     nearest,
 )
 from omnistage.stage_configs.overrides import Override, OverrideError, overridden
-from omnistage.stage_configs.placement import NUM_GPUS, Placement
+from omnistage.stage_configs.placement import NUM_GPUS, LinkPlace, Placement
 from omnistage.stage_configs.sampling import StageParameters
 from omnistage.stage_configs.yaml_document import Document, Place, YamlProblem, dotted, parse
 
@@ -178,6 +178,7 @@ def _keys_at(place: Place) -> list[str]:
         "chunk": Chunking,
         "deadlines": Deadlines,
         "placement": Placement,
+        "link": LinkPlace,
         SAMPLING: StageParameters,
     }
     model: type[BaseModel] = StageGraph

@@ -16,6 +16,26 @@ NUM_GPUS = "num_gpus"  # where a graph keeps the number that was written as `gpu
 Amount = Annotated[float, Field(strict=True, ge=0, le=1 << 20, allow_inf_nan=False)]
 
 
+class LinkPlace(BaseModel):
+    """How the links of a run's nodes find and know each other.
+
+    `port`: where each listens; 0: any free one. `certificate`, `key`: files in PEM that every node
+    has at these paths; with them what goes between nodes is encrypted.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    port: Annotated[int, Field(strict=True, ge=0, le=65535)] = 0
+    certificate: str = ""
+    key: str = ""
+
+    @model_validator(mode="after")
+    def _both_files(self) -> "LinkPlace":
+        if bool(self.certificate) != bool(self.key):
+            raise ValueError("TLS needs both a certificate and its key")
+        return self
+
+
 class Placement(BaseModel):
     """`placement:` of a graph file.
 
@@ -28,6 +48,7 @@ class Placement(BaseModel):
     by: Literal["local", "ray"] = LOCAL
     address: Annotated[str, Field(min_length=1)] = "auto"
     strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
+    link: LinkPlace = LinkPlace()
 
     @model_validator(mode="before")
     @classmethod

@@ -104,11 +104,12 @@ class Engine:
         stack.callback(removal(self, run))
         stack.enter_context(mps_daemon(self.options.mps, self.graph, run.path))
         placing = placing_of(self.graph, run.path, self._launch, self._environment)
-        await stack.enter_async_context(placing)
         limit = self.options.max_requests
         self.runtime = Runtime(self.graph, run.path, placing.launch, self._make_connector, limit)
+        placing.listen(self.runtime.lose)
         self.commands = StageCommands(self.runtime)
         self.directory = run.path
+        await stack.enter_async_context(placing)
         await stack.enter_async_context(self.runtime)
         if self.options.progress:
             await show_loading(self.runtime.fleet, console)

@@ -2,14 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from omnistage.server.placement.nodes import NodeLost, Nodes, RunningNode
 from omnistage.stage_configs.gpus import VISIBLE
 from omnistage.stage_configs.graph import StageSpec
-from omnistage.stages.messages.loading import Loading, Phase, write_loading
+from omnistage.stages.messages.loading import Loading, Phase, read_loading, write_loading
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +47,8 @@ class PlacedStage:
         if self._node is None:
             self._living.cancel()
         else:
-            agent = self._node.agent
-            self._killing = asyncio.create_task(self._ask(agent.kill(self._name), KILL_PATIENCE_S))
+            killing = self._node.agent.kill(self._name)
+            self._killing = asyncio.create_task(self._node.ask(killing, KILL_PATIENCE_S))
 
     async def stop(self, grace_s: float) -> None:
         """Let it end by itself for `grace_s`, then ask, then kill."""
@@ -57,18 +56,8 @@ class PlacedStage:
             self._living.cancel()
         else:
             stopping = self._node.agent.stop(self._name, grace_s)
-            await self._ask(stopping, grace_s + STOP_PATIENCE_S)
+            await self._node.ask(stopping, grace_s + STOP_PATIENCE_S)
         await asyncio.wait({self._living})
-
-    async def _ask(self, asked: Coroutine[Any, Any, None], patience_s: float) -> None:
-        """A node that does not do it in time counts as lost, and its stages with it."""
-        node = self._node
-        assert node is not None
-        try:
-            async with asyncio.timeout(patience_s):
-                await asked
-        except (NodeLost, TimeoutError) as error:
-            node.lose(str(error) or f"node {node.host} has not ended stage {self._name}")
 
     async def _live(self) -> str:
         """From the search for a node to the end of the process, and how it ended."""
@@ -76,7 +65,7 @@ class PlacedStage:
             node = await self._nodes.on(await self._room())
             if problem := await self._problem(node):
                 return problem
-            await self._nodes.prepare(self._name)
+            await self._nodes.place(self._name, node)
             return await self._run_on(node)
         except NodeLost as error:
             return str(error)
@@ -108,13 +97,23 @@ class PlacedStage:
         self._node = node
         ending = asyncio.create_task(self._process(node, environment))
         try:
-            await asyncio.wait({ending, node.lost}, return_when=asyncio.FIRST_COMPLETED)
+            while not (ending.done() or node.is_lost):
+                unlinked = node.unlinked
+                waits = {ending, node.lost, unlinked}
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if unlinked.done() and read_loading(self._directory, self._name) is not None:
+                    await node.ask(node.agent.kill(self._name), KILL_PATIENCE_S)
+                    return unlinked.result()  # what it said when it was ready may be lost
             return ending.result() if ending.done() else node.lost.result()
         finally:
             ending.cancel()
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _process(self, node: RunningNode, environment: Mapping[str, str]) -> str:
-        await node.agent.start(self._name, environment)
-        logger.info("stage %s is on node %s", self._name, node.host)
-        return await node.agent.wait(self._name)
+        try:
+            await node.agent.start(self._name, environment)
+            logger.info("stage %s is on node %s", self._name, node.host)
+            return await node.agent.wait(self._name)
+        except NodeLost as error:
+            node.lose(str(error))
+            raise

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
-from omnistage.server.placement.nodes import Nodes
+from omnistage.server.placement.nodes import Nodes, OnLoss
 from omnistage.server.placement.placed_stage import PlacedStage
 from omnistage.server.runtime.stage_link import StageHandle, StageLauncher
 from omnistage.stage_configs.graph import StageGraph
@@ -16,6 +16,9 @@ class Placing(Protocol):
     """An async context around a run, in which `launch` starts stages."""
 
     launch: StageLauncher
+
+    def listen(self, on_loss: OnLoss) -> None:
+        """Name who is called when what was under way between two nodes is gone."""
 
     async def __aenter__(self) -> Self:
         """Raises PlacementError."""
@@ -33,6 +36,9 @@ class OnThisMachine:
 
     def __init__(self, launch: StageLauncher) -> None:
         self.launch = launch
+
+    def listen(self, on_loss: OnLoss) -> None:
+        """There is nothing between nodes."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,6 +63,10 @@ class OnNodes:
         spec, model = self._graph.stages[stage], self._graph.model_of(stage)
         return PlacedStage(spec, model, self._nodes, directory)
 
+    def listen(self, on_loss: OnLoss) -> None:
+        """Name who is called when what was under way between two nodes is gone."""
+        self._on_loss = on_loss
+
     async def __aenter__(self) -> Self:
         from omnistage.server.placement.ray import NoCluster
 
@@ -64,7 +74,9 @@ class OnNodes:
             self._cluster.connect()
         except NoCluster as error:
             raise PlacementError(f"placement ray: {error}") from None
-        self._nodes = Nodes(self._graph, self._directory, self._environment, self._cluster)
+        self._nodes = Nodes(
+            self._graph, self._directory, self._environment, self._cluster, self._on_loss
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:

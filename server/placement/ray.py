@@ -27,7 +27,9 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from omnistage.server.placement.agent import Agent, HomeAgent, News, Node, NodeAgent
+from omnistage.connectors.tcp.orders import LinkSettings
+from omnistage.server.placement.agent import Agent, Half, News, Node
+from omnistage.server.placement.node_agent import HomeAgent, NodeAgent
 from omnistage.server.placement.nodes import NodeLost
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.placement import GPU
@@ -48,7 +50,7 @@ class RayCluster:
 
     def __init__(self, graph: StageGraph, directory: Path, environment: Mapping[str, str]) -> None:
         self._graph = graph
-        self._home = HomeAgent(directory, environment)
+        self._own_agent = HomeAgent(directory, environment)
         self._indices = {name: index for index, name in enumerate(graph.stages)}
         self._actors: dict[str, Any] = {}
 
@@ -62,7 +64,7 @@ class RayCluster:
                     ray.init(address, log_to_driver=False, configure_logging=False)
             except ConnectionError as error:
                 raise NoCluster(f"{error}; `ray start --head` makes one on this machine") from None
-        self._home_name = ray.get_runtime_context().get_node_id()
+        self.home = ray.get_runtime_context().get_node_id()
         bundles = [stage.bundle for stage in self._graph.stages.values()]
         self._group: PlacementGroup = placement_group(bundles, self._graph.placement.strategy)
 
@@ -93,10 +95,17 @@ class RayCluster:
             gpus: Sequence[str] = await task.options(scheduling_strategy=bundle).remote()
         return gpus
 
+    async def address_of(self, node: str) -> str:
+        """As Ray itself reaches it."""
+        nodes = await asyncio.to_thread(ray.nodes)
+        addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes}
+        address: str = addresses[node]
+        return address
+
     def agent_on(self, node: str) -> Agent:
         """A new actor on a node; on our own, none is needed."""
-        if node == self._home_name:
-            return self._home
+        if node == self.home:
+            return self._own_agent
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         actor = ray.remote(num_cpus=0, max_concurrency=CONCURRENCY)(RayAgent)
         self._actors[node] = actor.options(scheduling_strategy=there).remote()
@@ -112,13 +121,15 @@ class RayCluster:
 class RayAgent(NodeAgent):
     """An agent in an actor, whose environment is the node's but for what Ray adds for actors."""
 
-    async def open(self, graph: str, environment: Mapping[str, str]) -> Node:
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
         """Ray gives an actor without CPUs one thread; a stage takes what the node says."""
         with suppress(psutil.Error):
             raylet = psutil.Process().parent()
             if raylet is not None and OMP not in raylet.environ():
                 os.environ.pop(OMP, None)
-        return await super().open(graph, environment)
+        return await super().open(name, graph, environment, link)
 
 
 class ActorAgent:
@@ -127,10 +138,12 @@ class ActorAgent:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    async def open(self, graph: str, environment: Mapping[str, str]) -> Node:
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
         """See Agent."""
         with lost_as_ours():
-            node: Node = await self._actor.open.remote(graph, dict(environment))
+            node: Node = await self._actor.open.remote(name, graph, dict(environment), link)
         return node
 
     async def has_folder(self, path: str) -> bool:
@@ -164,6 +177,31 @@ class ActorAgent:
         """See Agent."""
         with lost_as_ours():
             await self._actor.renew.remote(stage)
+
+    async def meet(self, peer: str, host: str, port: int) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.meet.remote(peer, host, port)
+
+    async def leave(self, peer: str) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.leave.remote(peer)
+
+    async def join(self, halves: Sequence[Half]) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.join.remote(list(halves))
+
+    async def part(self, addresses: Sequence[str]) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.part.remote(list(addresses))
+
+    async def restart_link(self) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.restart_link.remote()
 
     async def news(self) -> News:
         """See Agent."""

@@ -239,6 +239,11 @@ class Fleet:
         for link in self._links.values():
             self.commander.fail(link, error)
 
+    def lose_commands(self, names: Collection[str], error: ApiError) -> None:
+        """These stages do not answer the commands that they were sent."""
+        for name in names:
+            self.commander.fail(self._links[name], error)
+
     # What stages send
 
     def _receive(self, link: OwnedStage) -> None:

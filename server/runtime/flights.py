@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
 
 from omnistage.connectors.chunk import Chunk
@@ -87,6 +87,13 @@ class Flights:
         """Fail every request in the graph once what has come of it has been taken."""
         for flight in self._flights.values():
             flight.queue.put_nowait(error)
+
+    def lose(self, ends: Sequence[Collection[str] | None], error: ApiError) -> None:
+        """Fail every request that has a stage of each end in its path; None is the gateway."""
+        for flight in self._flights.values():
+            names = {link.name for link in flight.path}
+            if all(end is None or not names.isdisjoint(end) for end in ends):
+                flight.fail(error)
 
     def _on_death(self, link: StageLink) -> None:
         for flight in self._flights.values():

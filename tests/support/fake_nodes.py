@@ -4,10 +4,12 @@ import asyncio
 import importlib.metadata
 from collections.abc import Mapping, Sequence
 
-from omnistage.server.placement.agent import Line, News, Node
+from omnistage.connectors.tcp.orders import LinkSettings
+from omnistage.server.placement.agent import Half, Line, Loss, News, Node
 from omnistage.server.placement.nodes import NodeLost
 from omnistage.stages.messages.loading import Loading
 
+NEWS_S = 0.02
 VERSION = importlib.metadata.version("omnistage")
 
 
@@ -21,6 +23,10 @@ class FakeAgent:
         self.environments: dict[str, Mapping[str, str]] = {}
         self.ends: dict[str, asyncio.Future[str]] = {}
         self.renewed: list[str] = []
+        self.peers: list[str] = []
+        self.joined: dict[str, Half] = {}
+        self.num_link_starts = 0
+        self.name = ""
         self.is_closed = False
         self.is_deaf = False  # it answers no call any more
         self._said: asyncio.Queue[News] = asyncio.Queue()
@@ -40,9 +46,41 @@ class FakeAgent:
         if self.is_deaf:
             await asyncio.Event().wait()
 
-    async def open(self, graph: str, environment: Mapping[str, str]) -> Node:
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
         await self._check()
-        return Node(self.host, self.version)
+        self.name = name
+        self.num_link_starts += 1
+        return Node(self.host, self.version, 1)
+
+    async def meet(self, peer: str, host: str, port: int) -> None:
+        await self._check()
+        self.peers.append(peer)
+
+    async def leave(self, peer: str) -> None:
+        await self._check()
+        self.peers.remove(peer)
+
+    async def join(self, halves: Sequence[Half]) -> None:
+        await self._check()
+        for half in halves:
+            assert half.address not in self.joined
+            assert half.peer in self.peers
+            self.joined[half.address] = half
+
+    async def part(self, addresses: Sequence[str]) -> None:
+        await self._check()
+        for address in addresses:
+            del self.joined[address]
+
+    async def restart_link(self) -> None:
+        await self._check()
+        self.num_link_starts += 1
+
+    def lose(self, peer: "FakeAgent", is_silent: bool = False) -> None:
+        """Its link to another node is lost."""
+        self._said.put_nowait(News(losses=[Loss(peer.name, "it broke", is_silent)]))
 
     async def has_folder(self, path: str) -> bool:
         await self._check()
@@ -76,10 +114,11 @@ class FakeAgent:
 
     async def news(self) -> News:
         await self._check()
-        saying = asyncio.ensure_future(self._said.get())
-        await asyncio.wait({saying, self._gone}, return_when=asyncio.FIRST_COMPLETED)
-        await self._check()
-        return saying.result()
+        try:
+            return await asyncio.wait_for(self._said.get(), NEWS_S)
+        except TimeoutError:
+            await self._check()
+            return News()
 
     async def close(self) -> None:
         await self._check()
@@ -88,6 +127,8 @@ class FakeAgent:
 
 class FakeCluster:
     """Places as the test says; each call of `agent_on` makes a new agent."""
+
+    home = "home"
 
     def __init__(self, folders: Sequence[str] = (), version: str = VERSION) -> None:
         self.places: dict[str, str] = {}
@@ -103,8 +144,12 @@ class FakeCluster:
     async def gpus_of(self, stage: str) -> Sequence[str]:
         return self.gpus.get(stage, ())
 
+    async def address_of(self, node: str) -> str:
+        return "127.0.0.1"
+
     def agent_on(self, node: str) -> FakeAgent:
-        agent = FakeAgent(node, self._folders, self._version)
+        version = VERSION if node == self.home else self._version
+        agent = FakeAgent(node, self._folders, version)
         self.agents.setdefault(node, []).append(agent)
         return agent
 

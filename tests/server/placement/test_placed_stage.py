@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,11 @@ class Placed:
     def __init__(self, directory: Path, cluster: FakeCluster) -> None:
         self.directory = directory
         self.cluster = cluster
-        self.nodes = Nodes(GRAPH, directory, {"LEVEL": "INFO"}, cluster)
+        self.lost: list[tuple[Sequence[str] | None, Sequence[str] | None, str]] = []
+        self.nodes = Nodes(GRAPH, directory, {"LEVEL": "INFO"}, cluster, self._note_loss)
+
+    def _note_loss(self, near: Sequence[str] | None, far: Sequence[str] | None, why: str) -> None:
+        self.lost.append((near, far, why))
 
     def stage(self, name: str) -> PlacedStage:
         return PlacedStage(GRAPH.stages[name], GRAPH.model_of(name), self.nodes, self.directory)
@@ -108,7 +113,7 @@ async def test_one_that_waits_for_room_can_be_ended(placed: Placed, end: str) ->
     else:
         await stage.stop(5)
     assert await waiting == "it was stopped"
-    assert not placed.cluster.agents
+    assert set(placed.cluster.agents) <= {"home"}
 
 
 async def test_a_node_without_the_model_is_named_with_its_path_and_nothing_starts(
@@ -139,7 +144,7 @@ async def test_a_nodes_death_is_the_death_of_its_stages_and_of_no_other(placed: 
     placed.agent("right").die()
     assert await talker.wait() == await code2wav.wait() == "node right is gone"
     await talker.stop(0)  # as a supervisor does
-    assert placed.cluster.dropped == ["right"]
+    await until(lambda: placed.cluster.dropped == ["right"])
     waiting = asyncio.create_task(thinker.wait())
     await asyncio.sleep(0.05)
     assert not waiting.done()
@@ -188,7 +193,92 @@ async def test_a_node_that_does_not_kill_a_stage_is_lost(
     thinker = await placed.started("thinker")
     placed.agent("left").is_deaf = True
     thinker.kill()
-    assert await thinker.wait() == "node left has not ended stage thinker"
+    assert await thinker.wait() == "node left did not do within 0.1 s what it was asked"
+
+
+def joined(agent: FakeAgent) -> dict[str, str]:
+    """The channels of a node that go on to others, each with its peer and its direction."""
+    return {
+        half.address: f"{'to' if half.sends else 'from'} {half.peer}"
+        for half in agent.joined.values()
+    }
+
+
+async def test_channels_between_nodes_are_joined_on_both_and_those_within_one_are_not(
+    placed: Placed,
+) -> None:
+    for name in ("talker", "thinker", "code2wav"):
+        await placed.started(name)
+    home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
+    assert joined(home) == {
+        "gateway.thinker": f"to {left.name}",
+        "thinker.gateway": f"from {left.name}",
+        "gateway.talker": f"to {right.name}",
+        "talker.gateway": f"from {right.name}",
+        "gateway.code2wav": f"to {right.name}",
+        "code2wav.gateway": f"from {right.name}",
+    }
+    assert joined(left) == {
+        "gateway.thinker": f"from {home.name}",
+        "thinker.gateway": f"to {home.name}",
+        "thinker.talker.open": f"to {right.name}",
+        "thinker.talker.feed": f"to {right.name}",
+        "thinker.talker.rows": f"to {right.name}",
+    }
+    assert {address for address in joined(right) if "thinker" in address} == {
+        "thinker.talker.open",
+        "thinker.talker.feed",
+        "thinker.talker.rows",
+    }
+    assert not any(address.startswith("talker.code2wav") for address in joined(right))
+
+
+async def test_channels_of_a_stage_that_has_moved_go_where_it_is(placed: Placed) -> None:
+    for name in ("thinker", "talker", "code2wav"):
+        await placed.started(name)
+    home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
+    right.die()
+    placed.cluster.places |= {"talker": "left", "code2wav": "home"}
+    await until(lambda: right.name not in left.peers and right.name not in home.peers)
+    await placed.started("talker")
+    assert not any(address.startswith("thinker.talker") for address in joined(left))
+    assert joined(home)["gateway.talker"] == f"to {left.name}"
+    await placed.started("code2wav")
+    assert joined(left)["talker.code2wav.rows"] == f"to {home.name}"
+    assert joined(home)["talker.code2wav.rows"] == f"from {left.name}"
+    assert "gateway.code2wav" not in joined(home)
+
+
+async def test_a_lost_link_is_told_with_the_stages_of_both_nodes_and_ends_none(
+    placed: Placed, caplog: pytest.LogCaptureFixture
+) -> None:
+    stages = [await placed.started(name) for name in ("thinker", "talker", "code2wav")]
+    home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
+    left.say(thinker=None)  # it is ready
+    left.lose(right)
+    await until(lambda: placed.lost)
+    why = "the link between left and right was lost: it broke"
+    assert placed.lost == [(["thinker"], ["talker", "code2wav"], why)]
+    home.lose(left, is_silent=True)
+    await until(lambda: left.num_link_starts == 2)
+    assert placed.lost[1][:2] == (None, ["thinker"])
+    assert (home.num_link_starts, right.num_link_starts) == (1, 1)
+    await asyncio.sleep(0.05)
+    for stage in stages:
+        await stage.stop(0)
+        assert await stage.wait() == "exit code 0"
+
+
+async def test_a_stage_that_loads_when_its_link_is_lost_starts_again(placed: Placed) -> None:
+    thinker, talker = await placed.started("thinker"), await placed.started("talker")
+    home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
+    left.say(thinker=Loading(Phase.READING, 1, 2))
+    await until(lambda: read_loading(placed.directory, "thinker") == Loading(Phase.READING, 1, 2))
+    home.lose(left)
+    assert await thinker.wait() == "the link between home and left was lost: it broke"
+    assert left.ends["thinker"].result() == "signal SIGKILL"
+    assert not right.ends["talker"].done()
+    await talker.stop(0)
 
 
 async def test_lines_and_notes_of_a_node_are_those_of_its_stages(
@@ -218,4 +308,4 @@ async def test_at_the_end_every_node_is_left_and_one_that_is_gone_is_not_waited_
     await placed.nodes.close()
     assert placed.agent("left").is_closed
     assert not placed.agent("right").is_closed
-    assert set(placed.cluster.dropped) == {"left", "right"}
+    assert set(placed.cluster.dropped) == {"home", "left", "right"}

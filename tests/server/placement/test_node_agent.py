@@ -12,7 +12,10 @@ from support.shout import install_shout, shout_model
 from support.waiting import until
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX, make_run_directory
-from omnistage.server.placement.agent import Line, News, NodeAgent
+from omnistage.connectors.tcp.handshake import new_secret
+from omnistage.connectors.tcp.orders import LinkSettings
+from omnistage.server.placement.agent import Line, News
+from omnistage.server.placement.node_agent import NodeAgent
 from omnistage.stage_configs.graph import StageGraph
 
 
@@ -47,7 +50,8 @@ async def agent(graph: StageGraph) -> AsyncIterator[NodeAgent]:
     """One that has the run's folders; the test may have closed it."""
     level = logging.getLogger("omnistage").level
     agent = NodeAgent()
-    await agent.open(graph.model_dump_json(), {"OMNISTAGE_LOG_LEVEL": "DEBUG"})
+    environment = {"OMNISTAGE_LOG_LEVEL": "DEBUG"}
+    await agent.open("one", graph.model_dump_json(), environment, LinkSettings(secret=new_secret()))
     try:
         yield agent
     finally:
@@ -119,7 +123,7 @@ async def test_a_stop_during_the_start_ends_the_process(agent: NodeAgent) -> Non
 async def test_what_a_stage_prints_and_how_it_loads_is_told_once(
     agent: NodeAgent, broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.server.placement.agent.NEWS_PATIENCE_S", 0.3)
+    monkeypatch.setattr("omnistage.server.placement.node_agent.NEWS_PATIENCE_S", 0.3)
     await agent.start("writer", {})
     ended_by = await agent.wait("writer")
     news = await all_news(agent)
@@ -143,8 +147,8 @@ async def test_it_tells_nothing_after_a_while(
     agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await all_news(agent)
-    monkeypatch.setattr("omnistage.server.placement.agent.NEWS_PATIENCE_S", 0.1)
-    assert await agent.news() == News((), {})
+    monkeypatch.setattr("omnistage.server.placement.node_agent.NEWS_PATIENCE_S", 0.1)
+    assert await agent.news() == News()
 
 
 async def test_its_own_lines_are_told_too(agent: NodeAgent) -> None:
@@ -157,7 +161,7 @@ async def test_it_sweeps_what_others_left(graph: StageGraph, agent: NodeAgent) -
     os.close(left.lock)  # as if its process were gone
     await agent.close()
     other = NodeAgent()
-    await other.open(graph.model_dump_json(), {})
+    await other.open("two", graph.model_dump_json(), {}, LinkSettings(secret=new_secret()))
     try:
         assert not left.path.exists()
     finally:
