@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz chaos soak soak-speech page exact gpu gpu-commands gpu-speech overlap image-speed nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -69,6 +69,10 @@ gpu-commands: venv
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_speech.py $(ARGS)
+
+# Two Ray nodes on this machine: the tiny Qwen3-Omni across them, and a node that is killed.
+nodes: venv
+	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/test_nodes.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

@@ -34,6 +34,11 @@ class RayNodes:
             num_cpus=2, resources={name: 1}, object_store_memory=STORE_BYTES
         )
 
+    def restore(self) -> None:
+        """Both nodes, whatever was ended."""
+        if OTHER not in self._others:
+            self.add()
+
     def kill(self, name: str = OTHER) -> None:
         """The end of a machine: its raylet and every process that came of it, at once."""
         node = self._others.pop(name)

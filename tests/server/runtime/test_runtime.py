@@ -73,3 +73,59 @@ async def test_a_start_that_fails_ends_the_stages_that_have_begun(tmp_path: Path
 def seen_by(stages: FakeGraph, name: str) -> set[type]:
     """The types of the messages that a stage was sent."""
     return {type(chunk.message) for chunk in stages.stages[name].seen}
+
+
+def outcome_of(waiting: "asyncio.Task[list[Output]]") -> str:
+    """How a request ended, or that it has not."""
+    if not waiting.done():
+        return "runs"
+    error = waiting.exception()
+    return error.code or "" if isinstance(error, ApiError) else "finished"
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "spoken", "written"),
+    [
+        (["thinker"], ["code2wav"], "stage_unavailable", "runs"),
+        (None, ["code2wav"], "stage_unavailable", "runs"),
+        (["thinker"], None, "stage_unavailable", "stage_unavailable"),
+        (["talker"], ["talker"], "stage_unavailable", "runs"),
+        (["thinker"], [], "runs", "runs"),
+    ],
+)
+async def test_a_lost_link_fails_the_requests_that_cross_it_and_no_stage(
+    near: list[str] | None, far: list[str] | None, spoken: str, written: str, tmp_path: Path
+) -> None:
+    runtime, stages = runtime_of(tmp_path)
+    async with runtime:
+        await runtime.fleet.loaded()
+        speaking = asyncio.create_task(all_of(runtime, "hang"))
+        request = request_of("hang", "text")
+        writing = asyncio.create_task(all_outputs(runtime, request))
+        await until(lambda: stages.stages["thinker"].num_requests == 2)
+        runtime.lose(near, far, "the link broke")
+        await asyncio.sleep(0.05)
+        assert (outcome_of(speaking), outcome_of(writing)) == (spoken, written)
+        if speaking.done():
+            assert "the link broke" in str(speaking.exception())
+        assert not runtime.fleet.unready
+        assert len(stages.launched) == len(GRAPH.stages)
+    await asyncio.gather(speaking, writing, return_exceptions=True)
+
+
+async def test_a_lost_link_fails_the_commands_of_stages_behind_it(tmp_path: Path) -> None:
+    runtime, stages = runtime_of(tmp_path)
+    stages.obey = lambda *_: None  # no answer comes
+    async with runtime:
+        await runtime.fleet.loaded()
+        links = runtime.fleet.stages
+        ordering = [
+            asyncio.create_task(runtime.fleet.commander.send(links[name], "sleep", {}))
+            for name in ("thinker", "talker")
+        ]
+        await until(lambda: to_stage.Command in seen_by(stages, "talker"))
+        runtime.lose(None, ["talker"], "the link broke")
+        with pytest.raises(ApiError, match="the link broke"):
+            await ordering[1]
+        assert not ordering[0].done()
+    await asyncio.gather(*ordering, return_exceptions=True)
