@@ -5,6 +5,7 @@ back. Without credit, or without room, a chunk waits in its request's own bounde
 request never stalls another.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from omnistage.connectors.chunk import Chunk
@@ -141,3 +142,16 @@ class Connector(Protocol):
 
     def destroy(self, address: str) -> None:
         """Remove a channel; a missing one is fine."""
+
+
+class Losses(Protocol):
+    """Tells of channels that were lost while both of their ends lived, as a network loses them.
+
+    What was sent and not received is gone, and the channels are renewed: their ends go over.
+    """
+
+    def fileno(self) -> int:
+        """Readable when channels may have been lost: then call `losses`."""
+
+    def losses(self) -> Sequence[str]:
+        """The addresses of those that were lost since the last call."""

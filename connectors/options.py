@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from omnistage.connectors.contract import Connector
+from omnistage.connectors.contract import Connector, Losses
 
 Option = int | float | str | bool
 
@@ -31,12 +31,14 @@ class ConnectorType(Generic[O]):
     """What an entry point of `omnistage.connectors` names.
 
     `make` gets the folder of the run and the options. `between_processes`: its ends may be in two
-    processes, as those of a graph's edges are.
+    processes, as those of a graph's edges are. `losses`, where channels can be lost: who tells of
+    those in the folder of a run, once they are made.
     """
 
     options: type[O]
     make: Callable[[Path, O], Connector]
     between_processes: bool = True
+    losses: Callable[[Path], Losses | None] | None = None
 
 
 class OptionError(ValueError):

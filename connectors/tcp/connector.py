@@ -1,5 +1,7 @@
 """The connector `tcp`: a stage's ends of channels, and both rings of them on one machine."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from omnistage.connectors.contract import ChannelUsage, NoChannel
@@ -44,10 +46,15 @@ class TcpConnector:
 
     def receiver(self, address: str, messages: Messages[M]) -> RingReceiver[M]:
         """Open the receiving end."""
-        try:
-            return self._rings.receiver(ring_name(address, False), messages)
-        except NoChannel:
-            raise self._no_channel(address) from None
+        with self._naming(address):
+            access = self._rings.access(ring_name(address, False))
+        again = access.reopen
+
+        def reopen() -> memoryview:
+            with self._naming(address):
+                return again()
+
+        return RingReceiver(access._replace(reopen=reopen), messages)
 
     def renew(self, address: str) -> None:
         """Empty both rings; the links join them again."""
@@ -67,6 +74,14 @@ class TcpConnector:
             del _pairs[self._directory]
             pair.close()
 
+    @contextmanager
+    def _naming(self, address: str) -> Iterator[None]:
+        """A channel that is missing is named by its address, not by that of its ring."""
+        try:
+            yield
+        except NoChannel:
+            raise self._no_channel(address) from None
+
     def _pair(self, address: str) -> Pair:
         try:
             return _pairs[self._directory]
@@ -77,4 +92,9 @@ class TcpConnector:
         return NoChannel(f"no channel {address!r} in {self._directory}")
 
 
-CONNECTOR = ConnectorType(TcpOptions, TcpConnector)
+def pair_of(directory: Path) -> Pair | None:
+    """The links of a run on this machine, which tell of channels that are lost."""
+    return _pairs.get(directory)
+
+
+CONNECTOR = ConnectorType(TcpOptions, TcpConnector, losses=pair_of)

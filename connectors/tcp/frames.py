@@ -9,11 +9,11 @@ import struct
 
 FRAME = struct.Struct("<BxxxIQQ")  # kind, channel, generation, bytes that follow
 # By the sender's node: a channel that it has (size of its ring, its name); bytes of the ring and
-# where they belong; how far the ring is written.
-JOIN, DATA, HEAD = 1, 2, 3
+# where they belong; how far the ring is written; a channel that it has no longer (its name).
+JOIN, DATA, HEAD, PART = 1, 2, 3, 4
 # By the receiver's node: its ring has this generation now; what was read and granted.
-JOINED, BACK = 4, 5
-BEAT = 6  # by both: a sign of life, and readings of the clocks
+JOINED, BACK = 5, 6
+BEAT = 7  # by both: a sign of life, and readings of the clocks
 
 JOINING = struct.Struct("<Q")
 PLACE = struct.Struct("<Q")

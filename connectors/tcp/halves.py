@@ -101,6 +101,10 @@ class _Half:
         self.is_joined = True
         self._words[JOINED] = 1
 
+    def part(self) -> None:
+        """The other node's ring is gone."""
+        self.is_joined = False
+
     def renew(self, generation: int) -> None:
         """Come to this generation, if the ring has not been renewed to it by others."""
         self._rings.renew(self._address, generation)

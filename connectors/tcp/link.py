@@ -22,6 +22,7 @@ from omnistage.connectors.tcp.frames import (
     JOIN,
     JOINED,
     JOINING,
+    PART,
     READINGS,
     BadFrame,
     frame,
@@ -365,10 +366,10 @@ class Link:
         rings = ShmConnector(Path(order.directory))
         try:
             if order.sends:
-                self._open_sender(peer, order.address, SenderHalf(rings, order.ring, order.address))
+                self._open_sender(peer, order.address, SenderHalf(rings, order.ring, order.name))
             else:
                 self._open_receiver(
-                    peer, order.address, ReceiverHalf(rings, order.ring, order.address)
+                    peer, order.address, ReceiverHalf(rings, order.ring, order.name)
                 )
         except NoChannel as error:
             self._tell(Trouble(str(error)))
@@ -377,15 +378,15 @@ class Link:
         self._num_made += 1
         half.number = self._num_made
         self._halves[address] = peer, half
-        peer.senders[address] = peer.by_number[half.number] = half
+        peer.senders[half.name] = peer.by_number[half.number] = half
         self._watch(half.fileno(), lambda: self._wake_sender(peer, half))
         self._introduce(peer, half)
 
     def _open_receiver(self, peer: Peer, address: str, half: ReceiverHalf) -> None:
         self._halves[address] = peer, half
-        peer.receivers[address] = half
+        peer.receivers[half.name] = half
         self._watch(half.fileno(), lambda: self._wake_receiver(peer, half))
-        self._join(peer, address)
+        self._join(peer, half.name)
 
     def _close_half(self, address: str) -> None:
         found = self._halves.pop(address, None)
@@ -394,10 +395,11 @@ class Link:
         peer, half = found
         self._unwatch(half.fileno())
         if isinstance(half, SenderHalf):
-            del peer.senders[address]
+            del peer.senders[half.name]
             del peer.by_number[half.number]
+            self._part(peer, half)
         else:
-            del peer.receivers[address]
+            del peer.receivers[half.name]
             peer.filled = {key: one for key, one in peer.filled.items() if one is not half}
         if peer.connection is not None:
             peer.connection.silence(half)
@@ -421,20 +423,32 @@ class Link:
             peer.connection.say(frame(JOIN, half.number, half.generation, body))
             self._flush(peer.connection)
 
+    def _part(self, peer: Peer, half: SenderHalf) -> None:
+        """Tell the receiver's node that the channel is no more."""
+        if peer.connection is not None:
+            peer.connection.say(frame(PART, half.number, body=half.name.encode()))
+            self._flush(peer.connection)
+
+    def _hear_part(self, peer: Peer, number: int, name: str) -> None:
+        peer.joining.pop(name, None)
+        half = peer.filled.pop(number, None)
+        if half is not None:
+            half.part()
+
     def _hear_join(self, peer: Peer, number: int, generation: int, body: bytes) -> None:
         size = JOINING.unpack_from(body)[0]
-        address = body[JOINING.size :].decode()
-        peer.joining[address] = Joining(number, generation, size)
-        self._join(peer, address)
+        name = body[JOINING.size :].decode()
+        peer.joining[name] = Joining(number, generation, size)
+        self._join(peer, name)
 
-    def _join(self, peer: Peer, address: str) -> None:
+    def _join(self, peer: Peer, name: str) -> None:
         """Join the two rings of a channel whose receiver is here, once both are known."""
-        half, joining = peer.receivers.get(address), peer.joining.get(address)
+        half, joining = peer.receivers.get(name), peer.joining.get(name)
         if half is None or joining is None:
             return
         if half.size != joining.size:
             sizes = f"{joining.size} and {half.size} bytes"
-            self._tell(Trouble(f"channel {address}: its rings have {sizes}: arena_mb must agree"))
+            self._tell(Trouble(f"channel {name}: its rings have {sizes}: arena_mb must agree"))
             return
         half.number = joining.number
         peer.filled[half.number] = half
@@ -444,7 +458,7 @@ class Link:
 
     def _answer(self, peer: Peer, half: ReceiverHalf) -> None:
         """Tell the sender's node which generation of the ring may be filled."""
-        if peer.connection is not None and half.number in peer.filled:
+        if peer.connection is not None and peer.filled.get(half.number) is half:
             half.join()
             half.set_clock(-peer.clock_ahead_ns)
             peer.connection.say(frame(JOINED, half.number, half.generation))
@@ -523,6 +537,8 @@ class Link:
             self._hear_beat(peer, connection, body)
         elif kind == JOIN:
             self._hear_join(peer, channel, generation, body)
+        elif kind == PART:
+            self._hear_part(peer, channel, body.decode())
         elif kind == JOINED:
             if filling is not None:
                 self._hear_joined(peer, filling, generation)

@@ -105,16 +105,20 @@ class NodeLink:
 
     # Channels
 
-    def create(self, address: str, peer: str, end: End, options: ShmOptions) -> None:
+    def create(
+        self, address: str, peer: str, end: End, options: ShmOptions, name: str = ""
+    ) -> None:
         """Make this node's ring of a channel whose other end is on that peer.
 
-        Both nodes do so, in any order, with the same options.
+        Both nodes do so, in any order, with the same options. An address that was destroyed and is
+        created again needs a `name` that no channel had before, the same on both nodes.
         """
         if peer not in self._peers:
             raise ValueError(f"no peer {peer!r}: `meet` it first")
         ring = ring_name(address, end is End.SENDER)
         self._rings(options).create(ring)
-        half = OpenHalf(address, peer, end is End.SENDER, str(self._directory), ring)
+        sends = end is End.SENDER
+        half = OpenHalf(address, name or address, peer, sends, str(self._directory), ring)
         self._halves[address] = half
         self._tell(half)
 

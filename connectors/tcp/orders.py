@@ -38,9 +38,10 @@ class Leave(msgspec.Struct, frozen=True, tag=True):
 
 
 class OpenHalf(msgspec.Struct, frozen=True, tag=True):
-    """Join a ring of this node, `directory`/`ring`, to the peer's ring of this address."""
+    """Join a ring of this node, `directory`/`ring`, to the peer's ring of this name."""
 
     address: str
+    name: str
     peer: str
     sends: bool
     directory: str

@@ -33,6 +33,7 @@ class Pair:
         for link in (self.near, self.far):
             self._poll.register(link, select.EPOLLIN)
         self._addresses: set[str] = set()
+        self._num_created = 0
         self._is_lost = False
 
     @property
@@ -42,8 +43,10 @@ class Pair:
 
     def create(self, address: str, options: ShmOptions) -> None:
         """Make both rings of a channel."""
-        self.near.create(address, FAR, End.SENDER, options)
-        self.far.create(address, NEAR, End.RECEIVER, options)
+        self._num_created += 1
+        name = f"{address}#{self._num_created}"
+        self.near.create(address, FAR, End.SENDER, options, name)
+        self.far.create(address, NEAR, End.RECEIVER, options, name)
         self._addresses.add(address)
 
     def renew(self, address: str) -> None:

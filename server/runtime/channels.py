@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from omnistage.connectors.contract import ChannelUsage, Connector, NoChannel
+from omnistage.connectors import connector_type
+from omnistage.connectors.contract import ChannelUsage, Connector, Losses, NoChannel
 from omnistage.connectors.options import Option
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -28,6 +29,8 @@ class Channels:
     """Creates every channel of a graph before any stage starts, and destroys them at the end."""
 
     def __init__(self, graph: StageGraph, directory: Path, make_connector: MakeConnector) -> None:
+        self._directory = directory
+        self._connectors = sorted({edge.connector.name for edge in graph.edges})
         self.gateway = make_connector(GATEWAY_CONNECTOR, directory, {})
         self._channels: list[tuple[Connector, str]] = []
         large = make_connector(GATEWAY_CONNECTOR, directory, {"arena_mb": REQUESTS_ARENA_MB})
@@ -73,6 +76,13 @@ class Channels:
         for connector, address in self._channels:
             with suppress(NoChannel):
                 yield address, connector.usage(address)
+
+    def losses(self) -> Iterator[Losses]:
+        """Who tells of edges that are lost, once the channels are there."""
+        for tells in filter(None, (connector_type(name).losses for name in self._connectors)):
+            found = tells(self._directory)
+            if found is not None:
+                yield found
 
     def destroy(self) -> None:
         """Remove them all; every end is closed."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import ChannelUsage
+from omnistage.connectors.contract import ChannelUsage, Losses
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
@@ -17,7 +17,7 @@ from omnistage.server.runtime.readiness import check_open, check_ready, dead
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.addresses import outputs_address, requests_address
+from omnistage.stages.messages.addresses import ends_of, outputs_address, requests_address
 from omnistage.stages.messages.loading import Loading, read_loading
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
@@ -34,6 +34,8 @@ from omnistage.stages.messages.to_gateway import (
 from omnistage.stages.messages.to_stage import Stop
 
 logger = logging.getLogger(__name__)
+
+Ends = tuple[str, str]  # an edge, by the names of its stages
 
 
 class StageDied(Exception):
@@ -58,6 +60,7 @@ class Fleet:
         self._directory = directory
         self._launch = launch
         self._channels = Channels(graph, directory, make_connector)
+        self._losses: list[Losses] = []
         self._links: dict[str, OwnedStage] = {}
         self._supervisors: list[Supervisor] = []
         self._keeping: list[asyncio.Task[None]] = []
@@ -67,16 +70,25 @@ class Fleet:
         self,
         on_output: Callable[[StageLink, Chunk[OfRequest]], None],
         on_death: Callable[[StageLink], None],
+        on_loss: Callable[[Collection[Ends]], None],
     ) -> None:
-        """Name who gets what stages send for requests, and who is called when a stage has ended."""
+        """Name who gets what stages send for requests, and who is called after a failure.
+
+        `on_death`: when a stage has ended. `on_loss`: when edges are lost, by their two stages.
+        """
         self._on_output = on_output
         self._report_death = on_death
+        self._report_loss = on_loss
 
     # Life
 
     async def start(self) -> None:
         """Start every stage at once; they load while we already listen."""
         self._channels.create()
+        loop = asyncio.get_running_loop()
+        for losses in self._channels.losses():
+            self._losses.append(losses)
+            loop.add_reader(losses.fileno(), self._on_losses, losses)
         (self._directory / "graph.json").write_text(self.graph.model_dump_json())
         for name in self.graph.stages:
             await self._start_stage(name)
@@ -108,6 +120,13 @@ class Fleet:
         self._report_death(link)
         self.commander.fail(link, dead(link))
 
+    def _on_losses(self, losses: Losses) -> None:
+        addresses = losses.losses()
+        if addresses:
+            edges = {ends_of(address)[:2] for address in addresses}
+            logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
+            self._report_loss(edges)
+
     async def stop_restarts(self) -> None:
         """From now on a stage that ends is not started again."""
         for task in self._keeping:
@@ -124,6 +143,8 @@ class Fleet:
             loop.remove_reader(link.outputs.fileno())
             loop.remove_reader(link.requests.fileno())
             link.close()
+        for losses in self._losses:
+            loop.remove_reader(losses.fileno())
         self._channels.destroy()
         logger.info("all stages have ended")
 

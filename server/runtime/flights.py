@@ -8,9 +8,9 @@ from contextlib import aclosing
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.fleet import Fleet
+from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item
-from omnistage.server.runtime.readiness import dead
+from omnistage.server.runtime.readiness import dead, lost
 from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
@@ -42,7 +42,7 @@ class Flights:
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
-        fleet.listen(self._receive, self._on_death)
+        fleet.listen(self._receive, self._on_death, self._on_loss)
 
     @property
     def max_requests(self) -> int:
@@ -99,6 +99,14 @@ class Flights:
         for flight in self._flights.values():
             if link in flight.path:
                 flight.fail(dead(link))
+
+    def _on_loss(self, edges: Collection[Ends]) -> None:
+        for flight in self._flights.values():
+            names = {link.name for link in flight.path}
+            for source, target in edges:
+                if {source, target} <= names:
+                    flight.fail(lost(source, target))
+                    break
 
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
         goes_on = bool(ticket.flights)

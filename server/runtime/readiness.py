@@ -27,6 +27,12 @@ def dead(link: StageLink) -> ApiError:
     return unavailable(message, code="stage_unavailable")
 
 
+def lost(source: str, target: str) -> ApiError:
+    """What it means for a request that what one stage sent to the next is gone."""
+    message = f"The connection from stage {source} to stage {target} was lost."
+    return unavailable(message, code="edge_lost")
+
+
 def unavailable(message: str, code: str) -> ApiError:
     """A 503 that says when to ask again."""
     return ApiError(503, message, code=code, retry_after_s=RETRY_LOADING_S)

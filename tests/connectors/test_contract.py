@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.notes import NOTES, Note
+from support.settled import settled_connector
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -21,10 +22,11 @@ from omnistage.connectors.codec import encode
 from omnistage.connectors.contract import ChunkTooLarge, Closed, Full, NoChannel
 from omnistage.connectors.messages import Message, UnknownMessage
 from omnistage.connectors.receiver import RingReceiver
+from omnistage.connectors.ring import NUM_SLOTS
 from omnistage.connectors.sender import MAX_BACKLOG_CHUNKS, RingSender
-from omnistage.connectors.sweep import make_run_directory
 
-NAMES = ("shm", "inprocess")
+NAMES = ("shm", "inprocess", "tcp")
+Folder = Callable[[str], Path]
 Ends = tuple[RingSender, RingReceiver[Note]]
 
 
@@ -34,14 +36,15 @@ def chunk(request_id: str = "a", index: int = 0, size: int = 8, last: bool = Fal
 
 
 @pytest.fixture(params=NAMES)
-def open_ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Ends]]:
+def open_ends(request: pytest.FixtureRequest, folder_for: Folder) -> Iterator[Callable[..., Ends]]:
     """A function that makes a channel with options and opens both ends."""
     opened: list[tuple[str, Ends]] = []
-    connector = make_connector(request.param, tmp_path, {})
+    folder = folder_for(request.param)
+    connector = make_connector(request.param, folder, {})
 
     def make(**options: int) -> Ends:
         address = f"c{len(opened)}"
-        connector = make_connector(request.param, tmp_path, {"arena_mb": 1, **options})
+        connector = settled_connector(request.param, folder, {"arena_mb": 1, **options})
         connector.create(address)
         ends = connector.sender(address), connector.receiver(address, NOTES)
         opened.append((address, ends))  # type: ignore[arg-type]
@@ -52,7 +55,6 @@ def open_ends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         sender.close()
         receiver.close()
         connector.destroy(address)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_chunk_arrives_as_it_was_sent(open_ends: Callable[..., Ends]) -> None:
@@ -109,10 +111,10 @@ def test_every_received_tensor_starts_at_a_multiple_of_64_bytes(
 
 def test_a_received_chunk_owns_its_memory(open_ends: Callable[..., Ends]) -> None:
     sender, receiver = open_ends(credit=0)
-    sender.send(chunk(index=1, size=1000))
+    sender.send(chunk(index=1, size=5000))
     first = receiver.receive()
-    for index in range(3000):
-        sender.send(chunk(index=index, size=1000))
+    for index in range(600):  # three times what the arena holds
+        sender.send(chunk(index=index, size=5000))
         assert receiver.receive() is not None
     assert first is not None
     assert set(first.tensors["v"].numpy()) == {1}
@@ -141,8 +143,10 @@ def test_a_request_without_credit_stalls_no_other(open_ends: Callable[..., Ends]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_waits_of_chunks_are_counted_with_and_without_credit(name: str, tmp_path: Path) -> None:
-    connector = make_connector(name, tmp_path, {"arena_mb": 1, "credit": 1})
+def test_the_waits_of_chunks_are_counted_with_and_without_credit(
+    name: str, folder_for: Folder
+) -> None:
+    connector = settled_connector(name, folder_for(name), {"arena_mb": 1, "credit": 1})
     connector.create("x")
     sender, receiver = connector.sender("x"), connector.receiver("x", NOTES)
     sender.send(chunk())
@@ -208,7 +212,7 @@ def test_a_cancelled_request_leaves_nothing_behind(
     side: str, open_ends: Callable[..., Ends]
 ) -> None:
     sender, receiver = open_ends(credit=2)
-    for number in range(3000):  # more than there are slots
+    for number in range(NUM_SLOTS + 100):
         name = f"r{number}"
         for index in range(4):
             sender.send(chunk(name, index))
@@ -265,8 +269,8 @@ def test_closed_ends_say_so_and_hold_nothing(open_ends: Callable[..., Ends]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_opening_before_creating_is_an_error(name: str, tmp_path: Path) -> None:
-    connector = make_connector(name, tmp_path, {})
+def test_opening_before_creating_is_an_error(name: str, folder_for: Folder) -> None:
+    connector = make_connector(name, folder_for(name), {})
     with pytest.raises(NoChannel, match="'x'"):
         connector.sender("x")
     with pytest.raises(NoChannel, match="'x'"):
@@ -274,8 +278,8 @@ def test_opening_before_creating_is_an_error(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_descriptor_is_left(name: str, tmp_path: Path) -> None:
-    connector = make_connector(name, tmp_path, {})
+def test_no_descriptor_is_left(name: str, folder_for: Folder) -> None:
+    connector = make_connector(name, folder_for(name), {})
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         connector.create("x")
@@ -288,7 +292,7 @@ def test_no_descriptor_is_left(name: str, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_options_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="known: inprocess, shm"):
+    with pytest.raises(ValueError, match="known: inprocess, shm, tcp"):
         make_connector("smh", tmp_path, {})
     with pytest.raises(ValueError, match="arena_mb"):
         make_connector("shm", tmp_path, {"arena": 1})
@@ -306,10 +310,9 @@ OPERATIONS = st.one_of(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(window=st.integers(0, 3), operations=st.lists(OPERATIONS, max_size=80))
 def test_any_use_keeps_order_bytes_and_credit(
-    name: str, window: int, operations: list[tuple[str, str, int]]
+    name: str, linked_directory: Path, window: int, operations: list[tuple[str, str, int]]
 ) -> None:
-    run = make_run_directory()
-    connector = make_connector(name, run.path, {"arena_mb": 1, "credit": window})
+    connector = settled_connector(name, linked_directory, {"arena_mb": 1, "credit": window})
     connector.create("x")
     sender, receiver = connector.sender("x"), connector.receiver("x", NOTES)
     num_bytes = 0
@@ -367,7 +370,6 @@ def test_any_use_keeps_order_bytes_and_credit(
     for end in (sender, receiver):
         end.close()
     connector.destroy("x")
-    run.remove()
 
 
 ECHO = """
@@ -375,7 +377,7 @@ import select, sys
 from pathlib import Path
 from omnistage.connectors.messages import Message, Messages
 from omnistage.connectors import make_connector
-connector = make_connector("shm", Path(sys.argv[1]), {"arena_mb": 1, "credit": 4})
+connector = make_connector(sys.argv[1], Path(sys.argv[2]), {"arena_mb": 1, "credit": 4})
 class Note(Message, frozen=True):
     text: str = ""
     more: dict = {}
@@ -395,13 +397,15 @@ while count < 2000 or left:
 """
 
 
-def test_two_processes_lose_nothing_and_no_wake_up(tmp_path: Path) -> None:
-    connector = make_connector("shm", tmp_path, {"arena_mb": 1, "credit": 4})
+@pytest.mark.parametrize("name", ["shm", "tcp"])
+def test_two_processes_lose_nothing_and_no_wake_up(name: str, folder_for: Folder) -> None:
+    folder = folder_for(name)
+    connector = make_connector(name, folder, {"arena_mb": 1, "credit": 4})
     for address in ("there", "back"):
         connector.create(address)
     sender, receiver = connector.sender("there"), connector.receiver("back", NOTES)
     sent, got = 0, 0
-    with subprocess.Popen([sys.executable, "-c", ECHO, str(tmp_path)]) as echo:
+    with subprocess.Popen([sys.executable, "-c", ECHO, name, str(folder)]) as echo:
         while got < 2000:
             if sent < 2000 and sent - got < 300:
                 sender.send(chunk(f"r{sent % 3}", sent, size=sent % 5000))
@@ -417,3 +421,5 @@ def test_two_processes_lose_nothing_and_no_wake_up(tmp_path: Path) -> None:
     assert echo.returncode == 0
     sender.close()
     receiver.close()
+    for address in ("there", "back"):
+        connector.destroy(address)

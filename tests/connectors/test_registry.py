@@ -71,5 +71,5 @@ def test_metadata_that_is_too_old_is_told() -> None:
 def test_our_own_are_registered_as_those_of_others() -> None:
     families: Registry[object] = Registry("omnistage.families", object)
     assert {"diffusers", "qwen3_omni", "qwen_image", "vllm"} <= set(families.names)
-    assert {"inprocess", "shm"} <= set(Registry("omnistage.connectors", object).names)
+    assert {"inprocess", "shm", "tcp"} <= set(Registry("omnistage.connectors", object).names)
     assert families.packages("vllm")[0].startswith("omnistage ")

@@ -1,14 +1,14 @@
 """A channel one end of which has died, renewed: the other end goes on as if nothing had been."""
 
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.notes import NOTES, Note
+from support.settled import settled_connector
 
-from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector, NoChannel, Receiver, Sender
 from omnistage.connectors.receiver import RingReceiver
@@ -16,13 +16,15 @@ from omnistage.connectors.receiver import RingReceiver
 WINDOW = 2
 
 
-@pytest.fixture(params=("shm", "inprocess"))
-def connector(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connector]:
-    connector = make_connector(request.param, tmp_path, {"arena_mb": 1, "credit": WINDOW})
+@pytest.fixture(params=("shm", "inprocess", "tcp"))
+def connector(
+    request: pytest.FixtureRequest, folder_for: Callable[[str], Path]
+) -> Iterator[Connector]:
+    folder = folder_for(request.param)
+    connector = settled_connector(request.param, folder, {"arena_mb": 1, "credit": WINDOW})
     connector.create("c")
     yield connector
     connector.destroy("c")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -173,6 +173,7 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
     fleet.listen(
         lambda link, chunk: told.append((link.name, chunk.request_id)),
         lambda link: told.append((link.name, "died")),
+        lambda edges: told.extend(edges),
     )
     await fleet.start()
     await fleet.loaded()
