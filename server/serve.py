@@ -58,7 +58,7 @@ def serve(
             environment = log_environment(options.log_level)
             placing = placing_of(graph, run.path, launch, environment)
             runtime = Runtime(graph, run.path, placing.launch, max_requests=limit)
-            placing.listen(runtime.lose)
+            placing.listen(runtime.fleet.lose)
             with mps_daemon(options.mps, graph, run.path):
                 asyncio.run(_serve(placing, runtime, listening, console, options))
         finally:

@@ -160,7 +160,7 @@ class StageSpec(Model):
         if not isinstance(value, dict):
             return value
         number = value.get("gpus")
-        if type(number) not in (int, float):
+        if not isinstance(number, int | float) or isinstance(number, bool):
             if NUM_GPUS in value and "gpus" not in value:
                 raise problem("unknown key; did you mean 'gpus'?", NUM_GPUS)
             return value

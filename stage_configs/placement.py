@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LOCAL, RAY = "local", "ray"
+RAY = "ray"
 GPU, CPU = "GPU", "CPU"  # Ray's names of resources
 NUM_GPUS = "num_gpus"  # where a graph keeps the number that was written as `gpus`
 
@@ -45,7 +45,7 @@ class Placement(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    by: Literal["local", "ray"] = LOCAL
+    by: Literal["local", "ray"] = "local"
     address: Annotated[str, Field(min_length=1)] = "auto"
     strategy: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] = "PACK"
     link: LinkPlace = LinkPlace()

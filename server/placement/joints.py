@@ -41,9 +41,10 @@ class Joints:
         self._joined: dict[str, tuple[JoinedNode, JoinedNode]] = {}
         self._lock = asyncio.Lock()
 
-    def stages_on(self, node: JoinedNode) -> Sequence[str]:
-        """The stages that are on a node."""
-        return [stage for stage, place in self._places.items() if place is node]
+    def between(self, one: JoinedNode, other: JoinedNode) -> set[tuple[str, str]]:
+        """The edges that go from one node to another, by their ends."""
+        joined = (address for address, ends in self._joined.items() if {*ends} == {one, other})
+        return {ends_of(address)[:2] for address in joined}
 
     async def place(self, stage: str, node: JoinedNode) -> None:
         """A stage is about to start on a node: have its channels go there."""

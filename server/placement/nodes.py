@@ -4,7 +4,7 @@ import asyncio
 import importlib.metadata
 import itertools
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -136,14 +136,14 @@ class RunningNode:
             await self.ask(self.agent.close(), SILENT_S)
 
 
-OnLoss = Callable[[Sequence[str] | None, Sequence[str] | None, str], None]
+OnLoss = Callable[[Collection[tuple[str, str]]], None]
 
 
 class Nodes:
     """Every node that has an agent of this run.
 
-    `on_loss` is called when what was under way between two nodes is gone, with the stages of each
-    and why; None in place of those of the gateway's node, for the gateway is there itself.
+    `on_loss` is called when what was under way between two nodes is gone, with the edges between
+    them by their ends.
     """
 
     def __init__(
@@ -227,10 +227,9 @@ class Nodes:
             for one, other in ((node, peer), (peer, node)):
                 if other is self._joints.home:
                     one.unlink(why)
-            self._on_loss(self._stages_on(node), self._stages_on(peer), why)
-
-    def _stages_on(self, node: RunningNode) -> Sequence[str] | None:
-        return None if node is self._joints.home else self._joints.stages_on(node)
+            edges = self._joints.between(node, peer)
+            if edges:
+                self._on_loss(edges)
 
     async def place(self, stage: str, node: RunningNode) -> None:
         """Empty a stage's channels if it starts again, and join them to wherever it is now."""

@@ -15,7 +15,9 @@ PATH_STARTS = ("/", "./", "../", "~")  # of what is a folder and no name of the 
 class Placing(Protocol):
     """An async context around a run, in which `launch` starts stages."""
 
-    launch: StageLauncher
+    @property
+    def launch(self) -> StageLauncher:
+        """What starts a stage."""
 
     def listen(self, on_loss: OnLoss) -> None:
         """Name who is called when what was under way between two nodes is gone."""

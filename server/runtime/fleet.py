@@ -13,11 +13,16 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.runtime.readiness import check_open, check_ready, dead
+from omnistage.server.runtime.readiness import check_open, check_ready, dead, lost
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.addresses import ends_of, outputs_address, requests_address
+from omnistage.stages.messages.addresses import (
+    GATEWAY,
+    ends_of,
+    outputs_address,
+    requests_address,
+)
 from omnistage.stages.messages.loading import Loading, read_loading
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
@@ -123,9 +128,15 @@ class Fleet:
     def _on_losses(self, losses: Losses) -> None:
         addresses = losses.losses()
         if addresses:
-            edges = {ends_of(address)[:2] for address in addresses}
-            logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
-            self._report_loss(edges)
+            self.lose({ends_of(address)[:2] for address in addresses})
+
+    def lose(self, edges: Collection[Ends]) -> None:
+        """What was under way along these is gone, and their ends go on; one may be the gateway."""
+        logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
+        self._report_loss(edges)
+        for source, target in edges:
+            if target == GATEWAY:
+                self.commander.fail(self._links[source], lost(source, target))
 
     async def stop_restarts(self) -> None:
         """From now on a stage that ends is not started again."""
@@ -259,11 +270,6 @@ class Fleet:
         """No stage answers any command that it was sent."""
         for link in self._links.values():
             self.commander.fail(link, error)
-
-    def lose_commands(self, names: Collection[str], error: ApiError) -> None:
-        """These stages do not answer the commands that they were sent."""
-        for name in names:
-            self.commander.fail(self._links[name], error)
 
     # What stages send
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
 
 from omnistage.connectors.chunk import Chunk
@@ -17,6 +17,7 @@ from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.work_check import check_work
 from omnistage.server.trace import FINISHED, GATEWAY, current_trace
+from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
 from omnistage.stages.messages.to_gateway import (
     Failed,
     InputTokens,
@@ -88,13 +89,6 @@ class Flights:
         for flight in self._flights.values():
             flight.queue.put_nowait(error)
 
-    def lose(self, ends: Sequence[Collection[str] | None], error: ApiError) -> None:
-        """Fail every request that has a stage of each end in its path; None is the gateway."""
-        for flight in self._flights.values():
-            names = {link.name for link in flight.path}
-            if all(end is None or not names.isdisjoint(end) for end in ends):
-                flight.fail(error)
-
     def _on_death(self, link: StageLink) -> None:
         for flight in self._flights.values():
             if link in flight.path:
@@ -102,7 +96,7 @@ class Flights:
 
     def _on_loss(self, edges: Collection[Ends]) -> None:
         for flight in self._flights.values():
-            names = {link.name for link in flight.path}
+            names = {GATEWAY_END, *(link.name for link in flight.path)}
             for source, target in edges:
                 if {source, target} <= names:
                     flight.fail(lost(source, target))

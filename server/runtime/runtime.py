@@ -1,6 +1,5 @@
 """A graph that is served: its stages and the requests in them, started and ended in order."""
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
@@ -10,7 +9,6 @@ from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.runtime.readiness import unavailable
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
@@ -45,13 +43,6 @@ class Runtime:
         await self.fleet.stop_restarts()
         self.end_requests()
         await self.fleet.close()
-
-    def lose(self, near: Collection[str] | None, far: Collection[str] | None, why: str) -> None:
-        """What was under way between the stages of two places is gone; None is the gateway."""
-        error = unavailable(f"A part of the request was lost: {why}.", code="stage_unavailable")
-        self.flights.lose((near, far), error)
-        if near is None or far is None:
-            self.fleet.lose_commands(near or far or (), error)
 
     def end_requests(self) -> None:
         """Fail every request and command in flight: the server is about to end."""

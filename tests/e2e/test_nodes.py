@@ -218,9 +218,8 @@ async def check_a_node_that_is_killed_under_load(server: TinyServer, nodes: RayN
     spoken = [stream for stream in streams if stream.needs != TEXT_STAGES]
     for stream in streams:
         assert stream.is_whole != (stream in spoken), stream.error
-    assert {str(stream.error and stream.error["code"]) for stream in spoken} == {
-        "stage_unavailable"
-    }
+    codes = {str(stream.error and stream.error["code"]) for stream in spoken}
+    assert codes <= {"stage_unavailable", "edge_lost"}
     assert server.health()["thinker"]["generation"] == 1
     nodes.add()
     ready = f"{server.url}/ready"

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from omnistage.connectors.tcp.orders import LinkSettings
 from omnistage.server.placement.agent import Half, Line, Loss, News, Node
@@ -92,7 +93,8 @@ class FakeAgent:
         self.ends[stage] = asyncio.get_running_loop().create_future()
 
     async def wait(self, stage: str) -> str:
-        await asyncio.wait({self.ends[stage], self._gone}, return_when=asyncio.FIRST_COMPLETED)
+        waits: set[asyncio.Future[Any]] = {self.ends[stage], self._gone}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         await self._check()
         return self.ends[stage].result()
 
