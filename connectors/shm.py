@@ -104,7 +104,7 @@ class ShmConnector:
         try:
             file = os.open(f"{self._directory / address}{HAS_ROOM}", os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
-            raise NoChannel(f"no channel {address!r} in {self._directory}") from None
+            raise self._missing(address) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
@@ -146,7 +146,15 @@ class ShmConnector:
 
     def _events(self, address: str) -> tuple[PipeEvent, PipeEvent]:
         path = self._directory / address
-        return PipeEvent(Path(f"{path}{HAS_CHUNK}")), PipeEvent(Path(f"{path}{HAS_ROOM}"))
+        opened: list[PipeEvent] = []
+        try:
+            for ending in (HAS_CHUNK, HAS_ROOM):
+                opened.append(PipeEvent(Path(f"{path}{ending}")))
+        except FileNotFoundError:  # it is being destroyed
+            for event in opened:
+                event.close()
+            raise self._missing(address) from None
+        return opened[0], opened[1]
 
     def _map(self, address: str) -> memoryview:
         path = self._directory / address
@@ -154,7 +162,10 @@ class ShmConnector:
             with path.open("r+b") as file:
                 return memoryview(mmap.mmap(file.fileno(), 0))
         except FileNotFoundError:
-            raise NoChannel(f"no channel {address!r} in {self._directory}") from None
+            raise self._missing(address) from None
+
+    def _missing(self, address: str) -> NoChannel:
+        return NoChannel(f"no channel {address!r} in {self._directory}")
 
     def destroy(self, address: str) -> None:
         """Remove the file and the pipes; open ends keep their memory until they close."""

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from omnistage.connectors.codec import ALIGNMENT, PREFIX
+from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.ring import (
     BACKLOG_NS,
     CLOCK_AHEAD_NS,
@@ -71,9 +72,12 @@ class _Half:
         access = rings.access(address)
         self._has_chunk, self._has_room, self._reopen = access[1:]
         self._map(access.buffer)
-        # A link before us may have been ended at any moment.
-        rings.renew(address, self.generation + self._words[JOINED])
-        self._reattach()
+        try:
+            # A link before us may have been ended at any moment.
+            self.renew(self.generation + self._words[JOINED])
+        except NoChannel:
+            self.close()
+            raise
 
     def _map(self, buffer: memoryview) -> None:
         self._words = buffer[:RING_START].cast("Q")

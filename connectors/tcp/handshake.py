@@ -98,4 +98,4 @@ def check(proof: bytes, wanted: bytes) -> None:
 def unpack(packed: bytes) -> Identity:
     """Who a peer that has proved itself is."""
     name, boot = IDENTITY.unpack(packed)
-    return Identity(name.rstrip(b"\0").decode(), boot)
+    return Identity(name.rstrip(b"\0").decode(errors="replace"), boot)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.tcp.clocks import Reckoning, reckon
 from omnistage.connectors.tcp.connection import Connection
 from omnistage.connectors.tcp.frames import (
     BACK,
@@ -81,9 +82,7 @@ class Peer:
 
     def reset(self) -> None:
         """A connection has begun, or ended."""
-        self.is_up = False
-        self.clock_ahead_ns = 0
-        self.least_way_ns = 1 << 62
+        self.clock: Reckoning | None = None  # the surest; with the first the peer is up
         self.heard_beat = (0, 0)  # the peer's clock in it, and ours when it came
         self.joining: dict[str, Joining] = {}
         self.filled: dict[int, ReceiverHalf] = {}  # by the peer's numbers
@@ -229,7 +228,7 @@ class Link:
             return
         if len(self._unproved) >= MAX_STRANGERS:
             self._refuse(next(iter(self._unproved)), "too many at once")
-        self._welcome(self._wire(connected, accepts=True), None).on_ready()
+        self._use(self._welcome(self._wire(connected, accepts=True), None))
 
     def _dial(self, peer: Peer) -> None:
         peer.dial_at = 0.0
@@ -299,7 +298,7 @@ class Link:
         assert peer.connection is not None
         self._end(peer.connection)
         peer.connection = None
-        was_up = peer.is_up
+        was_up = peer.clock is not None
         peer.reset()
         for half in peer.halves:
             self._lose_half(half)
@@ -320,7 +319,7 @@ class Link:
         peer.dial_at = 0.0
         peer.connection = connection
         if identity.boot == self._identity.boot:
-            self._note_clock(peer, 0, 0)
+            self._note_clock(peer, Reckoning(0, 0))  # it is the same clock
         self._beat(peer, connection)
         for half in peer.senders.values():
             self._introduce(peer, half)
@@ -333,27 +332,24 @@ class Link:
         self._flush(connection)
 
     def _hear_beat(self, peer: Peer, connection: Connection, body: bytes) -> None:
-        """Reckon with the clocks as NTP does: the shortest way there and back is the surest."""
         now = time.monotonic_ns()
-        said, ours, heard = READINGS.unpack(body)
+        answered, sent, heard = READINGS.unpack(body)
         is_first = not peer.heard_beat[0]
-        peer.heard_beat = said, now
+        peer.heard_beat = answered, now
         if is_first:
-            self._beat(peer, connection)  # so that the other has its first reading soon
-        if ours:
-            self._note_clock(
-                peer, (now - ours) - (said - heard), ((heard - ours) + (said - now)) // 2
-            )
+            self._beat(peer, connection)  # so that the other can reckon soon
+        if sent:
+            self._note_clock(peer, reckon(sent, heard, answered, now))
 
-    def _note_clock(self, peer: Peer, way_ns: int, ahead_ns: int) -> None:
-        if way_ns >= peer.least_way_ns:
+    def _note_clock(self, peer: Peer, clock: Reckoning) -> None:
+        if peer.clock is not None and clock.way_ns >= peer.clock.way_ns:
             return
-        peer.least_way_ns, peer.clock_ahead_ns = way_ns, ahead_ns
+        is_up = peer.clock is not None
+        peer.clock = clock
         for half in peer.receivers.values():
-            half.set_clock(-ahead_ns)
-        if not peer.is_up:
-            peer.is_up = True
-            self._tell(PeerUp(peer.meet.peer, ahead_ns))
+            half.set_clock(-clock.ahead_ns)
+        if not is_up:
+            self._tell(PeerUp(peer.meet.peer, clock.ahead_ns))
 
     # Channels
 
@@ -460,7 +456,7 @@ class Link:
         """Tell the sender's node which generation of the ring may be filled."""
         if peer.connection is not None and peer.filled.get(half.number) is half:
             half.join()
-            half.set_clock(-peer.clock_ahead_ns)
+            half.set_clock(-peer.clock.ahead_ns if peer.clock else 0)
             peer.connection.say(frame(JOINED, half.number, half.generation))
             self._flush(peer.connection)
 
@@ -492,15 +488,17 @@ class Link:
             peer.connection.let_speak(half)
             self._flush(peer.connection)
 
-    def _peer_of(self, connection: Connection) -> Peer:
-        assert connection.peer is not None
-        return self._peers[connection.peer.name]
+    def _peer_of(self, connection: Connection) -> Peer | None:
+        """Whose connection it is, unless it was just lost."""
+        peer = None if connection.peer is None else self._peers.get(connection.peer.name)
+        return peer if peer is not None and peer.connection is connection else None
 
     def place(
         self, connection: Connection, channel: int, generation: int, position: int, size: int
     ) -> memoryview | None:
         """Where bytes of a ring belong."""
-        half = self._peer_of(connection).filled.get(channel)
+        peer = self._peer_of(connection)
+        half = None if peer is None else peer.filled.get(channel)
         if half is None or half.generation != generation:
             return None
         return half.place(position, size)
@@ -510,6 +508,8 @@ class Link:
     ) -> None:
         """Do what a peer says."""
         peer = self._peer_of(connection)
+        if peer is None:
+            return
         try:
             self._hear(peer, connection, kind, channel, generation, body)
         except NoChannel:
