@@ -122,14 +122,15 @@ class NodeLink:
         self._halves[address] = half
         self._tell(half)
 
-    def join(self, address: str, peer: str, end: End) -> None:
-        """Join a ring that this node has already, under the channel's own name.
+    def join(self, address: str, peer: str, end: End, name: str) -> None:
+        """Join a ring that this node has already, which has the channel's address for a name.
 
-        For a channel whose ends may come to be on one node, or on other nodes than before.
+        For a channel whose ends may come to be on one node, or on other nodes than before. `name`
+        is the same on both nodes, and new each time.
         """
         if peer not in self._peers:
             raise ValueError(f"no peer {peer!r}: `meet` it first")
-        half = OpenHalf(address, peer, end is End.SENDER, str(self._directory), address)
+        half = OpenHalf(address, name, peer, end is End.SENDER, str(self._directory), address)
         self._halves[address] = half
         self._tell(half)
 

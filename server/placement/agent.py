@@ -41,9 +41,13 @@ class Node(NamedTuple):
 
 
 class Half(NamedTuple):
-    """One end of a channel whose other end is on another node, the peer."""
+    """One end of a channel whose other end is on another node, the peer.
+
+    `name`: that of their joint, the same for both ends and new each time.
+    """
 
     address: str
+    name: str
     peer: str
     sends: bool
 

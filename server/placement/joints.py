@@ -6,6 +6,7 @@ where it is has the same ring, wherever the other end moves.
 """
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
@@ -39,6 +40,7 @@ class Joints:
         self._addresses = addresses
         self._places: dict[str, JoinedNode] = {}
         self._joined: dict[str, tuple[JoinedNode, JoinedNode]] = {}
+        self._numbers = itertools.count()
         self._lock = asyncio.Lock()
 
     def between(self, one: JoinedNode, other: JoinedNode) -> set[tuple[str, str]]:
@@ -86,8 +88,9 @@ class Joints:
             if ends is not None:
                 self._joined[address] = ends
                 source, target = ends
-                orders[source].append(Half(address, target.name, sends=True))
-                orders[target].append(Half(address, source.name, sends=False))
+                name = f"{address}.{next(self._numbers)}"
+                orders[source].append(Half(address, name, target.name, sends=True))
+                orders[target].append(Half(address, name, source.name, sends=False))
         await asyncio.gather(
             *(node.ask(node.agent.join(some), JOIN_S) for node, some in orders.items())
         )

@@ -41,7 +41,7 @@ class OwnLink:
     def join(self, half: Half) -> None:
         """Join this node's ring of a channel, which is there, to the peer's."""
         end = End.SENDER if half.sends else End.RECEIVER
-        self._link.join(half.address, half.peer, end)
+        self._link.join(half.address, half.peer, end, half.name)
 
     def part(self, address: str) -> None:
         """Let go of a channel's ring."""
