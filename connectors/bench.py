@@ -1,4 +1,4 @@
-"""Figures of the shm connector: time one way between two processes, bandwidth over memcpy."""
+"""Figures of a connector: time one way between two processes, bandwidth over memcpy."""
 
 import subprocess
 import sys
@@ -9,18 +9,21 @@ from pathlib import Path
 
 import numpy as np
 
+from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.messages import Message, Messages
-from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.connectors.sweep import make_run_directory
 
 SIZES = {"64 B": 64, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "8 MiB": 8 << 20}
-ARENA_MB = 64
+CONNECTORS = ("shm", "tcp")
+OPTIONS = {"arena_mb": 64}
+NUM_AT_ONCE = 4
 NUM_WARM_UP = 20
 BUDGET_BYTES = 1 << 30  # copied by each loop, where that is less than MAX_CHUNKS
 MIN_CHUNKS, MAX_CHUNKS = 100, 2000
 ADDRESSES = ("there", "back")
+Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class Ball(Message, frozen=True):
@@ -38,65 +41,87 @@ GAME: Messages[Ball | End] = Messages(Ball, End)
 class Figures:
     """One size of tensor.
 
-    One way is between two processes. Bandwidth is a send and a receive in one process, and
-    `memcpy_ratio` the time of two plain memcpys over that of these.
+    One way is between two processes. Bandwidth is a send and a receive in one process, one chunk
+    after the other, and `memcpy_ratio` the time of two plain memcpys over that of these;
+    `stream_gb_per_s` is with NUM_AT_ONCE chunks under way.
     """
 
     size: str
     one_way_p50_us: float
     one_way_p99_us: float
     gb_per_s: float
+    stream_gb_per_s: float
     memcpy_ratio: float
 
 
-def run_bench(sizes: Mapping[str, int] = SIZES) -> list[Figures]:
-    """Measure tensors of these names and bytes."""
+def run_bench(connector: str, sizes: Mapping[str, int] = SIZES) -> list[Figures]:
+    """Measure a connector with tensors of these names and bytes."""
     run = make_run_directory()
+    channels = make_connector(connector, run.path, OPTIONS)
+    channels.create("kept")  # links that join its channels run all the while
     try:
-        return [_measure(run.path, name, size) for name, size in sizes.items()]
+        return [_measure(connector, run.path, name, size) for name, size in sizes.items()]
     finally:
+        channels.destroy("kept")
         run.remove()
 
 
-def _measure(directory: Path, name: str, size: int) -> Figures:
+def _measure(connector: str, directory: Path, name: str, size: int) -> Figures:
     source = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
     count = min(MAX_CHUNKS, max(MIN_CHUNKS, BUDGET_BYTES // (4 * size)))
-    channel, plain = _copy_times(directory, source, count)
-    one_way = _latencies(directory, source, count)
+    one_way = _latencies(connector, directory, source, count)
+    channels = make_connector(connector, directory, OPTIONS)
+    channels.create("bulk")
+    sender, receiver = channels.sender("bulk"), channels.receiver("bulk", GAME)
+    channel, plain = _copy_times(sender, receiver, source, count)
+    stream = _stream_time(sender, receiver, source, count)
+    sender.close()
+    receiver.close()
+    channels.destroy("bulk")
     return Figures(
         name,
         float(np.percentile(one_way, 50)) * 1e6,
         float(np.percentile(one_way, 99)) * 1e6,
         size / channel / 1e9,
+        size / stream / 1e9,
         plain / channel,
     )
 
 
 def _copy_times(
-    directory: Path, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", count: int
+    sender: Sender, receiver: Receiver[Ball | End], source: Bytes, count: int
 ) -> tuple[float, float]:
     """Medians in seconds, taken in turn: through a channel, and a copy out and a copy in."""
-    connector = ShmConnector(directory, ShmOptions(arena_mb=ARENA_MB))
-    connector.create("bulk")
-    sender, receiver = connector.sender("bulk"), connector.receiver("bulk", GAME)
     chunk = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
     between = np.empty_like(source)
 
     def send() -> None:
+        sender.flush()
         sender.send(chunk)
-        assert receiver.receive() is not None
-        receiver.grant("a")
+        _next(receiver)
 
     def copy() -> None:
         between[:] = source
         bytes(between.data)
 
     times = [(_timed(send), _timed(copy)) for _ in range(count)]
-    sender.close()
-    receiver.close()
-    connector.destroy("bulk")
     channel, plain = np.median(times[NUM_WARM_UP:], axis=0)
     return float(channel), float(plain)
+
+
+def _stream_time(
+    sender: Sender, receiver: Receiver[Ball | End], source: Bytes, count: int
+) -> float:
+    """Seconds for each of so many chunks, of which some are always under way."""
+    chunk = Chunk("b", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
+    started = time.perf_counter()
+    for number in range(count + NUM_AT_ONCE):
+        sender.flush()
+        if number < count:
+            sender.send(chunk)
+        if number >= NUM_AT_ONCE:
+            _next(receiver)
+    return (time.perf_counter() - started) / count
 
 
 def _timed(do: Callable[[], None]) -> float:
@@ -105,18 +130,17 @@ def _timed(do: Callable[[], None]) -> float:
     return time.perf_counter() - started
 
 
-def _latencies(
-    directory: Path, source: "np.ndarray[tuple[int], np.dtype[np.uint8]]", count: int
-) -> list[float]:
+def _latencies(connector: str, directory: Path, source: Bytes, count: int) -> list[float]:
     """Halves of round trips, in seconds, through two channels and another process."""
-    connector = ShmConnector(directory, ShmOptions(arena_mb=ARENA_MB))
+    channels = make_connector(connector, directory, OPTIONS)
     for address in ADDRESSES:
-        connector.create(address)
-    sender, receiver = connector.sender("there"), connector.receiver("back", GAME)
-    command = [sys.executable, "-m", "omnistage.connectors.bench", str(directory)]
+        channels.create(address)
+    sender, receiver = channels.sender("there"), channels.receiver("back", GAME)
+    command = [sys.executable, "-m", "omnistage.connectors.bench", connector, str(directory)]
     ping = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
 
     def go_and_return() -> None:
+        sender.flush()
         sender.send(ping)
         _next(receiver)
 
@@ -127,7 +151,7 @@ def _latencies(
     sender.close()
     receiver.close()
     for address in ADDRESSES:
-        connector.destroy(address)
+        channels.destroy(address)
     return times[NUM_WARM_UP:]
 
 
@@ -141,9 +165,10 @@ def _next(receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
 
 def _echo(receiver: Receiver[Ball | End], sender: Sender) -> None:
     while isinstance((chunk := _next(receiver)).message, Ball):
+        sender.flush()
         sender.send(chunk)
 
 
 if __name__ == "__main__":
-    opened = ShmConnector(Path(sys.argv[1]), ShmOptions(arena_mb=ARENA_MB))
+    opened = make_connector(sys.argv[1], Path(sys.argv[2]), OPTIONS)
     _echo(opened.receiver("there", GAME), opened.sender("back"))

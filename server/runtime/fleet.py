@@ -133,7 +133,7 @@ class Fleet:
     def lose(self, edges: Collection[Ends]) -> None:
         """What was under way along these is gone, and their ends go on; one may be the gateway."""
         logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
-        self._report_loss(edges)
+        self._report_loss(sorted(edges))
         for source, target in edges:
             if target == GATEWAY:
                 self.commander.fail(self._links[source], lost(source, target))

@@ -2,9 +2,12 @@
 
 import itertools
 import json
+import os
+import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +18,15 @@ from support.fake_stages import FakeGraph
 from support.gateway import OMNI, SharedConnector, outputs_of, running_gateway
 from support.waiting import until, wait_until
 
+from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Connector
+from omnistage.connectors.options import Option
+from omnistage.connectors.shm import ShmConnector
+from omnistage.connectors.tcp.connector import pair_of
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet, StageDied
+from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Sound
@@ -183,3 +192,51 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
     assert told == [("code2wav", "a"), ("code2wav", "died")]
     await fleet.stop_restarts()
     await fleet.close()
+
+
+@pytest.mark.parametrize("name", ["near", "far"])
+async def test_an_edge_that_is_lost_fails_the_requests_that_cross_it_alone(
+    name: str, tmp_path: Path
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    edges = [{**edge, "connector": "tcp"} for edge in OMNI["edges"]]
+    graph = StageGraph.model_validate({**OMNI, "edges": edges})
+
+    def make(connector: str, directory: Path, options: Mapping[str, Option]) -> Connector:
+        if connector == "tcp":
+            return make_connector(connector, directory, options)
+        return shared(connector, directory, options)
+
+    async with Runtime(graph, tmp_path, stages.launch, make) as runtime:
+        await runtime.fleet.loaded()
+        spoken = outputs_of(runtime, request_of("endless", "text", "audio"))
+        written = outputs_of(runtime, request_of("endless", "text"))
+        async with aclosing(spoken), aclosing(written):
+            await anext(spoken)
+            await anext(written)
+            pair = pair_of(tmp_path)
+            assert pair is not None
+            await until(lambda: joined(tmp_path), 20)
+            os.kill(pair.near.pid if name == "near" else pair.far.pid, signal.SIGKILL)
+            with pytest.raises(ApiError, match="talker to stage code2wav was lost") as caught:
+                await to_the_end(spoken)
+            assert (caught.value.status, caught.value.code) == (503, "edge_lost")
+            for _ in range(3):
+                await anext(written)
+        await until(lambda: joined(tmp_path), 20)
+        async with aclosing(outputs_of(runtime, request_of("words", "text", "audio"))) as again:
+            assert [output async for output in again]
+    assert pair_of(tmp_path) is None
+
+
+async def to_the_end(outputs: AsyncIterator[Output]) -> None:
+    """Take all that comes."""
+    async for _ in outputs:
+        continue
+
+
+def joined(directory: Path) -> bool:
+    """Whether both rings of the first edge have found each other."""
+    rings = [ShmConnector(directory).ring(f"thinker.talker.rows{end}") for end in ("", ".far")]
+    return all(ring.is_joined for ring in rings)

@@ -1,0 +1,116 @@
+"""A graph whose edges all go over TCP: the same answers, and links that are killed or hang."""
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+import yaml
+from support.prompts import QUESTIONS
+from support.reference import Reference
+from support.server import TinyServer, running_server
+from support.waiting import wait_until
+
+from omnistage.stage_configs.pick import GRAPHS
+
+pytestmark = pytest.mark.engine
+
+MAX_TOKENS, MAX_FRAMES = 16, 40
+TOLD_S = 5.0  # of a link that hangs after 1.5 s; a machine in tests has other work
+LONG: dict[str, Any] = {
+    "stream": True,
+    "max_completion_tokens": 300,
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": 600}},
+}
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """The tiny graph, with `connector: tcp` at each edge."""
+    folder = tmp_path_factory.mktemp("tcp")
+    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
+    for edge in graph["edges"]:
+        edge["connector"] = "tcp"
+    file = folder / "graph.yaml"
+    file.write_text(yaml.safe_dump(graph))
+    with running_server(str(file), folder / "log", "--model", str(tiny_checkpoint)) as running:
+        yield running
+        processes = links(running)
+    assert not any(process.is_running() for process in processes)
+
+
+def links(server: TinyServer) -> list[psutil.Process]:
+    """The near and the far one, which is started after it."""
+    children = psutil.Process(server.process.pid).children()
+    return [child for child in children if "omnistage.connectors.tcp.link" in child.cmdline()]
+
+
+async def test_answers_equal_the_reference_one_by_one_and_together(
+    server: TinyServer, reference: Reference
+) -> None:
+    expected = [reference.answer(asked, MAX_TOKENS, MAX_FRAMES) for asked in QUESTIONS]
+    replies = [await server.ask(asked.messages) for asked in QUESTIONS]
+    replies += await asyncio.gather(*(server.stream(asked.messages) for asked in QUESTIONS))
+    for reply, answer in zip(replies, expected * 2, strict=True):
+        assert reply.text == answer.text
+        assert np.array_equal(reply.codes, answer.codes)
+        assert len(reply.pcm) == len(answer.pcm)
+        assert np.abs(reply.pcm / 32767 - answer.pcm).max() < 1e-4
+
+
+def test_what_went_through_is_counted_at_both_ends(server: TinyServer) -> None:
+    """Each chunk that the far node's ring brought was one of the near node's."""
+    page = httpx.get(f"{server.url}/metrics").text
+    for source, target in (("thinker", "talker"), ("talker", "code2wav")):
+        sent, received = (
+            count(page, f"omnistage_channel_{name}_total", source, target)
+            for name in ("chunks", "received_chunks")
+        )
+        assert sent == received > 0
+
+
+def count(page: str, metric: str, source: str, target: str) -> float:
+    """Of the rows of an edge."""
+    labels = (f'source="{source}"', f'target="{target}"', 'channel="rows"')
+    lines = [line for line in page.splitlines() if line.startswith(f"{metric}{{")]
+    (line,) = [line for line in lines if all(label in line for label in labels)]
+    return float(line.rpartition(" ")[2])
+
+
+@pytest.mark.parametrize(
+    ("number", "blow"),
+    [(0, signal.SIGKILL), (1, signal.SIGKILL), (0, signal.SIGSTOP), (1, signal.SIGSTOP)],
+    ids=["near, killed", "far, killed", "near, stopped", "far, stopped"],
+)
+async def test_a_link_that_ends_fails_what_crosses_it_and_nothing_else(
+    number: int, blow: signal.Signals, server: TinyServer, reference: Reference
+) -> None:
+    asked = QUESTIONS[0]
+    text = {"modalities": ["text"], "audio": None, "max_completion_tokens": 200}
+    async with httpx.AsyncClient(timeout=60) as client:
+        url = f"{server.url}/v1/chat/completions"
+        beside = asyncio.create_task(client.post(url, json=server.body(asked.messages, **text)))
+        async with client.stream("POST", url, json=server.body(asked.messages, **LONG)) as spoken:
+            lines = (line async for line in spoken.aiter_lines() if line.startswith("data: {"))
+            await anext(lines)
+            victim = links(server)[number]
+            victim.send_signal(blow)
+            struck_at = time.monotonic()
+            last = [line async for line in lines][-1]
+        assert time.monotonic() - struck_at < TOLD_S
+        error = json.loads(last.removeprefix("data: "))["error"]
+        assert error["code"] == "edge_lost"
+        assert (await beside).status_code == 200
+    wait_until(lambda: victim.pid not in [one.pid for one in links(server)])
+    wait_until(lambda: len(links(server)) == 2)
+    answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+    reply = await server.ask(asked.messages)
+    assert (reply.text, reply.codes.tolist()) == (answer.text, answer.codes.tolist())
+    assert {stage["generation"] for stage in server.health().values()} == {1}
