@@ -113,8 +113,8 @@ ROWS = (
                 "Restarts of stages and steps with a NaN",
                 "none",
                 [
-                    now(ours("stage_restarts_total"), "instance, stage", "restarts"),
-                    now(ours("stage_nan_steps_total"), "instance, stage", "NaN"),
+                    now(ours("stage_restarts_total"), "instance, stage, replica", "restarts"),
+                    now(ours("stage_nan_steps_total"), "instance, stage, replica", "NaN"),
                 ],
             ),
             Panel(
@@ -167,8 +167,12 @@ ROWS = (
                 "Requests in the stages",
                 "none",
                 [
-                    now(ours("stage_requests_running"), "instance, stage", "running"),
-                    now(ours("stage_requests_waiting"), "instance, stage", "waiting for a seat"),
+                    now(ours("stage_requests_running"), "instance, stage, replica", "running"),
+                    now(
+                        ours("stage_requests_waiting"),
+                        "instance, stage, replica",
+                        "waiting for a seat",
+                    ),
                 ],
             ),
             Panel(
@@ -178,9 +182,13 @@ ROWS = (
             Panel(
                 "Age of what stages measured",
                 "s",
-                [now(ours("stage_metrics_age_seconds"), "instance, stage")],
+                [now(ours("stage_metrics_age_seconds"), "instance, stage, replica")],
             ),
-            Panel("Memory", "bytes", [now("process_resident_memory_bytes", "instance, stage")]),
+            Panel(
+                "Memory",
+                "bytes",
+                [now("process_resident_memory_bytes", "instance, stage, replica")],
+            ),
             Panel("CPUs in use", "none", [each_second("process_cpu_seconds_total", "stage")]),
         ),
     ),
@@ -237,14 +245,14 @@ ROWS = (
                 "Requests in the engines",
                 "none",
                 [
-                    now("vllm:num_requests_running", "instance, stage", "running"),
-                    now("vllm:num_requests_waiting", "instance, stage", "waiting"),
+                    now("vllm:num_requests_running", "instance, stage, replica", "running"),
+                    now("vllm:num_requests_waiting", "instance, stage, replica", "waiting"),
                 ],
             ),
             Panel(
                 "KV cache in use",
                 "percentunit",
-                [now("vllm:kv_cache_usage_perc", "instance, stage")],
+                [now("vllm:kv_cache_usage_perc", "instance, stage, replica")],
             ),
             Panel(
                 "Tokens of the engines a second",
@@ -278,7 +286,7 @@ ROWS = (
             Panel(
                 "Size of the embedding cache",
                 "bytes",
-                [now(ours("embedding_cache_bytes"), "instance, stage")],
+                [now(ours("embedding_cache_bytes"), "instance, stage, replica")],
             ),
             times("Decode of a batch", ours("decode_seconds"), "stage"),
             times("Wait for a decode", ours("decode_wait_seconds"), "stage"),
@@ -293,14 +301,14 @@ ROWS = (
                 "Memory in use",
                 "bytes",
                 [
-                    now(ours("gpu_memory_used_bytes"), "instance, gpu, stage"),
-                    now(ours("gpu_memory_size_bytes"), "instance, gpu, stage", "of"),
+                    now(ours("gpu_memory_used_bytes"), "instance, gpu, stage, replica"),
+                    now(ours("gpu_memory_size_bytes"), "instance, gpu, stage, replica", "of"),
                 ],
             ),
             Panel(
                 "Use",
                 "percentunit",
-                [now(ours("gpu_utilization_ratio"), "instance, gpu, stage")],
+                [now(ours("gpu_utilization_ratio"), "instance, gpu, stage, replica")],
             ),
         ),
     ),

@@ -10,7 +10,9 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -32,10 +34,14 @@ from omnistage.stage_configs.placement import (
     number_problem,
     stage_problem,
 )
+from omnistage.stage_configs.replicas import MAX_REPLICAS, Replica, replica_name, stage_of
 from omnistage.stage_configs.sampling import StageParameters
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Gpu = Annotated[int, Field(strict=True, ge=0, le=1023)]
+Gpus = tuple[Gpu, ...]
+GpuLists = tuple[Gpus, ...]
+NumReplicas = Annotated[int, Field(strict=True, ge=1, le=MAX_REPLICAS)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Names = tuple[Annotated[str, Field(min_length=1)], ...]
 
@@ -138,17 +144,23 @@ class Chunking(Model):
 class StageSpec(Model):
     """One stage: its kind, its GPUs, its engine's arguments, its kind's options.
 
-    `model`: its checkpoint, where that is not the graph's. `num_gpus`: what was written as `gpus`
-    where that is a number, for a stage on a node that a cluster chooses; `resources`: what it takes
-    of that node beside them.
+    `model`: its checkpoint, where that is not the graph's. `gpus`: those of each replica, or a list
+    for each. `replicas`: how many are started; `max_replicas`: how many may run. `num_gpus`: what
+    was written as `gpus` where that is a number, for a stage on a node that a cluster chooses;
+    `resources`: what it takes of that node beside them.
     """
 
     name: str
     kind: str
     model: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: Annotated[
+        Annotated[Gpus, Tag("all")] | Annotated[GpuLists, Tag("each")],
+        Discriminator(lambda value: "each" if _has_lists(value) else "all"),
+    ] = ()
     num_gpus: float = 0.0
     resources: dict[str, Amount] = {}
+    replicas: NumReplicas | None = None
+    max_replicas: NumReplicas | None = None
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
     environment: dict[str, Option] = {}
@@ -185,10 +197,13 @@ class StageSpec(Model):
 
     @field_validator("gpus")
     @classmethod
-    def _differ(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        for number, gpu in enumerate(value):
-            if gpu in value[:number]:
-                raise problem(f"GPU {gpu} is there twice", number)
+    def _differ(cls, value: Gpus | GpuLists) -> Gpus | GpuLists:
+        for number, one in enumerate(value):
+            if isinstance(one, tuple):
+                if not one:
+                    raise problem("a list for each replica has at least one GPU", number)
+                _check_differ(one, number)
+        _check_differ(tuple(one for one in value if isinstance(one, int)))
         return value
 
     @field_validator("engine")
@@ -221,15 +236,63 @@ class StageSpec(Model):
             raise problem("is refused: this stage samples nothing", SAMPLING)
         return self
 
+    @model_validator(mode="after")
+    def _counts_agree(self) -> "StageSpec":
+        if self.most_replicas < self.num_replicas:
+            message = f"{self.most_replicas} is less than the {self.num_replicas} of `replicas`"
+            raise problem(message, "max_replicas")
+        key = "replicas" if self.max_replicas is None else "max_replicas"
+        if self._gpu_lists and len(self._gpu_lists) != self.most_replicas:
+            message = f"{self.most_replicas}, but `gpus` has lists for {len(self._gpu_lists)}"
+            raise problem(f"{message}; the two must be equal", key)
+        return self
+
+    @property
+    def num_replicas(self) -> int:
+        """How many are started."""
+        return self.replicas or len(self._gpu_lists) or 1
+
+    @property
+    def most_replicas(self) -> int:
+        """How many may run."""
+        return self.max_replicas or self.num_replicas
+
+    @property
+    def all_replicas(self) -> list[Replica]:
+        """All that may run, those first that are started; a single one has the stage's name."""
+        lists = self._gpu_lists or (self.own_gpus,) * self.most_replicas
+        if len(lists) == 1:
+            return [Replica(self.name, lists[0])]
+        return [Replica(replica_name(self.name, n), gpus) for n, gpus in enumerate(lists)]
+
+    @property
+    def _gpu_lists(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(one for one in self.gpus if isinstance(one, tuple))
+
     @property
     def own_gpus(self) -> tuple[int, ...]:
-        """Its GPUs; on a node that a cluster chooses, as its process will number them."""
-        return self.gpus or tuple(range(math.ceil(self.num_gpus)))
+        """Those of every replica, where `gpus` is one list.
+
+        On a node that a cluster chooses they are as its process will number them.
+        """
+        if self.num_gpus:
+            return tuple(range(math.ceil(self.num_gpus)))
+        return tuple(one for one in self.gpus if isinstance(one, int))
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What it takes of a node that a cluster chooses."""
+        """What a replica takes of a node that a cluster chooses."""
         return bundle_of(self.num_gpus, self.resources)
+
+
+def _has_lists(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(one, list | tuple) for one in value)
+
+
+def _check_differ(gpus: tuple[int, ...], *place: int) -> None:
+    for number, gpu in enumerate(gpus):
+        if gpu in gpus[:number]:
+            raise problem(f"GPU {gpu} is there twice", *place, number)
 
 
 class Edge(Model):
@@ -419,10 +482,12 @@ class StageGraph(Model):
                 raise problem(message, "edges", number, "connector")
 
     def _check_memory(self) -> None:
+        if self.placement.is_on_nodes:
+            return  # each stage numbers its GPUs by itself
         shares: dict[int, float] = {}
         for stage in self.stages.values():
             share = stage.engine.get(MEMORY_SHARE, 0.0)
-            for gpu in stage.gpus:
+            for gpu in (gpu for replica in stage.all_replicas for gpu in replica.gpus):
                 shares[gpu] = shares.get(gpu, 0.0) + share
                 # Shares are written in hundredths: a sum may pass 1 by rounding only.
                 if shares[gpu] > 1.001:
@@ -433,10 +498,11 @@ class StageGraph(Model):
         for name, stage in self.stages.items():
             sent = frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
             has_edge = bool(self.incoming(name) or sent - {Payload.TEXT})  # text is its process's
-            found = parallel_problem(KINDS[stage.kind], has_edge, stage.own_gpus, stage.engine)
-            if found is not None:
-                message, place = found
-                raise problem(message, "stages", name, *place)
+            for replica in stage.all_replicas:
+                found = parallel_problem(KINDS[stage.kind], has_edge, replica.gpus, stage.engine)
+                if found is not None:
+                    message, place = found
+                    raise problem(message, "stages", name, *place)
 
     @property
     def order(self) -> list[str]:
@@ -486,6 +552,16 @@ class StageGraph(Model):
             if edge.target in path and Payload.TEXT in self.carried(edge)
         }
 
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """All that may run, by their names; every edge goes between every pair of replicas."""
+        every = (one for stage in self.stages.values() for one in stage.all_replicas)
+        return {replica.name: replica for replica in every}
+
+    def spec_of(self, replica: str) -> StageSpec:
+        """The stage that a replica is a copy of."""
+        return self.stages[stage_of(replica)]
+
     def model_of(self, name: str) -> str:
         """A stage's checkpoint."""
         return self.stages[name].model or self.model
@@ -523,6 +599,22 @@ class StageGraph(Model):
     def outgoing(self, name: str) -> list[Edge]:
         """Edges from a stage."""
         return [edge for edge in self.edges if edge.source == name]
+
+    def sources_of(self, replica: str) -> list[tuple[Edge, str]]:
+        """The edges to a replica, each with every replica that it comes from."""
+        return [
+            (edge, source.name)
+            for edge in self.incoming(stage_of(replica))
+            for source in self.stages[edge.source].all_replicas
+        ]
+
+    def targets_of(self, replica: str) -> list[tuple[Edge, str]]:
+        """The edges from a replica, each with every replica that it goes to."""
+        return [
+            (edge, target.name)
+            for edge in self.outgoing(stage_of(replica))
+            for target in self.stages[edge.target].all_replicas
+        ]
 
     def path(self, outputs: Collection[str]) -> list[str]:
         """The stages that these outputs need, in order; edges between them are live."""

@@ -4,7 +4,7 @@ On a cluster a stage says how many GPUs it wants and not which, and what else it
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -71,7 +71,7 @@ def number_problem(number: float) -> str:
 
 
 def stage_problem(
-    placement: Placement, gpus: tuple[int, ...], num_gpus: float, resources: Mapping[str, float]
+    placement: Placement, gpus: Collection[object], num_gpus: float, resources: Mapping[str, float]
 ) -> tuple[str, str] | None:
     """Why a stage cannot be placed, and its key; None if it can be."""
     if placement.is_on_nodes:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from omnistage.server.cli.svg import replica_count
 from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 
@@ -29,6 +30,9 @@ def _node(stage: str) -> str:
 
 
 def _label(stage: StageSpec) -> str:
-    number = f"{stage.num_gpus:g} GPU of a node" if stage.num_gpus else ""
-    gpus = ", ".join(f"GPU {gpu}" for gpu in stage.gpus) or number
-    return "<br>".join(filter(None, (f"<b>{stage.name}</b>", stage.kind, gpus)))
+    lists = dict.fromkeys(replica.gpus for replica in stage.all_replicas)
+    gpus = " | ".join(", ".join(f"GPU {gpu}" for gpu in one) for one in lists)
+    if stage.num_gpus:
+        gpus = f"{stage.num_gpus:g} GPU of a node"
+    said = f"<b>{stage.name}</b>", stage.kind, replica_count(stage), gpus
+    return "<br>".join(filter(None, said))

@@ -17,9 +17,9 @@ def missing_gpus(graph: StageGraph) -> list[str]:
     """One sentence for each stage that wants a GPU which is not there."""
     count = len(visible_gpus())
     return [
-        f"stage {stage.name} wants GPU {gpu}; this machine has {count}: {GPU_CURE}"
-        for stage in graph.stages.values()
-        for gpu in stage.gpus
+        f"stage {replica.name} wants GPU {gpu}; this machine has {count}: {GPU_CURE}"
+        for replica in graph.replicas.values()
+        for gpu in replica.gpus
         if gpu >= count
     ]
 

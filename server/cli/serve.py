@@ -278,7 +278,7 @@ def check_machine(graph: StageGraph) -> None:
     for sentence in missing_features(graph):
         warn(sentence)
     is_here = not graph.placement.is_on_nodes
-    uses_gpus = is_here and any(used_gpus(stage.gpus) for stage in graph.stages.values())
+    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
     if uses_gpus and (sentence := inherited_share_problem()):
         raise fail(sentence)
 

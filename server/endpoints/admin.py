@@ -8,6 +8,7 @@ from omnistage.server.endpoints.admin_fields import (
     OfStages,
     PinLora,
     RemoveLora,
+    Scale,
     Sleep,
     StartProfile,
     Wake,
@@ -61,6 +62,10 @@ def routes(gateway: Gateway) -> APIRouter:
     @router.post("/cache/clear", response_model=None)
     async def clear_cache(asked: OfStages) -> Answer:
         return await commands.send("clear_cache", asked)
+
+    @router.post("/scale", response_model=None)
+    async def scale(asked: Scale) -> Answer:
+        return await commands.scale(asked)
 
     @reading.get("/sleeping", response_model=None)
     async def sleeping() -> Answer:

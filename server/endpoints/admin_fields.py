@@ -69,6 +69,15 @@ class StartProfile(OfStages):
     prefix: Name | None = None
 
 
+class Scale(BaseModel):
+    """How many replicas of a stage run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    stage: Annotated[str, Field(min_length=1)]
+    replicas: Annotated[Count, Field(ge=1)]
+
+
 class LoadAdapter(BaseModel):
     """Of /v1/load_lora_adapter, vLLM's: none is replaced in place, and experts have one format."""
 

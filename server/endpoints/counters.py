@@ -13,7 +13,7 @@ from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stages.messages.addresses import GATEWAY
-from omnistage.stages.messages.families import REPLICA, SECONDS, families_of, page
+from omnistage.stages.messages.families import SECONDS, families_of, page, stage_labels
 
 RATIOS = (
     0.05,
@@ -35,7 +35,7 @@ RATIOS = (
     5.0,
     10.0,
 )
-OF_THIS_PROCESS = {"stage": GATEWAY, "replica": REPLICA}
+OF_THIS_PROCESS = stage_labels(GATEWAY)
 
 
 class Metrics:

@@ -33,9 +33,7 @@ def routes(gateway: Gateway) -> APIRouter:
         if unready:
             stages = ", ".join(f"{name} ({state})" for name, state in unready.items())
             raise unavailable(f"Not ready: {stages}.", code="not_ready")
-        asleep = [
-            link.name for link in gateway.runtime.fleet.stages.values() if link.record.is_closed
-        ]
+        asleep = gateway.runtime.fleet.asleep
         if asleep:
             raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", code="not_ready")
         return {"ready": True}

@@ -10,8 +10,9 @@ from prometheus_client.registry import Collector
 from omnistage.connectors.contract import ChannelUsage
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageRecord, StageState
+from omnistage.stage_configs.replicas import MARK, number_of, stage_of
 from omnistage.stages.messages.addresses import ends_of
-from omnistage.stages.messages.families import REPLICA
+from omnistage.stages.messages.families import stage_labels
 
 OF_A_STAGE = ("stage", "replica")
 OF_A_CHANNEL = ("source", "target", "channel", "replica")
@@ -140,28 +141,36 @@ class Present(Collector):
 
     def _of_stages(self) -> Iterator[Metric]:
         links = self._runtime.fleet.stages
-        for kind, name, about, value in STAGE_METRICS:
-            family = kind(f"omnistage_{name}", about, labels=OF_A_STAGE)
-            for stage, link in links.items():
-                family.add_metric((stage, REPLICA), value(link.record))
+        labels = {name: tuple(stage_labels(name).values()) for name in links}
+        for kind, metric, about, value in STAGE_METRICS:
+            family = kind(f"omnistage_{metric}", about, labels=OF_A_STAGE)
+            for name, link in links.items():
+                family.add_metric(labels[name], value(link.record))
             yield family
 
     def _ages(self) -> Metric:
-        name = "omnistage_stage_metrics_age_seconds"
+        metric = "omnistage_stage_metrics_age_seconds"
         about = "How long ago the stage measured what this page shows of its own."
-        ages = GaugeMetricFamily(name, about, labels=OF_A_STAGE)
+        ages = GaugeMetricFamily(metric, about, labels=OF_A_STAGE)
         now = time.monotonic()
-        for stage, link in self._runtime.fleet.stages.items():
+        for name, link in self._runtime.fleet.stages.items():
             measured_at = link.record.measured_at
             if measured_at is not None:
-                ages.add_metric((stage, REPLICA), now - measured_at)
+                ages.add_metric(tuple(stage_labels(name).values()), now - measured_at)
         return ages
 
     def _of_channels(self) -> Iterator[Metric]:
         usages = self._runtime.fleet.channel_usages
-        labels = {address: (*ends_of(address), REPLICA) for address in usages}
+        labels = {address: channel_labels(address) for address in usages}
         for kind, name, about, value in CHANNEL_METRICS:
             family = kind(f"omnistage_{name}", about, labels=OF_A_CHANNEL)
             for address, usage in usages.items():
                 family.add_metric(labels[address], value(usage))
             yield family
+
+
+def channel_labels(address: str) -> tuple[str, str, str, str]:
+    """Source, target, channel and replica: the numbers of those ends that are one of several."""
+    source, target, channel = ends_of(address)
+    numbers = [str(number_of(end)) for end in (source, target) if MARK in end]
+    return stage_of(source), stage_of(target), channel, "-".join(numbers) or "0"

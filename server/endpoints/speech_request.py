@@ -42,7 +42,7 @@ def outputs_of(graph: StageGraph) -> tuple[str, ...]:
 def speech_of(runtime: Runtime) -> Speech:
     """What the entry stage takes beside a text; raises ApiError while it does not say it."""
     outputs_of(runtime.graph)
-    entry = runtime.fleet.stages[runtime.graph.entry_of("audio")]
+    entry = runtime.fleet.one_of(runtime.graph.entry_of("audio"))
     check_ready(entry)
     return entry.record.speech or PLAIN
 
@@ -51,7 +51,7 @@ def takes_sound(runtime: Runtime) -> bool:
     """Whether a voice may be made from a sound, as far as is known."""
     if "audio" not in runtime.graph.outputs:
         return False
-    speech = runtime.fleet.stages[runtime.graph.entry_of("audio")].record.speech
+    speech = runtime.fleet.one_of(runtime.graph.entry_of("audio")).record.speech
     return speech is not None and speech.takes_sound
 
 
@@ -108,7 +108,7 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
         return min(said, max(MIN_PIECE, said - beyond // POSITIONS_OF_CHARACTER))
     path = runtime.fleet.open_path(outputs_of(runtime.graph))
     entry = runtime.graph.entry_of("audio")
-    lengths = [link.record.max_model_len for link in path if link.name != entry]
+    lengths = [links[0].record.max_model_len for links in path if links[0].stage != entry]
     num_positions = min(filter(None, lengths), default=MAX_TEXT * POSITIONS_OF_CHARACTER)
     room = (num_positions - len(instructions or "")) // POSITIONS_OF_CHARACTER
     if room < MIN_PIECE:

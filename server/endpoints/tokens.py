@@ -90,8 +90,9 @@ class Tokens:
         }
 
     def _max_model_len(self, request: Request) -> int | None:
-        (entry,) = self.gateway.runtime.fleet.entries(request.outputs)
-        return entry.record.max_model_len
+        runtime = self.gateway.runtime
+        (entry,) = runtime.graph.entries(request.outputs)
+        return runtime.fleet.one_of(entry).record.max_model_len
 
     async def _text(self, request: Request, ticket: Ticket) -> Json:
         async with aclosing(_pieces(request, ticket)) as pieces:

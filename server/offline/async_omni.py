@@ -26,6 +26,7 @@ from omnistage.server.offline.commands import (
     PathLike,
     asleep,
     change_adapters,
+    change_replicas,
     change_sleep,
     load_weights,
     whole,
@@ -345,6 +346,11 @@ class AsyncOmni:
         copied to a folder in shared memory that is gone afterwards.
         """
         return await load_weights(self._engine, weights, {"stages": stages})
+
+    async def scale(self, stage: str, replicas: int) -> tuple[str, ...]:
+        """Have so many replicas of a stage, without losing a request; those that it has now."""
+        said = {"stage": stage, "replicas": replicas}
+        return await change_replicas(self._engine, said)
 
     async def add_lora(
         self,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from omnistage.server.endpoints.admin_fields import LoadWeights, OfStages, Wake
+from omnistage.server.endpoints.admin_fields import LoadWeights, OfStages, Scale, Wake
 from omnistage.server.endpoints.stage_commands import Answer
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
@@ -23,7 +23,7 @@ from omnistage.stage_configs.checkpoint import Checkpoint
 if TYPE_CHECKING:
     from omnistage.stages.device.shared_weights import Weights
 
-T = TypeVar("T", bound=OfStages)
+T = TypeVar("T", bound=OfStages | Scale)
 
 Asleep = dict[str, tuple[str, ...]]  # by stage, what of it sleeps
 Adapters = dict[str, tuple[Adapter, ...]]  # by stage
@@ -45,6 +45,14 @@ async def change_sleep(
     """Put stages to sleep, or wake them, once their requests have ended."""
     with command_of(engine):
         return asleep_of(await engine.commands.send_drained(command, asked(kind, fields)))
+
+
+async def change_replicas(engine: Engine, fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Add replicas to a stage, or take some away; those that it has now."""
+    with command_of(engine):
+        scaling = asked(Scale, fields)
+        answer = await engine.commands.scale(scaling)
+    return tuple(answer["stages"][scaling.stage]["replicas"])
 
 
 async def change_adapters(

@@ -223,6 +223,10 @@ class Omni:
         """As AsyncOmni.load_weights."""
         return self._thread.run(self._omni.load_weights(weights, stages))
 
+    def scale(self, stage: str, replicas: int) -> tuple[str, ...]:
+        """As AsyncOmni.scale."""
+        return self._thread.run(self._omni.scale(stage, replicas))
+
     def add_lora(
         self,
         name: str,

@@ -25,8 +25,10 @@ class PlacedStage:
     prevents the start is how it ended.
     """
 
-    def __init__(self, spec: StageSpec, model: str, nodes: Nodes, directory: Path) -> None:
-        self._name = spec.name
+    def __init__(
+        self, name: str, spec: StageSpec, model: str, nodes: Nodes, directory: Path
+    ) -> None:
+        self._name = name
         self._spec = spec
         self._model = model
         self._nodes = nodes

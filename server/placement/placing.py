@@ -61,9 +61,9 @@ class OnNodes:
         self._cluster = RayCluster(self._graph, directory, environment)
 
     def launch(self, stage: str, directory: Path) -> StageHandle:
-        """A stage on whichever node there is room for it."""
-        spec, model = self._graph.stages[stage], self._graph.model_of(stage)
-        return PlacedStage(spec, model, self._nodes, directory)
+        """A replica of a stage on whichever node there is room for it."""
+        spec = self._graph.spec_of(stage)
+        return PlacedStage(stage, spec, self._graph.model_of(spec.name), self._nodes, directory)
 
     def listen(self, on_loss: OnLoss) -> None:
         """Name who is called when what was under way between two nodes is gone."""

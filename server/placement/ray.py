@@ -51,7 +51,7 @@ class RayCluster:
     def __init__(self, graph: StageGraph, directory: Path, environment: Mapping[str, str]) -> None:
         self._graph = graph
         self._own_agent = HomeAgent(directory, environment)
-        self._indices = {name: index for index, name in enumerate(graph.stages)}
+        self._bundles: dict[str, tuple[PlacementGroup, int]] = {}
         self._actors: dict[str, Any] = {}
 
     def connect(self) -> None:
@@ -65,31 +65,45 @@ class RayCluster:
             except ConnectionError as error:
                 raise NoCluster(f"{error}; `ray start --head` makes one on this machine") from None
         self.home = ray.get_runtime_context().get_node_id()
-        bundles = [stage.bundle for stage in self._graph.stages.values()]
-        self._group: PlacementGroup = placement_group(bundles, self._graph.placement.strategy)
+        self._reserve(
+            [
+                replica.name
+                for spec in self._graph.stages.values()
+                for replica in spec.all_replicas[: spec.num_replicas]
+            ]
+        )
+
+    def _reserve(self, names: Sequence[str]) -> None:
+        """Ask for room for these together."""
+        bundles = [self._graph.spec_of(name).bundle for name in names]
+        group = placement_group(bundles, self._graph.placement.strategy)
+        self._bundles |= {name: (group, index) for index, name in enumerate(names)}
 
     def close(self) -> None:
         """Give the room back and leave."""
-        remove_placement_group(self._group)
+        for group in {group.id: group for group, _ in self._bundles.values()}.values():
+            remove_placement_group(group)
         if self._is_ours:
             ray.shutdown()
 
     async def node_of(self, stage: str) -> str | None:
         """Where a stage's bundle is, if that node lives."""
-        return await asyncio.to_thread(self._node_of, self._indices[stage])
+        if stage not in self._bundles:
+            self._reserve([stage])  # a replica that was added later
+        return await asyncio.to_thread(self._node_of, *self._bundles[stage])
 
-    def _node_of(self, index: int) -> str | None:
-        table = placement_group_table(self._group)
+    def _node_of(self, group: PlacementGroup, index: int) -> str | None:
+        table = placement_group_table(group)
         node: str | None = table["bundles_to_node_id"].get(index)
         living = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
         return node if node in living and table["state"] == CREATED else None
 
     async def gpus_of(self, stage: str) -> Sequence[str]:
         """Those of its bundle: they are its own until the group is removed."""
-        spec = self._graph.stages[stage]
+        spec = self._graph.spec_of(stage)
         if not spec.num_gpus:
             return ()
-        bundle = PlacementGroupSchedulingStrategy(self._group, self._indices[stage])
+        bundle = PlacementGroupSchedulingStrategy(*self._bundles[stage])
         task = ray.remote(num_cpus=0, num_gpus=spec.num_gpus, max_retries=0)(given_gpus)
         with lost_as_ours():
             gpus: Sequence[str] = await task.options(scheduling_strategy=bundle).remote()

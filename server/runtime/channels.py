@@ -26,7 +26,10 @@ MakeConnector = Callable[[str, Path, Mapping[str, Option]], Connector]
 
 
 class Channels:
-    """Creates every channel of a graph before any stage starts, and destroys them at the end."""
+    """Creates every channel of a graph before any stage starts, and destroys them at the end.
+
+    Those of replicas that may be started later too: every process opens its ends when it starts.
+    """
 
     def __init__(self, graph: StageGraph, directory: Path, make_connector: MakeConnector) -> None:
         self._directory = directory
@@ -38,19 +41,20 @@ class Channels:
         entry = images if "image" in graph.outputs else large
         # The stage's own process never holds a request for these: only rows need credit.
         unlimited = make_connector(GATEWAY_CONNECTOR, directory, {"credit": 0})
-        for name, spec in graph.stages.items():
-            if KINDS[spec.kind].feeds_itself:
+        for name, replica in graph.replicas.items():
+            if KINDS[graph.spec_of(name).kind].feeds_itself:
                 self._channels.append((unlimited, feed_address(name, name)))
-            requests = self.gateway if graph.incoming(name) else entry
-            makes_images = name in (graph.outputs.get("image"), graph.outputs.get("video"))
+            requests = self.gateway if graph.incoming(replica.stage) else entry
+            makes_images = replica.stage in (graph.outputs.get("image"), graph.outputs.get("video"))
             outputs = images if makes_images else self.gateway
             self._channels.append((requests, requests_address(name)))
             self._channels.append((outputs, outputs_address(name)))
-        for edge in graph.edges:
+        pairs = [(name, *target) for name in graph.replicas for target in graph.targets_of(name)]
+        for source, edge, target in pairs:
             options = dict(edge.connector.options)
             rows = make_connector(edge.connector.name, directory, options)
             control = make_connector(edge.connector.name, directory, {**options, "credit": 0})
-            ends = edge.source, edge.target
+            ends = source, target
             self._channels.append((control, opens_address(*ends)))
             self._channels.append((control, feed_address(*ends)))
             self._channels.append((rows, rows_address(*ends)))

@@ -1,7 +1,8 @@
-"""Commands for which a stage must have no request: sleep, wake, new weights."""
+"""What a stage must have no request for: sleep, wake, new weights, a replica that goes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from omnistage.server.errors import ApiError
@@ -12,36 +13,43 @@ from omnistage.server.runtime.stage_link import StageLink
 
 
 class Draining:
-    """Runs one such command at a time, on several stages at once."""
+    """Runs one such command at a time, on several replicas at once."""
 
     def __init__(self, fleet: Fleet, flights: Flights) -> None:
         self._fleet = fleet
         self._flights = flights
         self._limit_s = fleet.graph.deadlines.command_s
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()  # of what is done to replicas that have no request
 
     async def run(
         self, links: Sequence[StageLink], command: str, arguments: Mapping[str, Any]
     ) -> None:
-        """Refuse new requests, let those in flight finish, then send it to all stages.
+        """Refuse new requests, let those in flight finish, then send it to all replicas.
 
-        Each stage answers what of it is asleep now; while that is anything, it stays closed. Raises
-        ApiError before anything is done if one of the stages does not take the command, and after
-        all have answered if one of them failed.
+        Each answers what of it is asleep now; while that is anything, it stays closed. Raises
+        ApiError before anything is done if one of them does not take the command, and after all
+        have answered if one of them failed.
         """
-        async with self._lock:
+        async with self.lock:
             for link in links:
                 check_command(link, command)
-            self._fleet.refuse_requests(links)
-            try:
-                await self._drain(links)
+            async with self.closed(links):
                 sending = (self._send(link, command, arguments) for link in links)
                 answers = await asyncio.gather(*sending, return_exceptions=True)
-            finally:
-                self._fleet.accept_requests(links)
         for answer in answers:
             if answer is not None:
                 raise answer
+        self._fleet.note_change(links, command, arguments)
+
+    @asynccontextmanager
+    async def closed(self, links: Sequence[StageLink]) -> AsyncIterator[None]:
+        """Inside it these replicas have no request; raises ApiError if theirs do not end."""
+        self._fleet.refuse_requests(links)
+        try:
+            await self._drain(links)
+            yield
+        finally:
+            self._fleet.accept_requests(links)
 
     async def _drain(self, links: Sequence[StageLink]) -> None:
         try:

@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChannelUsage, Losses
 from omnistage.server.errors import ApiError
+from omnistage.server.runtime.changes import Arguments, Change, Changes
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.runtime.readiness import check_open, check_ready, dead, lost
+from omnistage.server.runtime.readiness import check_open, dead, lost
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
@@ -47,10 +50,17 @@ class StageDied(Exception):
     """A stage ended before the graph was ready."""
 
 
-class Fleet:
-    """Owns the stages of one graph with their channels, supervisors and commands.
+class Keeper(NamedTuple):
+    """Who keeps one replica alive."""
 
-    It and its supervisors are the only writers of a stage's record.
+    supervisor: Supervisor
+    keeping: asyncio.Task[None]
+
+
+class Fleet:
+    """Owns the replicas of one graph's stages, with their channels, supervisors and commands.
+
+    It and its supervisors are the only writers of a replica's record.
     """
 
     def __init__(
@@ -66,9 +76,10 @@ class Fleet:
         self._launch = launch
         self._channels = Channels(graph, directory, make_connector)
         self._losses: list[Losses] = []
-        self._links: dict[str, OwnedStage] = {}
-        self._supervisors: list[Supervisor] = []
-        self._keeping: list[asyncio.Task[None]] = []
+        self._links: dict[str, OwnedStage] = {}  # of each replica that runs
+        self._keepers: dict[str, Keeper] = {}
+        self._changes = Changes()
+        self._repeating: set[asyncio.Task[None]] = set()
         self._settled = asyncio.Event()
 
     def listen(
@@ -95,10 +106,11 @@ class Fleet:
             self._losses.append(losses)
             loop.add_reader(losses.fileno(), self._on_losses, losses)
         (self._directory / "graph.json").write_text(self.graph.model_dump_json())
-        for name in self.graph.stages:
-            await self._start_stage(name)
+        for spec in self.graph.stages.values():
+            for replica in spec.all_replicas[: spec.num_replicas]:
+                await self._start_replica(replica.name)
 
-    async def _start_stage(self, name: str) -> None:
+    async def _start_replica(self, name: str) -> None:
         gateway = self._channels.gateway
         requests = gateway.sender(requests_address(name))
         outputs = gateway.receiver(outputs_address(name), TO_GATEWAY)
@@ -115,8 +127,34 @@ class Fleet:
             self._channels.renew,
         )
         await supervisor.start()
-        self._supervisors.append(supervisor)
-        self._keeping.append(asyncio.create_task(supervisor.keep()))
+        self._keepers[name] = Keeper(supervisor, asyncio.create_task(supervisor.keep()))
+
+    async def add(self, name: str) -> None:
+        """Start a replica that does not run; raises StageDied if it ends before it is ready."""
+        self._channels.renew(name)
+        try:
+            await self._start_replica(name)
+        except Exception as error:
+            self._close_link(self._links.pop(name))
+            raise StageDied(f"stage {name} cannot be started: {error}") from error
+        in_order = (one for one in self.graph.replicas if one in self._links)
+        self._links = {one: self._links[one] for one in in_order}
+        link = self._links[name]
+        await link.has_begun.wait()
+        if not link.record.was_ready:
+            await self.remove(name)
+            raise StageDied(f"stage {name} ended while it loaded: {link.record.ended_by}")
+
+    async def remove(self, name: str) -> None:
+        """End a replica that takes no request and has none, or has ended itself."""
+        link, keeper = self._links[name], self._keepers[name]
+        keeper.keeping.cancel()
+        await asyncio.gather(keeper.keeping, return_exceptions=True)
+        link.send(name, Stop())
+        await keeper.supervisor.stop()
+        del self._links[name], self._keepers[name]
+        self.commander.fail(link, dead(link))
+        self._close_link(link)
 
     def _on_death(self, link: OwnedStage) -> None:
         self._receive(link)  # what it completed before it died
@@ -140,29 +178,33 @@ class Fleet:
 
     async def stop_restarts(self) -> None:
         """From now on a stage that ends is not started again."""
-        for task in self._keeping:
+        keeping = [keeper.keeping for keeper in self._keepers.values()]
+        for task in keeping:
             task.cancel()
-        await asyncio.gather(*self._keeping, return_exceptions=True)
+        await asyncio.gather(*keeping, return_exceptions=True)
 
     async def close(self) -> None:
         """End every stage, then close and remove all channels."""
         for name, link in self._links.items():
             link.send(name, Stop())
-        await asyncio.gather(*(supervisor.stop() for supervisor in self._supervisors))
-        loop = asyncio.get_running_loop()
+        await asyncio.gather(*(keeper.supervisor.stop() for keeper in self._keepers.values()))
         for link in self._links.values():
-            loop.remove_reader(link.outputs.fileno())
-            loop.remove_reader(link.requests.fileno())
-            link.close()
+            self._close_link(link)
         for losses in self._losses:
-            loop.remove_reader(losses.fileno())
+            asyncio.get_running_loop().remove_reader(losses.fileno())
         self._channels.destroy()
         logger.info("all stages have ended")
+
+    def _close_link(self, link: OwnedStage) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(link.outputs.fileno())
+        loop.remove_reader(link.requests.fileno())
+        link.close()
 
     # State
 
     async def loaded(self) -> None:
-        """Every stage is ready; StageDied if one ended first."""
+        """Every replica is ready; StageDied if one ended first."""
         await self._settled.wait()
         for link in self._links.values():
             if link.record.state is StageState.DEAD:
@@ -170,21 +212,34 @@ class Fleet:
 
     @property
     def unready(self) -> Mapping[str, StageState]:
-        """The stages that cannot serve, and why."""
+        """The replicas of stages that cannot serve, and why."""
         return {
             link.name: link.record.state
-            for link in self._links.values()
-            if link.record.state is not StageState.READY
+            for stage in self.graph.stages
+            if not any(link.is_ready for link in self.replicas_of(stage))
+            for link in self.replicas_of(stage)
         }
 
     @property
+    def asleep(self) -> Sequence[str]:
+        """The replicas of stages that could serve if they were not closed to requests."""
+        return [
+            link.name
+            for stage in self.graph.stages
+            if not any(link.is_open for link in self.replicas_of(stage))
+            for link in self.replicas_of(stage)
+            if link.is_ready
+        ]
+
+    @property
     def is_broken(self) -> bool:
-        """Whether a stage has ended and is not started again."""
-        return any(link.record.is_lost for link in self._links.values())
+        """Whether a stage has ended, with all of its replicas, and is not started again."""
+        lost = [link.stage for link in self._links.values() if link.record.is_lost]
+        return any(lost.count(stage) == len(self.replicas_of(stage)) for stage in set(lost))
 
     @property
     def health(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each stage last said of itself."""
+        """What each replica last said of itself."""
         loading = self.loading
         return {
             name: {
@@ -196,7 +251,7 @@ class Fleet:
 
     @property
     def loading(self) -> Mapping[str, Loading]:
-        """How far each stage is that loads."""
+        """How far each replica is that loads."""
         return {
             name: read_loading(self._directory, name) or Loading()
             for name, link in self._links.items()
@@ -213,48 +268,70 @@ class Fleet:
         """The adapters of the texts' entry stage that are models of their own."""
         if "text" not in self.graph.outputs:
             return ()
-        return self._links[self.graph.entry_of("text")].record.loras or ()
+        return self.one_of(self.graph.entry_of("text")).record.loras or ()
 
     @property
     def stages(self) -> Mapping[str, StageLink]:
-        """Every stage as it is now."""
+        """Every replica that runs, as it is now; a single one has the name of its stage."""
         return self._links
+
+    def replicas_of(self, stage: str) -> Sequence[StageLink]:
+        """Those of one stage, at least one."""
+        return [link for link in self._links.values() if link.stage == stage]
+
+    def one_of(self, stage: str) -> StageLink:
+        """A replica that can tell what all of the stage have in common: a ready one, if any is."""
+        return max(self.replicas_of(stage), key=lambda link: link.is_ready)
 
     @property
     def channel_usages(self) -> Mapping[str, ChannelUsage]:
         """What goes through each channel, by its address; read from memory, no stage is asked."""
-        return dict(self._channels.usages())
+        running = {GATEWAY, *self._links}
+        return {
+            address: usage
+            for address, usage in self._channels.usages()
+            if running.issuperset(ends_of(address)[:2])
+        }
 
     # Requests
 
-    def entries(self, outputs: Collection[str]) -> Sequence[StageLink]:
-        """The stages that get requests for these outputs."""
-        return [self._links[name] for name in self.graph.entries(outputs)]
+    def open_path(
+        self, outputs: Collection[str], goes_on: bool = False
+    ) -> Sequence[Sequence[StageLink]]:
+        """Of each stage on the way to these outputs the replicas that take requests now.
 
-    def open_path(self, outputs: Collection[str], goes_on: bool = False) -> Sequence[StageLink]:
-        """The stages on the way to these outputs; ApiError if one takes no requests now.
-
-        A request that goes on with an answer is taken also while a stage lets its last ones finish.
+        Raises ApiError if there is none of some stage. A request that goes on with an answer is
+        taken also while a stage lets its last ones finish.
         """
-        path = [self._links[name] for name in self.graph.path(outputs)]
-        for link in path:
-            check_ready(link) if goes_on else check_open(link)
-        return path
+        return [self._open_replicas(stage, goes_on) for stage in self.graph.path(outputs)]
+
+    def _open_replicas(self, stage: str, goes_on: bool) -> Sequence[StageLink]:
+        links = self.replicas_of(stage)
+        is_open = [link for link in links if link.is_open]
+        if not is_open and goes_on:
+            is_open = [link for link in links if link.is_ready]
+        if not is_open:
+            check_open(self.one_of(stage))
+        return is_open
 
     def refuse_requests(self, links: Collection[StageLink]) -> None:
-        """No request comes to these stages from now on."""
-        for link in links:
-            self._links[link.name].refuse_requests()
+        """No request comes to these replicas from now on."""
+        for link in self._owned(links):
+            link.refuse_requests()
 
     def accept_requests(self, links: Collection[StageLink]) -> None:
-        """Requests come to these stages again, but for those of which something sleeps."""
-        for link in links:
-            self._links[link.name].accept_requests()
+        """Requests come to these replicas again, but for those of which something sleeps."""
+        for link in self._owned(links):
+            link.accept_requests()
 
     def note_overdue(self, path: Collection[StageLink], limit_s: float) -> None:
         """A request waited for longer than `limit_s` for whichever of these does not get on."""
-        for link in path:
-            self._links[link.name].note_overdue(limit_s)
+        for link in self._owned(path):
+            link.note_overdue(limit_s)
+
+    def _owned(self, links: Collection[StageLink]) -> Iterator[OwnedStage]:
+        """These, but for those that have been removed meanwhile."""
+        return (link for link in self._links.values() if link in links)
 
     # Commands
 
@@ -265,6 +342,24 @@ class Fleet:
     def note_loras(self, link: StageLink, loras: Sequence[Lora]) -> None:
         """A stage has answered that it has these adapters now."""
         self._links[link.name].note_loras(tuple(loras))
+
+    def note_change(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have carried out a command: replicas of their stages that start later do too."""
+        for stage in {link.stage for link in links}:
+            if self.graph.stages[stage].most_replicas > 1:
+                self._changes.note(stage, command, arguments)
+
+    async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
+        """Make a replica as the others of its stage are; until then it takes no request."""
+        try:
+            for command, arguments in changes:
+                answer = await self.commander.send(link, command, arguments)
+                if "loras" in answer:
+                    link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
+        except ApiError as error:
+            logger.error("stage %s takes no requests: it differs: %s", link.name, error)
+        else:
+            link.accept_requests()
 
     def fail_commands(self, error: ApiError) -> None:
         """No stage answers any command that it was sent."""
@@ -293,5 +388,10 @@ class Fleet:
         link.apply(message)
         if isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
-            if not self.unready:
+            if changes := self._changes.of(link.stage):
+                link.refuse_requests()
+                repeating = asyncio.create_task(self._repeat(link, changes))
+                self._repeating.add(repeating)
+                repeating.add_done_callback(self._repeating.discard)
+            if all(one.is_ready for one in self._links.values()):
                 self._settled.set()

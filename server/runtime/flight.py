@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from omnistage.connectors.chunk import Chunk
@@ -40,6 +40,8 @@ class Flight:
     goes_on: bool = False  # with an answer that another request began: nobody waits for its start
     has_text: bool = False  # a text that came in pieces was sent to its end
     patience: asyncio.Timeout | None = None  # while its next output is waited for
+    has_heard: bool = False  # something of it has come
+    goes_again: bool = False  # a replica of its first path ended
     trace: Trace = field(default_factory=current_trace)  # of the request that runs it
     waited_s: float = 0.0  # from its admission until it was sent: its media were loaded
     pace: AudioPace = field(default_factory=AudioPace)
@@ -57,8 +59,21 @@ class Flight:
         return cls(request, path, now, list(deadlines), deadlines)
 
     def needs(self, links: Collection[StageLink]) -> bool:
-        """Whether one of these stages is on its way."""
+        """Whether one of these replicas is on its way."""
         return any(link in links for link in self.path)
+
+    @property
+    def may_go_again(self) -> bool:
+        """Whether it can be sent once more: nobody has had anything of it, nor of its text."""
+        return not (self.has_heard or self.goes_again or self.request.text is not None)
+
+    def go_again(self, path: Sequence[StageLink], due_at: float) -> None:
+        """It begins anew on another path, under another name."""
+        self.goes_again = True
+        self.request = replace(self.request, id=f"{self.request.id}-again")
+        self.path = path
+        self.deadlines = dict.fromkeys(self.request.outputs, due_at)
+        self._extend_patience()
 
     @property
     def waits_for_text(self) -> bool:
@@ -79,6 +94,9 @@ class Flight:
             is_first = kind not in self.first_at
             limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
             self.deadlines[kind] = max(self.deadlines[kind], now + limit_s)
+        self._extend_patience()
+
+    def _extend_patience(self) -> None:
         if self.patience is not None and self.unfinished and not self.patience.expired():
             self.patience.reschedule(self.due_at)
 

@@ -12,6 +12,7 @@ from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item
 from omnistage.server.runtime.readiness import dead, lost
 from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
+from omnistage.server.runtime.routes import Routes
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
@@ -39,6 +40,7 @@ class Flights:
         self._fleet = fleet
         self._graph = fleet.graph
         self._waits_for = {output: self._graph.waits_for(output) for output in self._graph.outputs}
+        self._routes = Routes()
         self._max_requests = max_requests
         self._tickets: set[Ticket] = set()
         self._flights: dict[str, Flight] = {}
@@ -65,7 +67,7 @@ class Flights:
         self._watchers.append(on_end)
 
     async def drained(self, links: Collection[StageLink]) -> None:
-        """Every request that has one of these stages in its path has ended."""
+        """Every request that has one of these replicas in its path has ended."""
         while flight := next((one for one in self._flights.values() if one.needs(links)), None):
             await flight.ended.wait()
 
@@ -90,8 +92,8 @@ class Flights:
             flight.queue.put_nowait(error)
 
     def _on_death(self, link: StageLink) -> None:
-        for flight in self._flights.values():
-            if link in flight.path:
+        for flight in list(self._flights.values()):
+            if link in flight.path and not self._send_again(flight, link):
                 flight.fail(dead(link))
 
     def _on_loss(self, edges: Collection[Ends]) -> None:
@@ -102,24 +104,42 @@ class Flights:
                     flight.fail(lost(source, target))
                     break
 
+    def _send_again(self, flight: Flight, struck: StageLink) -> bool:
+        """Send a request whose replica has ended to others, if its client has noticed nothing.
+
+        It gets another name: of the old one its other stages are told to stop.
+        """
+        if not flight.may_go_again:
+            return False
+        try:
+            path = self._routes.choose(self._fleet.open_path(flight.request.outputs))
+            self._leave(flight, is_cancelled=True)
+            flight.go_again(path, self._now() + self._graph.deadlines.first_chunk_s)
+            self._enter(flight)
+            self._open(flight)
+        except ApiError:
+            return False
+        flight.trace.timeline.mark(GATEWAY, "sent_again")
+        logger.warning("request %s goes again: %s has ended", flight.request.id, struck.name)
+        return True
+
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
         goes_on = bool(ticket.flights)
         is_awaited = any(not one.ended.is_set() for one in ticket.flights)  # before stages sleep
-        path = self._fleet.open_path(request.outputs, is_awaited)
+        path = self._routes.choose(self._fleet.open_path(request.outputs, is_awaited))
         check_work(request, path)
         first_chunk_s = self._graph.deadlines.first_chunk_s
         flight = Flight.begin(request, path, self._now(), first_chunk_s)
         flight.goes_on = goes_on
         flight.waited_s = flight.started_at - ticket.admitted_at
         ticket.flights.append(flight)
-        self._flights[request.id] = flight
-        flight.trace.graph_ids.append(request.id)
+        self._enter(flight)
         sending: asyncio.Task[None] | None = None
         try:
             self._open(flight)
             if request.text is not None:
                 sending = asyncio.create_task(self._send_text(flight, request.text))
-            async with aclosing(self._outputs(request.id, flight)) as outputs:
+            async with aclosing(self._outputs(flight)) as outputs:
                 async for output in outputs:
                     yield output
         except Exception as error:
@@ -128,19 +148,35 @@ class Flights:
         finally:
             if sending is not None:
                 sending.cancel()
-            del self._flights[request.id]
             flight.end()
-            for link in flight.path:
-                link.finish(request.id, flight.is_cancelled)
+            self._leave(flight, flight.is_cancelled)
             for on_end in self._watchers:
                 on_end(flight)
+
+    def _enter(self, flight: Flight) -> None:
+        """From now on what stages send for the request is its flight's."""
+        self._flights[flight.request.id] = flight
+        self._routes.begin(flight.path)
+        flight.trace.graph_ids.append(flight.request.id)
+
+    def _leave(self, flight: Flight, is_cancelled: bool) -> None:
+        """Nothing more comes of the request under its name."""
+        del self._flights[flight.request.id]
+        self._routes.end(flight.path)
+        for link in flight.path:
+            link.finish(flight.request.id, is_cancelled)
+
+    def _entries(self, flight: Flight) -> list[StageLink]:
+        """The replicas on its path that get it from us."""
+        stages = self._graph.entries(flight.request.outputs)
+        return [link for link in flight.path if link.stage in stages]
 
     def _open(self, flight: Flight) -> None:
         path = [link.name for link in flight.path]
         chunk = flight.request.to_chunk(path, flight.trace.traceparent)
         flight.trace.timeline.mark(GATEWAY, "sent")
         try:
-            for link in self._fleet.entries(flight.request.outputs):
+            for link in self._entries(flight):
                 link.requests.send(chunk)
         except ChunkTooLarge as error:
             message = f"The request is too large: {error}"
@@ -150,7 +186,7 @@ class Flights:
 
     async def _send_text(self, flight: Flight, text: TextInput) -> None:
         """Send what follows the text of a request, while the stages take it."""
-        entries = self._fleet.entries(flight.request.outputs)
+        entries = self._entries(flight)
         last = False
         while not last:
             await text.ready()
@@ -161,13 +197,13 @@ class Flights:
                 link.send_text(flight.request.id, piece, last)
         flight.restart(self._now(), self._graph.deadlines)
 
-    async def _outputs(self, request_id: str, flight: Flight) -> AsyncGenerator[Output, None]:
+    async def _outputs(self, flight: Flight) -> AsyncGenerator[Output, None]:
         while flight.unfinished:
             item = await self._next(flight)
             if isinstance(item, ApiError):
                 raise item
             link, chunk = item
-            link.grant(request_id)
+            link.grant(flight.request.id)
             message = chunk.message
             if isinstance(message, Failed):
                 raise ApiError.from_stage(message)
@@ -205,7 +241,7 @@ class Flights:
         return flight.queue.get_nowait()
 
     def _overdue(self, flight: Flight, kind: str) -> ApiError:
-        stage = self._graph.outputs[kind]
+        stage = next(one for one in flight.path if one.stage == self._graph.outputs[kind]).name
         deadlines = self._graph.deadlines
         is_first = kind not in flight.first_at
         limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
@@ -226,6 +262,7 @@ class Flights:
             for event, at_ns in message.events.items():
                 flight.trace.timeline.mark(link.name, event, at_ns)
         else:
+            flight.has_heard = True
             if chunk.last:
                 flight.trace.timeline.mark(link.name, FINISHED)
             if not isinstance(message, Failed | InputTokens):

@@ -62,9 +62,9 @@ class Bars:
 
     def update(self) -> None:
         """Show how every stage is now."""
-        unready, loading = self._fleet.unready, self._fleet.loading
+        loading = self._fleet.loading
         for name, bar in self._bars.items():
-            state = unready.get(name, StageState.READY)
+            state = self._fleet.stages[name].record.state
             told = loading.get(name)
             if told is not None and state is StageState.LOADING:
                 said = describe(told, self._paces[name].left_s(told, time.monotonic()))

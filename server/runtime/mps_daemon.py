@@ -50,7 +50,7 @@ def needs_daemon(mode: Mps, graph: StageGraph) -> bool:
         if mode is Mps.ON:
             raise MpsError("it is for stages of this machine; on Ray's nodes each has its own GPUs")
         return False
-    stages = [used_gpus(stage.gpus) for stage in graph.stages.values()]
+    stages = [used_gpus(replica.gpus) for replica in graph.replicas.values()]
     if mode is Mps.OFF or (mode is Mps.AUTO and not _shared(stages)):
         return False
     if not any(stages):

@@ -6,15 +6,17 @@ from typing import Self
 from omnistage.connectors import make_connector
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.channels import MakeConnector
+from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
 from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.scaling import Scaling
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
 
 class Runtime:
-    """Holds the fleet and the flights of a graph, for who needs both; an async context."""
+    """Holds the fleet and the flights of a graph, and what needs both; an async context."""
 
     def __init__(
         self,
@@ -27,6 +29,8 @@ class Runtime:
         self.graph = graph
         self.fleet = Fleet(graph, directory, launch, make_connector)
         self.flights = Flights(self.fleet, max_requests)
+        self.draining = Draining(self.fleet, self.flights)
+        self.scaling = Scaling(self.fleet, self.draining)
 
     async def __aenter__(self) -> Self:
         try:
@@ -40,6 +44,7 @@ class Runtime:
         await self._close()
 
     async def _close(self) -> None:
+        await self.scaling.close()
         await self.fleet.stop_restarts()
         self.end_requests()
         await self.fleet.close()

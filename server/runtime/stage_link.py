@@ -1,4 +1,4 @@
-"""The gateway's side of one stage: its two channels, its life, what it last said of itself."""
+"""The gateway's side of one replica of a stage: its channels, its life, what it last said."""
 
 import asyncio
 import time
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
 from omnistage.stages.messages.to_gateway import (
@@ -99,9 +100,9 @@ class StageRecord:
 
 
 class StageLink:
-    """One stage as all of the gateway sees it: its record to read, its channels to use.
+    """One replica of a stage as all of the gateway sees it: its record, its channels to use.
 
-    To a dead stage nothing is sent or granted.
+    To a dead one nothing is sent or granted.
     """
 
     def __init__(self, name: str, requests: Sender, outputs: Receiver[ToGateway]) -> None:
@@ -115,6 +116,21 @@ class StageLink:
     def record(self) -> StageRecord:
         """How it is now."""
         return self._record
+
+    @property
+    def stage(self) -> str:
+        """The stage that it is a replica of."""
+        return stage_of(self.name)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be asked anything."""
+        return self.record.state is StageState.READY
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes requests."""
+        return self.is_ready and not self.record.is_closed
 
     def send(self, request_id: str, message: Cancel | Stop | Command) -> None:
         """Send the last chunk of a request, or the only one."""
@@ -157,7 +173,11 @@ class StageLink:
 
 
 class OwnedStage(StageLink):
-    """One stage for its fleet and its supervisor, who alone write its record."""
+    """One replica for its fleet and its supervisor, who alone write its record."""
+
+    def __init__(self, name: str, requests: Sender, outputs: Receiver[ToGateway]) -> None:
+        super().__init__(name, requests, outputs)
+        self.has_begun = asyncio.Event()  # it was ready once, or ended before
 
     # What it says
 
@@ -184,6 +204,7 @@ class OwnedStage(StageLink):
                 loras=None if message.loras is None else tuple(message.loras),
                 speech=message.speech,
             )
+            self.has_begun.set()
         elif isinstance(message, Metrics):
             families = tuple(message.families)
             self._record = replace(self._record, families=families, measured_at=time.monotonic())
@@ -213,6 +234,7 @@ class OwnedStage(StageLink):
             families=(),
             measured_at=None,
         )
+        self.has_begun.set()
 
     def begin_next_generation(self) -> None:
         """It starts again, with nothing of what it had."""

@@ -11,7 +11,8 @@ from prometheus_client import Metric, disable_created_metrics
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-REPLICA = "0"  # a stage has one process
+from omnistage.stage_configs.replicas import number_of, stage_of
+
 # Buckets of times: as fine as a first token's wants, up to a long answer's.
 SECONDS = (
     *(0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0),
@@ -19,6 +20,11 @@ SECONDS = (
 )
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the series
+
+
+def stage_labels(replica: str) -> dict[str, str]:
+    """The labels of what a replica of a stage measures, or the only process of that name."""
+    return {"stage": stage_of(replica), "replica": str(number_of(replica))}
 
 
 class Family(msgspec.Struct, frozen=True):

@@ -211,7 +211,7 @@ class TalkerStage(EngineStage, ABC):
         )
 
     def _seed(self, request: Request) -> int | None:
-        return None if request.seed is None else derived_seed(request.seed, self._ports.name)
+        return None if request.seed is None else derived_seed(request.seed, self._ports.stage)
 
     # Requests
 
@@ -281,7 +281,7 @@ class TalkerStage(EngineStage, ABC):
             NOTHING if prompt.about is None else described(prompt.about),
         )
         self._say(request_id, self._ports.live(request), announced, prompt.tensors)
-        wanted = request.stage_params.get(self._ports.name, {})
+        wanted = request.stage_params.get(self._ports.stage, {})
         params = self._sampling(wanted, self._seed(request))
         to = [edge.target for edge in self._ports.live(request, Payload.CODES)]
         sampling = self.frame_sampling(params)

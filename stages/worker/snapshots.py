@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Closed, Sender
-from omnistage.stages.messages.families import REPLICA, Family, families_of
+from omnistage.stages.messages.families import Family, families_of, stage_labels
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Metrics
 
 logger = logging.getLogger("omnistage.stage")
@@ -26,8 +26,8 @@ class Snapshots:
     would be too long is left out.
     """
 
-    def __init__(self, stage: str, collectors: Sequence[Collector], outputs: Sender) -> None:
-        self._labels = {"stage": stage, "replica": REPLICA}
+    def __init__(self, name: str, collectors: Sequence[Collector], outputs: Sender) -> None:
+        self._labels = stage_labels(name)
         self._collectors = collectors
         self._outputs = outputs
         self._left_out: set[str] = set()

@@ -11,6 +11,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, Payloads
+from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.to_gateway import Failed, InputTokens, Marks, Output, Ready
 from omnistage.stages.messages.to_stage import Request
@@ -111,7 +112,10 @@ class TakesCommands(Protocol):
 
 @dataclass(slots=True)
 class Downstream:
-    """An edge that leaves a stage: what its process sends, and the port of its engine."""
+    """An edge that leaves a stage: what its process sends, and the port of its engine.
+
+    `target`: the replica that it goes to, as the paths of requests name it.
+    """
 
     target: str
     carries: Payloads
@@ -131,9 +135,10 @@ class Downstream:
 class StagePorts:
     """A stage's place in the graph.
 
-    `engine`: arguments for its engine; `options`: the kind's own. `feeds`: ports its engine reads;
-    `own_feed`: what the last of them reads, where the stage's process feeds its own engine.
-    `upstream`: receivers its process reads, each with the stage that it is from.
+    `name`: this replica's, as paths of requests and logs have it; `stage`: that of the stage, which
+    all its replicas share. `engine`: arguments for its engine; `options`: the kind's own. `feeds`:
+    ports its engine reads; `own_feed`: what the last of them reads, where the stage's process feeds
+    its own engine. `upstream`: receivers its process reads, each with the stage that it is from.
     """
 
     name: str
@@ -156,6 +161,11 @@ class StagePorts:
 
     def __post_init__(self) -> None:
         self.room = Room(self.outputs)
+
+    @property
+    def stage(self) -> str:
+        """What all replicas have in common, such as their seeds, goes by this name."""
+        return stage_of(self.name)
 
     def live(self, request: Request, payload: Payload | None = None) -> list[Downstream]:
         """The edges that a request goes along, or those of them that carry this."""

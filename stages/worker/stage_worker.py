@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -28,6 +28,7 @@ from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import gpu_environment, visible_gpus
 from omnistage.stage_configs.graph import Edge, StageGraph, StageSpec
+from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.addresses import (
     feed_address,
     opens_address,
@@ -102,11 +103,11 @@ class StageWorker:
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
         self._ports = self._make_ports(graph)
-        self._has_outputs = name in graph.outputs.values()
-        self._gpus = visible_gpus()[: len(graph.stages[name].own_gpus) or 1]
+        self._has_outputs = stage_of(name) in graph.outputs.values()
+        self._gpus = visible_gpus()[: len(graph.replicas[name].gpus) or 1]
         self._ledger = Ledger(Path(self._ports.ledger))
         self._ledger.clear()  # the generation before us may have died with full hands
-        module, _, class_name = KINDS[graph.stages[name].kind].path.partition(":")
+        module, _, class_name = KINDS[graph.spec_of(name).kind].path.partition(":")
         with start_failure_told(directory, name):
             stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
         self._stage = stage
@@ -139,13 +140,13 @@ class StageWorker:
     # Channels
 
     def _make_ports(self, graph: StageGraph) -> StagePorts:
-        spec = graph.stages[self._name]
+        spec = graph.spec_of(self._name)
         model = graph.model_of(spec.name)
-        ports = StagePorts(spec.name, model, spec.engine, spec.options, self._outputs)
+        ports = StagePorts(self._name, model, spec.engine, spec.options, self._outputs)
         ports.deadlines = graph.deadlines
         ports.ledger = str(self._directory / f"{self._name}.held")
-        for edge in graph.incoming(self._name):
-            ends = edge.source, edge.target
+        for edge, source in graph.sources_of(self._name):
+            ends = source, self._name
             ports.source = edge.source
             ports.takes |= graph.carried(edge)
             self._opens[self._port(edge, opens_address(*ends)).receiver()] = edge.source
@@ -162,10 +163,10 @@ class StageWorker:
             ports.feeds.append(port)
             ports.own_feed = port.sender()
             self._senders.append(ports.own_feed)
-        for edge in graph.outgoing(self._name):
-            ends = edge.source, edge.target
+        for edge, target in graph.targets_of(self._name):
+            ends = self._name, target
             downstream = Downstream(
-                target=edge.target,
+                target=target,
                 carries=graph.carried(edge),
                 open=self._port(edge, opens_address(*ends)).sender(),
                 feed=self._port(edge, feed_address(*ends)).sender(),
@@ -366,14 +367,15 @@ class StageWorker:
             asyncio.get_running_loop().call_soon(tell, request_id, source)
 
     def _announce(self, source: str, opened: Opened) -> None:
-        if len(self._opens) == 1:
+        sources = list(dict.fromkeys(self._opens.values()))
+        if len(sources) == 1:
             self._open(opened)
             return
         joining = self._joining.get(opened.id)
         if joining is None:
             if opened.id in self._cancelled:
                 return
-            joining = self._joining[opened.id] = Joining(list(self._opens.values()))
+            joining = self._joining[opened.id] = Joining(sources)
             self._begin(opened.id, self._join(opened.id, joining))
         joining.add(source, opened)
 
@@ -470,12 +472,12 @@ def run_stage(name: str, directory: Path) -> None:
     bound_logs()
     logging.basicConfig(level=os.environ.get(LOG_LEVEL, "INFO"), format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())
-    os.environ.update(stage_environment(graph.stages[name]))
+    os.environ.update(stage_environment(graph.spec_of(name), graph.replicas[name].gpus))
     asyncio.run(_run(graph, name, directory))
 
 
-def stage_environment(spec: StageSpec) -> dict[str, str]:
-    """What a stage's process adds to its environment.
+def stage_environment(spec: StageSpec, gpus: Sequence[int]) -> dict[str, str]:
+    """What the process of a stage's replica with these GPUs adds to its environment.
 
     Triton's cache is named even where it is the default: torch.compile moves an unnamed one at the
     moment of its first kernel, which a start that finds compiled code reaches at another time than
@@ -483,7 +485,7 @@ def stage_environment(spec: StageSpec) -> dict[str, str]:
     """
     triton = os.environ.get("TRITON_CACHE_DIR") or str(Path.home() / ".triton" / "cache")
     own = {key: str(value) for key, value in spec.environment.items()}
-    return {"TRITON_CACHE_DIR": triton, **gpu_environment(spec.gpus), **own}
+    return {"TRITON_CACHE_DIR": triton, **gpu_environment(gpus), **own}
 
 
 async def _run(graph: StageGraph, name: str, directory: Path) -> None:

@@ -113,3 +113,14 @@ def test_check_prints_how_many_gpus_a_stage_gets(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["check", str(write(tmp_path))], env={"COLUMNS": "300"})
     assert done.exit_code == 0
     assert "1 of a node" in done.output
+
+
+def test_each_replica_takes_as_much_of_its_node(tmp_path: Path) -> None:
+    path = write(tmp_path, resources="{disk: 1}, replicas: 2")
+    graph = load_graph(path, overrides=())
+    names = [replica.name for replica in graph.stages["code2wav"].all_replicas]
+    assert len(names) == 2
+    assert [graph.spec_of(name).bundle for name in names] == [{"CPU": 1, "disk": 1}] * 2
+    path.write_text(path.read_text().replace("gpus: 1", "gpus: 1, replicas: 2"))
+    thinkers = load_graph(path).stages["thinker"].all_replicas
+    assert [replica.gpus for replica in thinkers] == [(0,), (0,)]  # as each process numbers them

@@ -12,6 +12,7 @@ import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector
+from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
@@ -109,7 +110,7 @@ class FakeGraph:
             "dit": FakeDit,
             "camera": FakeCamera,
         }
-        kind = kinds.get(name, FakeStage)
+        kind = kinds.get(stage_of(name), FakeStage)
         self.stages[name] = kind(name, self._connector, self)
         self.launched.append(name)
         return self.stages[name]
@@ -126,6 +127,10 @@ class FakeGraph:
             if request_id in self.whole and num_given == len(self.texts[request_id]):
                 return
             await asyncio.sleep(0.001)
+
+    def on_path(self, stage: str, request: Request) -> "FakeStage":
+        """The replica of a stage that a request goes to."""
+        return next(self.stages[name] for name in request.path if stage_of(name) == stage)
 
     @property
     def running(self) -> set[str]:
@@ -178,10 +183,10 @@ class FakeStage:
     def become_ready(self) -> None:
         ready = Ready(
             seconds=0.1,
-            speakers=self.graph.speakers if self.name == "talker" else [],
-            sample_rate_hz=self.graph.sample_rate_hz if self.name == "code2wav" else None,
+            speakers=self.graph.speakers if stage_of(self.name) == "talker" else [],
+            sample_rate_hz=self.graph.sample_rate_hz if stage_of(self.name) == "code2wav" else None,
             num_channels=self.graph.num_channels,
-            max_model_len=LENGTHS.get(self.name),
+            max_model_len=LENGTHS.get(stage_of(self.name)),
             commands=self.graph.commands,
             work=self.work,
             loras=self.graph.loras,
@@ -318,7 +323,7 @@ class FakeThinker(FakeStage):
             yield self.failure(400, "too long")
             return
         if has_audio:
-            self.graph.stages["code2wav"].begin(request_id, request)
+            self.graph.on_path("code2wav", request).begin(request_id, request)
         if script == "hang":
             await asyncio.Event().wait()
         if script == "slow":
@@ -352,7 +357,7 @@ class FakeThinker(FakeStage):
             await asyncio.sleep(0)
         if request.image is not None:
             drawn = msgspec.structs.replace(request, body={**request.image, "prompt": script})
-            self.graph.stages["dit"].begin(request_id, drawn)
+            self.graph.on_path("dit", request).begin(request_id, drawn)
         usage = {"prompt_tokens": 5, "completion_tokens": 3 * num_choices, "total_tokens": 8}
         yield TextDelta({"id": "v", "choices": [], "usage": usage}), {}, True
 

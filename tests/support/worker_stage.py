@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.messages.edge import Edge, Text
+from omnistage.stages.messages.edge import Edge, Open, Text
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.coming_text import ComingTexts
 from omnistage.stages.worker.failure import RequestError
@@ -180,6 +180,15 @@ class JoiningStage(StageWithoutCommands):
             self._open[request_id].discard(source)
             if not self._open[request_id]:
                 self._ended[request_id].set()
+
+
+class WritingStage(StageWithoutCommands):
+    """Writes its name along each edge that a request goes along."""
+
+    async def serve(self, opened: Opened) -> None:
+        for edge in self._ports.live(opened.request):
+            edge.open.send(Chunk(opened.id, Open(opened.request), last=True))
+            edge.feed.send(Chunk(opened.id, Text(self._ports.name), last=True))
 
 
 class StageThatFailsHalfWay(StageWithoutCommands):

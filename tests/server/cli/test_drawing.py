@@ -62,3 +62,21 @@ def test_a_graph_that_is_wrong_is_not_drawn(tmp_path: Path) -> None:
     result = CliRunner().invoke(cli.app, ["check", str(path), "--mermaid"])
     assert result.exit_code == 1
     assert "flowchart" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("keys", "lines"),
+    [
+        ("gpus: [[1], [2]]", ["2 replicas", "GPU 1 | GPU 2"]),
+        ("gpus: [1], replicas: 2", ["2 replicas", "GPU 1"]),
+        ("replicas: 1, max_replicas: 3", ["1 of at most 3 replicas"]),
+        ("gpus: [[1]]", ["GPU 1"]),
+    ],
+)
+def test_a_box_says_how_many_replicas_its_stage_has_and_where(
+    keys: str, lines: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text(f"stages: {{text: {{kind: vllm.text, {keys}}}}}\noutputs: {{text: text}}\n")
+    (box,) = re.findall(r'stage_text\["(.*)"\]', mermaid(load_graph(path)))
+    assert box.split("<br>") == ["<b>text</b>", "vllm.text", *lines]

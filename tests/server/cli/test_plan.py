@@ -89,3 +89,15 @@ def test_a_plan_of_a_folder_is_of_the_graph_that_would_serve_it(tmp_path: Path) 
     result = runner.invoke(cli.app, ["plan", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "vllm.text" in result.output
+
+
+def test_replicas_are_in_the_table_and_in_the_drawing(tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    stage = "{kind: vllm.text, gpus: [[0], [1]]}"
+    path.write_text(f"model: a/b\nstages: {{text: {stage}}}\noutputs: {{text: text}}\n")
+    assert {"GPUs: 0 | 1", "replicas: 2"} <= set(texts(drawn(path)))
+    result = runner.invoke(cli.app, ["check", str(path)], env={"CUDA_VISIBLE_DEVICES": "0"})
+    assert "replicas: 2" in result.output
+    said = " ".join(result.output.split())
+    assert "warning: stage text@1 wants GPU 1; this machine has 1" in said
+    assert "text@0 wants" not in said

@@ -355,6 +355,24 @@ def test_an_adapter_that_is_added_is_a_model_until_it_is_removed(
         omni.chat("words", model="ink")
 
 
+# Replicas
+
+
+def test_replicas_come_and_go_and_answer(stages: ObedientStages, model: Path) -> None:
+    kinds: Any = OMNI["stages"]
+    talker = {**kinds["talker"], "replicas": 1, "max_replicas": 2}
+    graph = {**OMNI, "model": str(model), "stages": {**kinds, "talker": talker}}
+    with fake_omni(stages, graph) as omni:
+        assert omni.scale("talker", 2) == ("talker@0", "talker@1")
+        assert list(omni.sleep(stages=["talker"])) == ["talker@0", "talker@1"]
+        assert list(omni.wake(stages=["talker"])) == ["talker@0", "talker@1"]
+        assert omni.scale("talker", 1) == ("talker@0",)
+        assert omni.chat("words").text == "Hello there"
+        with pytest.raises(BadRequest) as raised:
+            omni.scale("talker", 3)
+        assert raised.value.param == "replicas"
+
+
 # With a loop of one's own
 
 

@@ -46,7 +46,9 @@ class Placed:
         self.lost.append(set(edges))
 
     def stage(self, name: str) -> PlacedStage:
-        return PlacedStage(GRAPH.stages[name], GRAPH.model_of(name), self.nodes, self.directory)
+        return PlacedStage(
+            name, GRAPH.stages[name], GRAPH.model_of(name), self.nodes, self.directory
+        )
 
     def agent(self, node: str) -> FakeAgent:
         """The one that was made last on a node."""

@@ -44,7 +44,7 @@ with mps_daemon(Mps.ON, graph, run.path):
 """
 
 
-def graph_of(thinker: list[int], talker: list[int]) -> StageGraph:
+def graph_of(thinker: list[int], talker: list[int] | list[list[int]]) -> StageGraph:
     """Two stages on these GPUs."""
     stages: dict[str, Any] = {
         "thinker": {"kind": "qwen3_omni.thinker", "gpus": thinker},
@@ -120,6 +120,8 @@ def test_the_daemon_ends_when_the_server_ends_with_an_error(
         (Mps.AUTO, NO_GPUS, True),  # without `gpus` a stage uses the first that there is
         (Mps.ON, TWO_GPUS, True),
         (Mps.OFF, ONE_GPU, False),
+        (Mps.AUTO, graph_of([0], [[1], [2]]), False),
+        (Mps.AUTO, graph_of([0], [[1], [1]]), True),  # two replicas share one
     ],
 )
 def test_stages_on_gpus_of_their_own_need_none_unless_it_is_asked_for(

@@ -455,13 +455,13 @@ def test_kernels_of_a_first_start_are_found_by_the_second(
     )
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
-    assert stage_environment(spec) == {
+    assert stage_environment(spec, ()) == {
         "TRITON_CACHE_DIR": str(tmp_path / ".triton" / "cache"),
         "A_SHARE": "1",
     }
     monkeypatch.setenv("TRITON_CACHE_DIR", "/elsewhere")
-    assert stage_environment(spec)["TRITON_CACHE_DIR"] == "/elsewhere"
+    assert stage_environment(spec, ())["TRITON_CACHE_DIR"] == "/elsewhere"
     own = StageSpec.model_validate(
         {"name": "one", "kind": "vllm.text", "environment": {"TRITON_CACHE_DIR": "/mine"}}
     )
-    assert stage_environment(own)["TRITON_CACHE_DIR"] == "/mine"
+    assert stage_environment(own, ())["TRITON_CACHE_DIR"] == "/mine"

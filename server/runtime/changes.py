@@ -1,0 +1,39 @@
+"""What commands have changed in the stages, for replicas of them that start afterwards."""
+
+from collections.abc import Mapping
+from typing import Any
+
+Arguments = Mapping[str, Any]
+Change = tuple[str, Arguments]  # a command, and what it was told
+
+WEIGHTS, ADD, PIN, REMOVE = "load_weights", "add_lora", "pin_lora", "remove_lora"
+
+
+class Changes:
+    """Commands that make a replica as the others of its stage are: other weights, then adapters."""
+
+    def __init__(self) -> None:
+        self._weights: dict[str, Arguments] = {}
+        self._adapters: dict[str, list[Change]] = {}
+
+    def of(self, stage: str) -> list[Change]:
+        """What a replica is told when it is ready; nothing, where its configuration says all."""
+        weights = [(WEIGHTS, self._weights[stage])] if stage in self._weights else []
+        return [*weights, *self._adapters.get(stage, ())]
+
+    def note(self, stage: str, command: str, arguments: Arguments) -> None:
+        """Every replica of the stage has carried this out."""
+        if command == WEIGHTS and arguments["path"] is not None:  # else the same ones again
+            self._weights[stage] = arguments
+        elif command in (ADD, PIN, REMOVE):
+            told = self._adapters.get(stage, [])
+            self._adapters[stage] = _with(told, command, arguments)
+
+
+def _with(told: list[Change], command: str, arguments: Arguments) -> list[Change]:
+    """Without what the command makes void; the adapters of the configuration were not added."""
+    name = arguments["name"]
+    was_added = (ADD, name) in [(one, given["name"]) for one, given in told]
+    void = {ADD: (ADD, PIN), PIN: (PIN,), REMOVE: (ADD, PIN)}[command]
+    kept = [one for one in told if one[0] not in void or one[1]["name"] != name]
+    return kept if command == REMOVE and was_added else [*kept, (command, arguments)]
