@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap forecast image-speed cells kubernetes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -87,6 +87,10 @@ gpu-ranks: venv
 # The simulation beside a tiny model on this CPU, in some minutes. ARGS="--requests 40": of each rate.
 forecast: venv
 	PYTHONPATH=tests $(BIN)/python tests/forecast.py $(ARGS)
+
+# Two Ray nodes on this machine: the tiny Qwen3-Omni across them, and a node that is killed.
+nodes: venv
+	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/test_nodes.py $(ARGS)
 
 image-speed: venv
 	$(BIN)/python tests/image_speed.py $(ARGS)

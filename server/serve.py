@@ -15,13 +15,14 @@ from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.http.socket_protocol import SOCKETS, GatewaySocket
 from omnistage.server.options import GatewayOptions, Tls
+from omnistage.server.placement.placing import PlacementError, Placing, placing_of
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import show_loading
 from omnistage.server.runtime.mps_daemon import end_daemon, mps_daemon
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
-from omnistage.server.telemetry.logs import LogFormat, configure_logging
+from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -55,12 +56,15 @@ def serve(
         run = make_run_directory()
         try:
             limit = options.max_requests
-            runtime = Runtime(graph, run.path, launch, max_requests=limit)
+            environment = log_environment(options.log_level)
+            placing = placing_of(graph, run.path, launch, environment)
+            runtime = Runtime(graph, run.path, placing.launch, max_requests=limit)
+            placing.listen(runtime.fleet.lose)
             with mps_daemon(options.mps, graph, run.path):
-                asyncio.run(_serve(runtime, listening, console, options))
+                asyncio.run(_serve(placing, runtime, listening, console, options))
         finally:
             run.remove()
-    except StageDied as error:
+    except (StageDied, PlacementError) as error:
         logger.error("%s", error)
         return 1
     finally:
@@ -133,6 +137,7 @@ class GatewayServer(uvicorn.Server):
 
 
 async def _serve(
+    placing: Placing,
     runtime: Runtime,
     listening: socket.socket,
     console: Console,
@@ -143,7 +148,7 @@ async def _serve(
     # before: nothing must happen then but what happens here, in order.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
-    async with runtime:
+    async with placing, runtime:
         loading = asyncio.create_task(show_loading(runtime.fleet, console))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:

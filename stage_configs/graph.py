@@ -26,6 +26,14 @@ from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
+from omnistage.stage_configs.placement import (
+    NUM_GPUS,
+    Amount,
+    Placement,
+    bundle_of,
+    number_problem,
+    stage_problem,
+)
 from omnistage.stage_configs.replicas import MAX_REPLICAS, Replica, replica_name, stage_of
 from omnistage.stage_configs.sampling import StageParameters
 
@@ -137,7 +145,9 @@ class StageSpec(Model):
     """One stage: its kind, its GPUs, its engine's arguments, its kind's options.
 
     `model`: its checkpoint, where that is not the graph's. `gpus`: those of each replica, or a list
-    for each. `replicas`: how many are started; `max_replicas`: how many may run.
+    for each. `replicas`: how many are started; `max_replicas`: how many may run. `num_gpus`: what
+    was written as `gpus` where that is a number, for a stage on a node that a cluster chooses;
+    `resources`: what it takes of that node beside them.
     """
 
     name: str
@@ -147,12 +157,29 @@ class StageSpec(Model):
         Annotated[Gpus, Tag("all")] | Annotated[GpuLists, Tag("each")],
         Discriminator(lambda value: "each" if _has_lists(value) else "all"),
     ] = ()
+    num_gpus: float = 0.0
+    resources: dict[str, Amount] = {}
     replicas: NumReplicas | None = None
     max_replicas: NumReplicas | None = None
     engine: dict[str, Any] = {}
     options: dict[str, Any] = {}
     environment: dict[str, Option] = {}
     default_sampling_params: StageParameters = StageParameters()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_number_of_gpus(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        number = value.get("gpus")
+        if not isinstance(number, int | float) or isinstance(number, bool):
+            if NUM_GPUS in value and "gpus" not in value:
+                raise problem("unknown key; did you mean 'gpus'?", NUM_GPUS)
+            return value
+        message = number_problem(number)
+        if message:
+            raise problem(message, "gpus")
+        return {**value, "gpus": (), NUM_GPUS: number}
 
     @field_validator("name")
     @classmethod
@@ -244,8 +271,18 @@ class StageSpec(Model):
 
     @property
     def own_gpus(self) -> tuple[int, ...]:
-        """Those of every replica, where `gpus` is one list."""
+        """Those of every replica, where `gpus` is one list.
+
+        On a node that a cluster chooses they are as its process will number them.
+        """
+        if self.num_gpus:
+            return tuple(range(math.ceil(self.num_gpus)))
         return tuple(one for one in self.gpus if isinstance(one, int))
+
+    @property
+    def bundle(self) -> dict[str, float]:
+        """What a replica takes of a node that a cluster chooses."""
+        return bundle_of(self.num_gpus, self.resources)
 
 
 def _has_lists(value: Any) -> bool:
@@ -300,7 +337,8 @@ class StageGraph(Model):
     A stage may send to several others and, if its kind joins, receive from several. Each output has
     one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
     the model the graph leaves out, for the log and /v1/models. `served_model_name`: what the model
-    is called by clients, one name or several; without it, as `model` says.
+    is called by clients, one name or several; without it, as `model` says. `placement`: where its
+    stages run.
     """
 
     model: str = ""
@@ -310,6 +348,7 @@ class StageGraph(Model):
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]
     deadlines: Deadlines = Deadlines()
+    placement: Placement = Placement()
 
     @field_validator("served_model_name", mode="before")
     @classmethod
@@ -368,6 +407,7 @@ class StageGraph(Model):
     def _is_a_graph(self) -> "StageGraph":
         if not self.outputs:
             raise problem("a graph has at least one output", "outputs")
+        self._check_placement()
         self._check_memory()
         order = self.order
         if len(order) != len(self.stages):
@@ -430,7 +470,20 @@ class StageGraph(Model):
             message = f"{output} is drawn of what {names} writes, so `text: {names}` is one too"
             raise problem(message, "outputs", output)
 
+    def _check_placement(self) -> None:
+        for name, stage in self.stages.items():
+            found = stage_problem(self.placement, stage.gpus, stage.num_gpus, stage.resources)
+            if found is not None:
+                message, key = found
+                raise problem(message, "stages", name, key)
+        for number, edge in enumerate(self.edges):
+            if self.placement.is_on_nodes and edge.connector.name != ConnectorSpec().name:
+                message = "on Ray's nodes rings are joined by links: only `shm`"
+                raise problem(message, "edges", number, "connector")
+
     def _check_memory(self) -> None:
+        if self.placement.is_on_nodes:
+            return  # each stage numbers its GPUs by itself
         shares: dict[int, float] = {}
         for stage in self.stages.values():
             share = stage.engine.get(MEMORY_SHARE, 0.0)

@@ -19,6 +19,7 @@ from omnistage.stage_configs.graph import (
     nearest,
 )
 from omnistage.stage_configs.overrides import Override, OverrideError, overridden
+from omnistage.stage_configs.placement import NUM_GPUS, LinkPlace, Placement
 from omnistage.stage_configs.sampling import StageParameters
 from omnistage.stage_configs.yaml_document import Document, Place, YamlProblem, dotted, parse
 
@@ -176,10 +177,12 @@ def _keys_at(place: Place) -> list[str]:
         "connector": ConnectorSpec,
         "chunk": Chunking,
         "deadlines": Deadlines,
+        "placement": Placement,
+        "link": LinkPlace,
         SAMPLING: StageParameters,
     }
     model: type[BaseModel] = StageGraph
     for part in place[:-1]:
         model = models.get(part, model)
-    hidden = {"name"} if model is StageSpec else set()
+    hidden = {"name", NUM_GPUS} if model is StageSpec else set()
     return [field.alias or name for name, field in model.model_fields.items() if name not in hidden]

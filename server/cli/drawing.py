@@ -32,5 +32,7 @@ def _node(stage: str) -> str:
 def _label(stage: StageSpec) -> str:
     lists = dict.fromkeys(replica.gpus for replica in stage.all_replicas)
     gpus = " | ".join(", ".join(f"GPU {gpu}" for gpu in one) for one in lists)
+    if stage.num_gpus:
+        gpus = f"{stage.num_gpus:g} GPU of a node"
     said = f"<b>{stage.name}</b>", stage.kind, replica_count(stage), gpus
     return "<br>".join(filter(None, said))

@@ -277,9 +277,9 @@ def check_machine(graph: StageGraph) -> None:
         raise fail(sentence)
     for sentence in missing_features(graph):
         warn(sentence)
-    if any(used_gpus(replica.gpus) for replica in graph.replicas.values()) and (
-        sentence := inherited_share_problem()
-    ):
+    is_here = not graph.placement.is_on_nodes
+    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
+    if uses_gpus and (sentence := inherited_share_problem()):
         raise fail(sentence)
 
 

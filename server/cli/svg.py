@@ -83,6 +83,8 @@ def argument_lines(stage: StageSpec) -> list[str]:
 
 def gpu_names(stage: StageSpec) -> str:
     """The GPUs of a stage, in words; those of each replica where they differ."""
+    if stage.num_gpus:
+        return f"{stage.num_gpus:g} of a node"
     lists = dict.fromkeys(replica.gpus for replica in stage.all_replicas)
     return " | ".join(", ".join(map(str, gpus)) for gpus in lists) or "not set"
 

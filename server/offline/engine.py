@@ -23,6 +23,7 @@ from omnistage.server.media.load import MediaLoader
 from omnistage.server.offline.errors import Closed, StartFailed, as_ours
 from omnistage.server.offline.options import GraphChoice, Options, check_machine
 from omnistage.server.offline.outputs import Answer, Audio, Picture, Piece, Text
+from omnistage.server.placement.placing import PlacementError, placing_of
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.fleet import StageDied
 from omnistage.server.runtime.loading import show_loading
@@ -65,8 +66,8 @@ class Engine:
         self.graph = choice.resolve() if isinstance(choice, GraphChoice) else choice
         self.options = options
         check_machine(self.graph)
-        environment = log_environment(options.log_level)
-        self._launch = launch or partial(StageProcess, environment=environment)
+        self._environment = log_environment(options.log_level)
+        self._launch = launch or partial(StageProcess, environment=self._environment)
         self._make_connector = make_connector
         self._places = asyncio.Semaphore(options.max_requests)
         self._stack = AsyncExitStack()
@@ -93,7 +94,7 @@ class Engine:
             async with self._stack as stack:
                 await self._start(stack, console)
                 self._stack = stack.pop_all()
-        except (StageDied, MpsError) as error:
+        except (StageDied, MpsError, PlacementError) as error:
             raise StartFailed(str(error), code="not_started") from error
         self.is_open = True
 
@@ -102,10 +103,13 @@ class Engine:
         run = make_run_directory()
         stack.callback(removal(self, run))
         stack.enter_context(mps_daemon(self.options.mps, self.graph, run.path))
+        placing = placing_of(self.graph, run.path, self._launch, self._environment)
         limit = self.options.max_requests
-        self.runtime = Runtime(self.graph, run.path, self._launch, self._make_connector, limit)
+        self.runtime = Runtime(self.graph, run.path, placing.launch, self._make_connector, limit)
+        placing.listen(self.runtime.fleet.lose)
         self.commands = StageCommands(self.runtime)
         self.directory = run.path
+        await stack.enter_async_context(placing)
         await stack.enter_async_context(self.runtime)
         if self.options.progress:
             await show_loading(self.runtime.fleet, console)

@@ -105,6 +105,7 @@ def check_machine(graph: StageGraph) -> None:
         raise StartFailed(sentence, code="invalid_graph")
     for sentence in missing_features(graph):
         logger.warning("%s", sentence)
-    uses_gpus = any(used_gpus(replica.gpus) for replica in graph.replicas.values())
+    is_here = not graph.placement.is_on_nodes
+    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
     if uses_gpus and (sentence := inherited_share_problem()):
         raise StartFailed(sentence, code="invalid_graph")

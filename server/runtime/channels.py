@@ -73,6 +73,11 @@ class Channels:
         for connector, address in self._channels:
             connector.create(address)
 
+    @property
+    def addresses(self) -> list[str]:
+        """Of all of them."""
+        return [address for _, address in self._channels]
+
     def renew(self, stage: str) -> None:
         """Empty every channel that `stage` has an end of; the other ends see it by themselves."""
         for connector, address in self._channels:

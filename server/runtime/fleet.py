@@ -16,7 +16,7 @@ from omnistage.server.runtime.changes import Arguments, Change, Changes
 from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.runtime.readiness import check_open, dead
+from omnistage.server.runtime.readiness import check_open, dead, lost
 from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
@@ -166,9 +166,15 @@ class Fleet:
     def _on_losses(self, losses: Losses) -> None:
         addresses = losses.losses()
         if addresses:
-            edges = sorted({ends_of(address)[:2] for address in addresses})
-            logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in edges))
-            self._report_loss(edges)
+            self.lose({ends_of(address)[:2] for address in addresses})
+
+    def lose(self, edges: Collection[Ends]) -> None:
+        """What was under way along these is gone, and their ends go on; one may be the gateway."""
+        logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
+        self._report_loss(sorted(edges))
+        for source, target in edges:
+            if target == GATEWAY:
+                self.commander.fail(self._links[source], lost(source, target))
 
     async def stop_restarts(self) -> None:
         """From now on a stage that ends is not started again."""

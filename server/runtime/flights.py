@@ -18,6 +18,7 @@ from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.runtime.work_check import check_work
 from omnistage.server.trace import FINISHED, GATEWAY, current_trace
+from omnistage.stages.messages.addresses import GATEWAY as GATEWAY_END
 from omnistage.stages.messages.to_gateway import (
     Failed,
     InputTokens,
@@ -107,6 +108,14 @@ class Flights:
             if link in flight.path and not self._send_again(flight, link):
                 flight.fail(dead(link))
 
+    def _on_loss(self, edges: Collection[Ends]) -> None:
+        for flight in self._flights.values():
+            names = {GATEWAY_END, *(link.name for link in flight.path)}
+            for source, target in edges:
+                if {source, target} <= names:
+                    flight.fail(lost(source, target))
+                    break
+
     def _send_again(self, flight: Flight, struck: StageLink) -> bool:
         """Send a request whose replica has ended to others, if its client has noticed nothing.
 
@@ -125,14 +134,6 @@ class Flights:
         flight.trace.timeline.mark(GATEWAY, "sent_again")
         logger.warning("request %s goes again: %s has ended", flight.request.id, struck.name)
         return True
-
-    def _on_loss(self, edges: Collection[Ends]) -> None:
-        for flight in self._flights.values():
-            names = {link.name for link in flight.path}
-            for source, target in edges:
-                if {source, target} <= names:
-                    flight.fail(lost(source, target))
-                    break
 
     async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
         goes_on = bool(ticket.flights)

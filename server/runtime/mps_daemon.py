@@ -46,6 +46,10 @@ class MpsError(Exception):
 
 def needs_daemon(mode: Mps, graph: StageGraph) -> bool:
     """Whether this server has to start a daemon; MpsError if it has to and cannot."""
+    if graph.placement.is_on_nodes:
+        if mode is Mps.ON:
+            raise MpsError("it is for stages of this machine; on Ray's nodes each has its own GPUs")
+        return False
     stages = [used_gpus(replica.gpus) for replica in graph.replicas.values()]
     if mode is Mps.OFF or (mode is Mps.AUTO and not _shared(stages)):
         return False

@@ -28,8 +28,11 @@ def dead(link: StageLink) -> ApiError:
 
 
 def lost(source: str, target: str) -> ApiError:
-    """What it means for a request that what one stage sent to the next is gone."""
-    message = f"The connection from stage {source} to stage {target} was lost."
+    """What it means for a request that what one stage sent to the next is gone.
+
+    One of the two may be the gateway.
+    """
+    message = f"The connection from {source} to {target} was lost."
     return unavailable(message, code="edge_lost")
 
 

@@ -20,6 +20,7 @@ INTERVAL_S = 0.1  # a phase that goes on is not told more often
 class Phase(StrEnum):
     """What a stage does while it loads."""
 
+    PLACING = "waiting for room on a node"
     STARTING = "starting"
     DOWNLOADING = "downloading"
     READING = "reading weights"
@@ -60,6 +61,14 @@ def tell_loading(phase: Phase, done_bytes: int = 0, total_bytes: int = 0) -> Non
 def read_loading(directory: Path, stage: str) -> Loading | None:
     """What the stage last said; None: it does not load, or has not begun to."""
     return _read(_file(directory, stage))
+
+
+def write_loading(directory: Path, stage: str, told: Loading | None) -> None:
+    """Leave what a stage said elsewhere; None: it loads no longer."""
+    if told is None:
+        clear_loading(directory, stage)
+    else:
+        _write(_file(directory, stage), told)
 
 
 def clear_loading(directory: Path, stage: str) -> None:

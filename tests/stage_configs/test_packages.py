@@ -92,5 +92,24 @@ def test_serve_names_a_package_that_is_needed_before_anything_starts(
     assert line.endswith(not_installed(package))
 
 
+def test_serve_names_ray_and_its_cure_before_anything_starts(tmp_path: Path) -> None:
+    graph = tmp_path / "graph.yaml"
+    graph.write_text(
+        "placement: ray\nstages: {encoder: {kind: vllm.embedding}}\noutputs: {embedding: encoder}\n"
+    )
+    command = [sys.executable, "-m", "omnistage.server.cli", "serve", str(graph)]
+    done = subprocess.run(
+        [*command, "--model", str(tmp_path)],
+        env=without(tmp_path / "site", ["ray"]),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    cure = "the Python package ray is not installed; pip install 'omnistage[ray]'"
+    assert line == f"error: placement ray: {cure}"
+
+
 def test_a_package_is_installed_by_its_own_name() -> None:
     assert not_installed("PIL") == "the Python package PIL is not installed; pip install pillow"

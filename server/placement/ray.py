@@ -1,0 +1,258 @@
+"""A Ray cluster as the nodes of a run: a placement group with a bundle a stage, an agent a node.
+
+The only file that knows Ray. The bundles keep their room, and their GPUs, until the run ends or
+this process does; then Ray ends the agents too, and with them what they started.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
+
+from omnistage.connectors.tcp.orders import LinkSettings
+from omnistage.server.placement.agent import Agent, Half, News, Node
+from omnistage.server.placement.node_agent import HomeAgent, NodeAgent
+from omnistage.server.placement.nodes import NodeLost
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.placement import GPU
+
+logger = logging.getLogger(__name__)
+
+CREATED = "CREATED"
+OMP = "OMP_NUM_THREADS"
+CONCURRENCY = 1000  # calls of one agent at once: each stage has some that wait
+
+
+class NoCluster(Exception):
+    """There is no cluster to be had; the message says how to get one."""
+
+
+class RayCluster:
+    """The cluster, from `connect` to `close`."""
+
+    def __init__(self, graph: StageGraph, directory: Path, environment: Mapping[str, str]) -> None:
+        self._graph = graph
+        self._own_agent = HomeAgent(directory, environment)
+        self._bundles: dict[str, tuple[PlacementGroup, int]] = {}
+        self._actors: dict[str, Any] = {}
+
+    def connect(self) -> None:
+        """Join the cluster and ask it for room for every stage; raises NoCluster."""
+        address = self._graph.placement.address
+        self._is_ours = not ray.is_initialized()
+        if self._is_ours:
+            try:
+                with signals_kept():
+                    ray.init(address, log_to_driver=False, configure_logging=False)
+            except ConnectionError as error:
+                raise NoCluster(f"{error}; `ray start --head` makes one on this machine") from None
+        self.home = ray.get_runtime_context().get_node_id()
+        self._reserve(
+            [
+                replica.name
+                for spec in self._graph.stages.values()
+                for replica in spec.all_replicas[: spec.num_replicas]
+            ]
+        )
+
+    def _reserve(self, names: Sequence[str]) -> None:
+        """Ask for room for these together."""
+        bundles = [self._graph.spec_of(name).bundle for name in names]
+        group = placement_group(bundles, self._graph.placement.strategy)
+        self._bundles |= {name: (group, index) for index, name in enumerate(names)}
+
+    def close(self) -> None:
+        """Give the room back and leave."""
+        for group in {group.id: group for group, _ in self._bundles.values()}.values():
+            remove_placement_group(group)
+        if self._is_ours:
+            ray.shutdown()
+
+    async def node_of(self, stage: str) -> str | None:
+        """Where a stage's bundle is, if that node lives."""
+        if stage not in self._bundles:
+            self._reserve([stage])  # a replica that was added later
+        return await asyncio.to_thread(self._node_of, *self._bundles[stage])
+
+    def _node_of(self, group: PlacementGroup, index: int) -> str | None:
+        table = placement_group_table(group)
+        node: str | None = table["bundles_to_node_id"].get(index)
+        living = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
+        return node if node in living and table["state"] == CREATED else None
+
+    async def gpus_of(self, stage: str) -> Sequence[str]:
+        """Those of its bundle: they are its own until the group is removed."""
+        spec = self._graph.spec_of(stage)
+        if not spec.num_gpus:
+            return ()
+        bundle = PlacementGroupSchedulingStrategy(*self._bundles[stage])
+        task = ray.remote(num_cpus=0, num_gpus=spec.num_gpus, max_retries=0)(given_gpus)
+        with lost_as_ours():
+            gpus: Sequence[str] = await task.options(scheduling_strategy=bundle).remote()
+        return gpus
+
+    async def address_of(self, node: str) -> str:
+        """As Ray itself reaches it."""
+        nodes = await asyncio.to_thread(ray.nodes)
+        addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes}
+        address: str = addresses[node]
+        return address
+
+    def agent_on(self, node: str) -> Agent:
+        """A new actor on a node; on our own, none is needed."""
+        if node == self.home:
+            return self._own_agent
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        actor = ray.remote(num_cpus=0, max_concurrency=CONCURRENCY)(RayAgent)
+        self._actors[node] = actor.options(scheduling_strategy=there).remote()
+        return ActorAgent(self._actors[node])
+
+    def drop(self, node: str) -> None:
+        """End a node's actor."""
+        actor = self._actors.pop(node, None)
+        if actor is not None:
+            ray.kill(actor)
+
+
+class RayAgent(NodeAgent):
+    """An agent in an actor, whose environment is the node's but for what Ray adds for actors."""
+
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
+        """Ray gives an actor without CPUs one thread; a stage takes what the node says."""
+        with suppress(psutil.Error):
+            raylet = psutil.Process().parent()
+            if raylet is not None and OMP not in raylet.environ():
+                os.environ.pop(OMP, None)
+        return await super().open(name, graph, environment, link)
+
+
+class ActorAgent:
+    """An agent whose calls go to an actor."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor = actor
+
+    async def open(
+        self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
+    ) -> Node:
+        """See Agent."""
+        with lost_as_ours():
+            node: Node = await self._actor.open.remote(name, graph, dict(environment), link)
+        return node
+
+    async def has_folder(self, path: str) -> bool:
+        """See Agent."""
+        with lost_as_ours():
+            is_there: bool = await self._actor.has_folder.remote(path)
+        return is_there
+
+    async def start(self, stage: str, environment: Mapping[str, str]) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.start.remote(stage, dict(environment))
+
+    async def wait(self, stage: str) -> str:
+        """See Agent."""
+        with lost_as_ours():
+            ended_by: str = await self._actor.wait.remote(stage)
+        return ended_by
+
+    async def kill(self, stage: str) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.kill.remote(stage)
+
+    async def stop(self, stage: str, grace_s: float) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.stop.remote(stage, grace_s)
+
+    async def renew(self, stage: str) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.renew.remote(stage)
+
+    async def meet(self, peer: str, host: str, port: int) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.meet.remote(peer, host, port)
+
+    async def leave(self, peer: str) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.leave.remote(peer)
+
+    async def join(self, halves: Sequence[Half]) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.join.remote(list(halves))
+
+    async def part(self, addresses: Sequence[str]) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.part.remote(list(addresses))
+
+    async def restart_link(self) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.restart_link.remote()
+
+    async def news(self) -> News:
+        """See Agent."""
+        with lost_as_ours():
+            news: News = await self._actor.news.remote()
+        return news
+
+    async def close(self) -> None:
+        """See Agent."""
+        with lost_as_ours():
+            await self._actor.close.remote()
+
+
+@contextmanager
+def lost_as_ours() -> Iterator[None]:
+    """Ray's error of an actor or a node that is gone as ours; an agent's own error as it was."""
+    try:
+        yield
+    except RayTaskError as error:
+        raise error.cause from None
+    except RayError as error:
+        reason = str(error).strip().splitlines()
+        raise NodeLost(f"{type(error).__name__}: {reason[0] if reason else ''}") from None
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Ray would end this process on SIGTERM in its own way."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # not in the main thread, where Ray changes nothing
+            signal.signal(signal.SIGTERM, before)
+
+
+def given_gpus() -> list[str]:
+    """The GPUs of the task that calls it."""
+    ids: Mapping[str, list[str]] = ray.get_runtime_context().get_accelerator_ids()
+    return ids[GPU]
