@@ -48,7 +48,7 @@ def gpus_of_cells(graph: StageGraph, num_cells: int, gpus: Sequence[str]) -> lis
 
     A cell needs as many as its graph's highest number says, because GPUs are numbered from 0.
     """
-    used = {gpu for stage in graph.stages.values() for gpu in used_gpus(stage.gpus)}
+    used = {gpu for replica in graph.replicas.values() for gpu in used_gpus(replica.gpus)}
     width = max(used, default=-1) + 1
     if width * num_cells > len(gpus):
         raise NoRoom(

@@ -76,8 +76,8 @@ def test_the_channels_of_lanes_are_one_for_who_measures() -> None:
     one, other = ChannelUsage(*range(1, 9)), ChannelUsage(*range(10, 18))
     usages = {"a.b.rows.0.0": one, "a.b.rows.1.0": other, "a.b.open": one}
     assert by_ends(usages) == {
-        ("a", "b", "rows"): ChannelUsage(11, 13, 15, 17, 19, 21, 23, 25),
-        ("a", "b", "open"): one,
+        ("a", "b", "rows", "0"): ChannelUsage(11, 13, 15, 17, 19, 21, 23, 25),
+        ("a", "b", "open", "0"): one,
     }
 
 

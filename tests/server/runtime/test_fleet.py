@@ -28,7 +28,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet, StageDied
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph import ConnectorSpec, StageGraph
 from omnistage.stages.messages.to_gateway import Sound
 
 
@@ -200,8 +200,10 @@ async def test_an_edge_that_is_lost_fails_the_requests_that_cross_it_alone(
 ) -> None:
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
-    edges = [{**edge, "connector": "tcp"} for edge in OMNI["edges"]]
-    graph = StageGraph.model_validate({**OMNI, "edges": edges})
+    parsed = StageGraph.model_validate(OMNI)
+    tcp = ConnectorSpec(name="tcp")
+    edges = tuple(edge.model_copy(update={"connector": tcp}) for edge in parsed.edges)
+    graph = parsed.model_copy(update={"edges": edges})
 
     def make(connector: str, directory: Path, options: Mapping[str, Option]) -> Connector:
         if connector == "tcp":

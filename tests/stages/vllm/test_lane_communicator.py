@@ -34,7 +34,9 @@ def test_every_lane_gets_the_lines_of_all_in_their_order(monkeypatch: pytest.Mon
     monkeypatch.setattr("torch.distributed.all_gather", gather)
     expected = torch.cat([lines(0), lines(1)])
     for number in range(2):
-        assert torch.equal(rank(number).all_gatherv(lines(number), 0, SIZES), expected)
+        gathered = rank(number).all_gatherv(lines(number), 0, SIZES)
+        assert isinstance(gathered, torch.Tensor)
+        assert torch.equal(gathered, expected)
         both = rank(number).all_gatherv([lines(number), lines(number)], 0, SIZES)
         assert [one.tolist() for one in both] == [expected.tolist()] * 2
     assert [one[: len(lines(1))].tolist() for one in sent[3:4]] == [lines(1).tolist()]
