@@ -88,7 +88,11 @@ class Prompts:
     ) -> tuple[list[int], bool]:
         """Of a prompt with one heard video, and whether it was taken from the cache."""
         every = list(range(len(frames)))
-        about = {"fps": 2.0, "duration": len(frames) / 2, "total_num_frames": len(frames)}
+        about: dict[str, Any] = {
+            "fps": 2.0,
+            "duration": len(frames) / 2,
+            "total_num_frames": len(frames),
+        }
         about |= {"frames_indices": every, "do_sample_frames": False, "video_backend": "opencv"}
         media = {"video": [(frames, about)], "audio": [(sound, 16000)]}
         items = self._processor.info.parse_mm_data(media)
