@@ -114,11 +114,8 @@ async def test_a_video_that_is_heard_equals_the_reference(
     pixels = {"shortest_edge": 1024, "longest_edge": size * size}
     asked = heard_question(name, num_frames, size, num_samples, fps, size=pixels)
     answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
-    processor: dict[str, Any] = {
-        "use_audio_in_video": True,
-        "min_pixels": 1024,
-        "max_pixels": size * size,
-    }
+    processor: dict[str, Any] = {"use_audio_in_video": True}
+    processor |= {"min_pixels": 1024, "max_pixels": size * size}
     processor |= {} if fps is None else {"fps": fps}
     more = options(mm_processor_kwargs=processor)
     reply = await server.ask(asked.messages, **more)
