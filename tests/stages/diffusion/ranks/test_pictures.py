@@ -4,8 +4,6 @@ import pytest
 from support.spread import TOGETHER, check_pictures, spread_over_ranks
 from support.tiny_pipelines import TIMEOUT_S, Settings, error, result
 
-from omnistage.stages.diffusion.ranks.ranks import RankError
-
 pytestmark = pytest.mark.engine
 
 ALONE_S = 8.0
@@ -42,6 +40,6 @@ async def test_guidance_on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -
         assert error(result(spread.ask(settings)), spread.expected(settings)) < 1e-5
         assert spread.engine.num_foreseen == before + 5
         await spread.rpc("fail_next_call_on", 1)
-        with pytest.raises(RankError, match="rank 1: RuntimeError: as it was told"):
-            spread.ask(settings).result.result(TIMEOUT_S)
+        # each of the two calls is then tried alone, which needs no other rank
+        assert error(result(spread.ask(settings)), spread.expected(settings)) < 1e-5
         assert spread.failures.empty()  # the ranks of other groups do not wait for it
