@@ -157,7 +157,7 @@ def _next(sender: Sender, receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
     """The next chunk, of this sender or of another; ours sends meanwhile what it may."""
     sender.flush()
     while (chunk := receiver.receive()) is None:
-        if not select.select([sender, receiver], [], [], 30)[0]:
+        if not select.select([sender.fileno(), receiver.fileno()], [], [], 30)[0]:
             raise TimeoutError("no chunk for 30 s")
         sender.flush()
     receiver.grant(chunk.request_id)

@@ -41,11 +41,14 @@ class Settled:
 
     def sender(self, address: str) -> Sender:
         """An end whose changes have arrived when its methods return."""
-        return self._settling(self._connector.sender(address), address)
+        sender: Sender = self._settling(self._connector.sender(address), address)
+        return sender
 
     def receiver(self, address: str, messages: Messages[M]) -> Receiver[M]:
         """The same."""
-        return self._settling(self._connector.receiver(address, messages), address)
+        opened = self._connector.receiver(address, messages)
+        receiver: Receiver[M] = self._settling(opened, address)
+        return receiver
 
     def renew(self, address: str) -> None:
         """Empty a channel, and have it joined again."""
