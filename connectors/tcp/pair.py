@@ -82,30 +82,35 @@ class Pair:
 
         Both links tell of one loss; it counts once.
         """
-        was_lost = self._is_lost
-        self._listen(self.near, self.far)
-        self._listen(self.far, self.near)
-        if was_lost or not self._is_lost:
+        was_told = [self._listen(self.near, self.far), self._listen(self.far, self.near)]
+        if not any(was_told):
             return ()
         for address in self._addresses:
             self._renew_joined(address)
         return sorted(self._addresses)
 
-    def _listen(self, link: NodeLink, other: NodeLink) -> None:
+    def _listen(self, link: NodeLink, other: NodeLink) -> bool:
+        """Whether it tells of a loss that is not known."""
+        is_new = False
         for event in link.events():
             match event:
                 case PeerUp():
                     self._is_lost = False
                 case PeerLost(why=why):
                     logger.warning("the %s link lost the %s one: %s", link.name, other.name, why)
-                    self._is_lost = True
+                    is_new |= self._lose()
                     if event.is_silent:
                         other.restart()
                 case LinkEnded(why=why):
                     logger.error("the %s link ended: %s", link.name, why)
-                    self._is_lost = True
+                    is_new |= self._lose()
                 case Trouble(text=text):
                     logger.warning("the %s link: %s", link.name, text)
+        return is_new
+
+    def _lose(self) -> bool:
+        was_lost, self._is_lost = self._is_lost, True
+        return not was_lost
 
     def _renew_joined(self, address: str) -> None:
         with suppress(NoChannel):

@@ -46,9 +46,9 @@ class Settled:
 
     def receiver(self, address: str, messages: Messages[M]) -> Receiver[M]:
         """The same."""
-        receiver = self._connector.receiver(address, messages)
-        settling: Receiver[M] = self._settling(receiver, address)
-        return settling
+        opened = self._connector.receiver(address, messages)
+        receiver: Receiver[M] = self._settling(opened, address)
+        return receiver
 
     def renew(self, address: str) -> None:
         """Empty a channel, and have it joined again."""

@@ -194,16 +194,17 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
     await fleet.close()
 
 
+EDGES = [("thinker", "talker"), ("talker", "code2wav")]
+
+
 @pytest.mark.parametrize("name", ["near", "far"])
 async def test_an_edge_that_is_lost_fails_the_requests_that_cross_it_alone(
     name: str, tmp_path: Path
 ) -> None:
     shared = SharedConnector(tmp_path)
     stages = FakeGraph(shared.connector)
-    parsed = StageGraph.model_validate(OMNI)
-    tcp = ConnectorSpec(name="tcp")
-    edges = tuple(edge.model_copy(update={"connector": tcp}) for edge in parsed.edges)
-    graph = parsed.model_copy(update={"edges": edges})
+    edges = [{"from": one, "to": other, "connector": "tcp"} for one, other in EDGES]
+    graph = StageGraph.model_validate({**OMNI, "edges": edges})
 
     def make(connector: str, directory: Path, options: Mapping[str, Option]) -> Connector:
         if connector == "tcp":

@@ -1,0 +1,77 @@
+"""Both links of one machine: a loss is told once, links are started again, nothing is left."""
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from support.nodes import chunk, received
+from support.notes import NOTES
+from support.waiting import wait_until
+
+from omnistage.connectors import connector_type, make_connector
+from omnistage.connectors.tcp.connector import pair_of
+
+
+@pytest.mark.parametrize(
+    ("blow", "within_s"), [(signal.SIGKILL, 1.0), (signal.SIGSTOP, 2.0)], ids=["killed", "stopped"]
+)
+@pytest.mark.parametrize("name", ["near", "far"])
+def test_a_lost_link_is_told_once_and_started_again(
+    name: str, blow: signal.Signals, within_s: float, tmp_path: Path
+) -> None:
+    connector = make_connector("tcp", tmp_path, {})
+    for address in ("a.b.open", "a.b.rows"):
+        connector.create(address)
+    sender, receiver = connector.sender("a.b.rows"), connector.receiver("a.b.rows", NOTES)
+    sender.send(chunk("old"))
+    assert received(receiver).request_id == "old"
+    tells = connector_type("tcp").losses
+    assert tells is not None
+    losses = tells(tmp_path)
+    assert losses is not None
+    assert losses.losses() == ()
+
+    pair = pair_of(tmp_path)
+    assert pair is not None
+    link = pair.near if name == "near" else pair.far
+    struck = link.pid
+    os.kill(struck, blow)
+    struck_at = time.monotonic()
+    while not (lost := losses.losses()):
+        assert select.select([losses.fileno()], [], [], 5)[0]
+    assert time.monotonic() - struck_at < within_s
+    assert list(lost) == ["a.b.open", "a.b.rows"]
+    assert sender.flush() == 0
+    assert sender.num_requests == 0
+    assert receiver.receive() is None
+    assert receiver.num_requests == 0
+
+    sender.send(chunk("new", 1))
+    assert received(receiver).request_id == "new"
+    assert losses.losses() == ()
+    assert link.pid != struck
+    assert not Path("/proc", str(struck)).exists()
+    pids = pair.near.pid, pair.far.pid
+    sender.close()
+    receiver.close()
+    for address in ("a.b.open", "a.b.rows"):
+        connector.destroy(address)
+    assert tells(tmp_path) is None
+    assert not list(tmp_path.iterdir())
+    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in pids))
+
+
+def test_who_only_opens_an_end_starts_no_link(tmp_path: Path) -> None:
+    owner = make_connector("tcp", tmp_path, {})
+    owner.create("c")
+    pair = pair_of(tmp_path)
+    other = make_connector("tcp", tmp_path, {})
+    for end in (other.sender("c"), other.receiver("c", NOTES)):
+        end.close()
+    assert pair_of(tmp_path) is pair
+    owner.destroy("c")
+    owner.destroy("c")
+    assert pair_of(tmp_path) is None
