@@ -368,7 +368,7 @@ CELLS_REFUSED = [
     (["2", "--ssl-keyfile", "x"], "--ssl-keyfile: cells speak HTTP with their balancer"),
     (["2", "--port", "65535"], "--port 65535: the cells' ports follow 65535"),
     (["2", "--prot", "1"], "there is no --prot; did you mean '--port'?"),
-    (["0"], "is not in the range"),
+    (["0"], "Invalid value for 'N'"),
     (["2", "--root-path", "models"], "--root-path: 'models' is no path such as /models"),
 ]
 
