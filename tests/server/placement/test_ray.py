@@ -24,12 +24,18 @@ pytestmark = pytest.mark.engine
 SLOW_S = 60.0
 
 
-@pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
+@pytest.fixture(scope="module", autouse=True)
+def shout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The stages, for this process and all that it starts."""
     with pytest.MonkeyPatch.context() as patch:
         install_shout(tmp_path_factory.mktemp("site"), patch)
-        with running_nodes() as nodes:
-            yield nodes
+        yield
+
+
+@pytest.fixture(scope="module")
+def nodes(shout: None) -> Iterator[RayNodes]:
+    with running_nodes() as nodes:
+        yield nodes
 
 
 def graph_of(model: Path, address: str, node: str = OTHER) -> StageGraph:
