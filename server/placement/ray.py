@@ -8,6 +8,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 CREATED = "CREATED"
 OMP = "OMP_NUM_THREADS"
+ANSWER_S = 5.0
 CONCURRENCY = 1000  # calls of one agent at once: each stage has some that wait
 
 
@@ -60,10 +62,12 @@ class RayCluster:
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             try:
+                check_answers(address)
                 with signals_kept():
                     ray.init(address, log_to_driver=False, configure_logging=False)
-            except ConnectionError as error:
-                raise NoCluster(f"{error}; `ray start --head` makes one on this machine") from None
+            except OSError as error:
+                cure = "`ray start --head` makes one on this machine"
+                raise NoCluster(f"no cluster at {address}: {error}; {cure}") from None
         self.home = ray.get_runtime_context().get_node_id()
         self._reserve(
             [
@@ -227,6 +231,13 @@ class ActorAgent:
         """See Agent."""
         with lost_as_ours():
             await self._actor.close.remote()
+
+
+def check_answers(address: str) -> None:
+    """Raise OSError if nobody listens at HOST:PORT, for which Ray would wait for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and "/" not in host and port.isdecimal():
+        socket.create_connection((host, int(port)), ANSWER_S).close()
 
 
 @contextmanager

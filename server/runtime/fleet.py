@@ -173,7 +173,7 @@ class Fleet:
         logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
         self._report_loss(sorted(edges))
         for source, target in edges:
-            if target == GATEWAY:
+            if target == GATEWAY and source in self._links:
                 self.commander.fail(self._links[source], lost(source, target))
 
     async def stop_restarts(self) -> None:
