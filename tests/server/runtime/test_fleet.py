@@ -28,7 +28,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.runtime.fleet import Fleet, StageDied
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
-from omnistage.stage_configs.graph import ConnectorSpec, StageGraph
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Sound
 
 
