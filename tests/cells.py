@@ -168,13 +168,14 @@ async def a_client_that_hangs_up_is_noticed(cells: Cells) -> None:
     body = {
         "model": cells.model,
         "messages": [{"role": "user", "content": "hang"}],
-        "max_completion_tokens": 4000,
-        "min_tokens": 4000,
+        "max_completion_tokens": 1000,
+        "min_tokens": 1000,
     }
     async with httpx.AsyncClient(timeout=120) as client:
         url = f"{cells.url}/v1/chat/completions"
         asking = asyncio.create_task(client.post(url, json=body))
-        while not await running(cells):  # noqa: ASYNC110
+        while not await running(cells):
+            assert not asking.done(), asking.result().text
             await asyncio.sleep(0.05)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
