@@ -259,7 +259,7 @@ class Link:
         try:
             connection.on_ready()
         except (OSError, Stranger, BadFrame) as error:
-            self._fail(connection, str(error))
+            self._fail(connection, str(error), isinstance(error, ConnectionError))
 
     def _flush(self, connection: Connection) -> None:
         try:
@@ -267,20 +267,22 @@ class Link:
         except OSError as error:
             self._fail(connection, str(error))
 
-    def _fail(self, connection: Connection, why: str) -> None:
+    def _fail(self, connection: Connection, why: str, has_left: bool = False) -> None:
         if connection in self._unproved:
-            self._refuse(connection, why)
+            self._refuse(connection, why, has_left)
         else:
             for peer, one in self._open():
                 if one is connection:
                     self._lose(peer, why)
 
-    def _refuse(self, connection: Connection, why: str) -> None:
-        """Whoever it is has not proved to be of this run."""
+    def _refuse(self, connection: Connection, why: str, has_left: bool = False) -> None:
+        """Whoever it is has not proved to be of this run; who left by itself is not told of."""
         dialled = self._unproved[connection]
         self._end(connection)
         if dialled is not None:
             dialled.dial_at = time.monotonic() + REDIAL_S
+            return
+        if has_left:
             return
         self._num_refused += 1
         now = time.monotonic()
