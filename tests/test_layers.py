@@ -104,7 +104,8 @@ FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
 # Weights of a program that has an `Omni` are written in its own process, once there are any.
 WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
-OF_RAY = ("server/placement/ray.py",)  # loaded when a graph, or a command, asks for Ray
+# Loaded when a graph asks for Ray, or by Ray Serve itself.
+OF_RAY = ("server/placement/ray.py", "server/serve_app.py", "server/cells/ready_router.py")
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
 

@@ -156,7 +156,7 @@ class StageWorker:
             self._opens[self._port(edge, opens_address(*ends)).receiver()] = edge.source
             sources = num_lanes(graph.stages[edge.source].engine)
             feed = self._port(edge, feed_address(*ends), targets=ports.num_lanes)
-            rows = self._rows_port(edge, sources, ports.num_lanes)
+            rows = self._rows_port(edge, ends, sources, ports.num_lanes)
             if KINDS[spec.kind].engine_takes_feed:
                 ports.feeds += [feed, rows]
             else:
@@ -179,7 +179,7 @@ class StageWorker:
                 carries=graph.carried(edge),
                 open=self._port(edge, opens_address(*ends)).sender(),
                 feed=self._port(edge, feed_address(*ends), targets=targets).sender(),
-                rows=self._rows_port(edge, ports.num_lanes, targets),
+                rows=self._rows_port(edge, ends, ports.num_lanes, targets),
                 chunk_sizes=edge.chunk_sizes,
                 all_hidden_states=edge.hidden_states == "all",
             )
@@ -192,8 +192,8 @@ class StageWorker:
         options = {**edge.connector.options, "credit": 0}
         return Port(address, edge.connector.name, str(self._directory), options, targets=targets)
 
-    def _rows_port(self, edge: Edge, sources: int, targets: int) -> Port:
-        address, options = rows_address(edge.source, edge.target), dict(edge.connector.options)
+    def _rows_port(self, edge: Edge, ends: tuple[str, str], sources: int, targets: int) -> Port:
+        address, options = rows_address(*ends), dict(edge.connector.options)
         place = str(self._directory)
         return Port(address, edge.connector.name, place, options, sources, targets)
 

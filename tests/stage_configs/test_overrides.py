@@ -107,7 +107,7 @@ REFUSED: list[tuple[Read, str, str]] = [
     (stage_override, "thinker..gpus=[0]", "must be NAME.KEY=VALUE"),
     (stage_override, "thinker.gpus=zero", "stages.thinker.gpus: must be a list, not 'zero'"),
     (stage_override, "thinker.max_num_seqs=0", f"{ENGINE}.max_num_seqs: 0 is no size"),
-    (stage_override, "thinker.gpus=[0,1]", "2 GPUs; a stage with an edge uses one"),
+    (stage_override, "thinker.gpus=[0,1]", "2 GPUs, but its engine uses 1"),
     (stage_override, "thinker.kind=vllm.texts", "unknown kind 'vllm.texts'; did you mean"),
     (stage_override, "thinker.dtype.x=1", f"{ENGINE}.dtype is 'float32', which has no keys"),
     (stage_override, "thinker.seed=[", "the value is no YAML"),

@@ -116,7 +116,7 @@ def test_a_graph_with_replicas_survives_json(tmp_path: Path) -> None:
         ("gpus: [[1], [2, 2]]", "6: stages.talker.gpus.1.1: GPU 2 is there twice"),
         ("gpus: [[1], []]", "6: stages.talker.gpus.1: a list for each replica has at least one"),
         ("gpus: [[1], 2]", "6: stages.talker.gpus.1: must be a list, not 2"),
-        ("gpus: [[1], [2, 3]]", "6: stages.talker.gpus: 2 GPUs; a stage with an edge uses one"),
+        ("gpus: [[1], [2, 3]]", "6: stages.talker.gpus: 2 GPUs, but its engine uses 1"),
         ("replicas: 3\n    gpus: [1]", "4: stages.talker: the stages on GPU 1 want 1.20 of its"),
     ],
 )

@@ -222,7 +222,7 @@ async def test_an_edge_that_is_lost_fails_the_requests_that_cross_it_alone(
             assert pair is not None
             await until(lambda: joined(tmp_path), 20)
             os.kill(pair.near.pid if name == "near" else pair.far.pid, signal.SIGKILL)
-            with pytest.raises(ApiError, match="talker to stage code2wav was lost") as caught:
+            with pytest.raises(ApiError, match="from talker to code2wav was lost") as caught:
                 await to_the_end(spoken)
             assert (caught.value.status, caught.value.code) == (503, "edge_lost")
             for _ in range(3):
