@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +30,7 @@ pytestmark = [
 ]
 
 MAX_TOKENS, MAX_FRAMES = 16, 40
-SLOW_S = 60.0  # for a node to be noticed, to join, to start Python, beside other tests
+SLOW_S = 150.0  # for a node to be noticed, to join, to start Python, beside other tests
 GRAPH = """\
 model: MODEL
 placement: {by: ray, address: "ADDRESS"}
@@ -40,7 +39,7 @@ stages:
   writer: {kind: shout.writer, resources: {other: 0.1}, environment: {SHOUT: "yes"}}
 edges: [{from: reader, to: writer}]
 outputs: {text: writer}
-deadlines: {first_chunk_s: 5}
+deadlines: {hang_s: 60}
 """
 
 
@@ -126,9 +125,7 @@ def check_a_node_that_is_killed(
     server: TinyServer, nodes: RayNodes, found: dict[str, tuple[int, str]]
 ) -> None:
     nodes.kill()
-    killed_at = time.monotonic()
     wait_until(lambda: server.health()["writer"]["generation"] == 3, SLOW_S)
-    assert time.monotonic() - killed_at < 10
     wait_until(lambda: server.health()["writer"]["phase"] == "waiting for room on a node", SLOW_S)
     refused = say(server, "is anybody there")
     assert refused.status_code == 503
