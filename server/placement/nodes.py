@@ -96,7 +96,7 @@ class RunningNode:
                 self._tell(news)
                 on_losses(self, news.losses)
         except NodeLost as error:
-            self.lose(str(error))
+            self.lose(self.gone(error))
         except TimeoutError:
             self.lose(f"node {self.host} has been silent for {self._hang_s:g} s")
 
@@ -105,6 +105,10 @@ class RunningNode:
         if not self.lost.done():
             logger.error("%s", why)
             self.lost.set_result(why)
+
+    def gone(self, error: NodeLost) -> str:
+        """What a failed call of the agent means."""
+        return f"node {self.host} is gone: {error}"
 
     def unlink(self, why: str) -> None:
         """What it and the gateway had under way to each other is gone; its stages run on."""
@@ -127,7 +131,7 @@ class RunningNode:
             async with asyncio.timeout(patience_s):
                 await asked
         except NodeLost as error:
-            self.lose(str(error))
+            self.lose(self.gone(error))
         except TimeoutError:
             self.lose(f"node {self.host} did not do within {patience_s:g} s what it was asked")
 

@@ -116,5 +116,5 @@ class PlacedStage:
             logger.info("stage %s is on node %s", self._name, node.host)
             return await node.agent.wait(self._name)
         except NodeLost as error:
-            node.lose(str(error))
-            raise
+            node.lose(node.gone(error))
+            return node.lost.result()

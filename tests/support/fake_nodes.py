@@ -40,7 +40,7 @@ class FakeAgent:
 
     def die(self) -> None:
         """The node is gone: every call fails."""
-        self._gone.set_exception(NodeLost(f"node {self.host} is gone"))
+        self._gone.set_exception(NodeLost("it was switched off"))
 
     async def _check(self) -> None:
         if self._gone.done():

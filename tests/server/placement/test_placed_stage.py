@@ -145,7 +145,8 @@ async def test_a_nodes_death_is_the_death_of_its_stages_and_of_no_other(placed: 
     thinker, talker = await placed.started("thinker"), await placed.started("talker")
     code2wav = await placed.started("code2wav")
     placed.agent("right").die()
-    assert await talker.wait() == await code2wav.wait() == "node right is gone"
+    why = "node right is gone: it was switched off"
+    assert await talker.wait() == await code2wav.wait() == why
     await talker.stop(0)  # as a supervisor does
     await until(lambda: placed.cluster.dropped == ["right"])
     waiting = asyncio.create_task(thinker.wait())
