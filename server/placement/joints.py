@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from omnistage.server.placement.agent import Agent, Half
 from omnistage.stages.messages.addresses import GATEWAY, ends_of, is_end_of
 
-JOIN_S = 5.0
-
 
 class JoinedNode(Protocol):
     """What is needed of a node."""
@@ -27,7 +25,7 @@ class JoinedNode(Protocol):
     def is_lost(self) -> bool:
         """Whether it is gone."""
 
-    async def ask(self, asked: Coroutine[Any, Any, None], patience_s: float) -> None:
+    async def ask(self, asked: Coroutine[Any, Any, None]) -> None:
         """Have its agent do something."""
 
 
@@ -77,9 +75,7 @@ class Joints:
             for node in self._joined.pop(address):
                 if not node.is_lost:
                     orders[node].append(address)
-        await asyncio.gather(
-            *(node.ask(node.agent.part(some), JOIN_S) for node, some in orders.items())
-        )
+        await asyncio.gather(*(node.ask(node.agent.part(some)) for node, some in orders.items()))
 
     async def _join(self, addresses: Sequence[str]) -> None:
         orders: dict[JoinedNode, list[Half]] = defaultdict(list)
@@ -91,6 +87,4 @@ class Joints:
                 name = f"{address}.{next(self._numbers)}"
                 orders[source].append(Half(address, name, target.name, sends=True))
                 orders[target].append(Half(address, name, source.name, sends=False))
-        await asyncio.gather(
-            *(node.ask(node.agent.join(some), JOIN_S) for node, some in orders.items())
-        )
+        await asyncio.gather(*(node.ask(node.agent.join(some)) for node, some in orders.items()))

@@ -23,8 +23,6 @@ from omnistage.stages.messages.loading import write_loading
 logger = logging.getLogger(__name__)
 
 OPEN_S = 120.0  # a node that has just joined starts Python for the first time
-SILENT_S = 15.0  # an agent answers far more often
-LINK_S = 5.0  # for a node whose link is silent to start another
 
 
 class NodeLost(Exception):
@@ -53,10 +51,14 @@ class Cluster(Protocol):
 
 
 class RunningNode:
-    """One node with its agent; `name` is its link's and is never used again."""
+    """One node with its agent; `name` is its link's and is never used again.
 
-    def __init__(self, name: str, agent: Agent, directory: Path) -> None:
+    It is lost once its agent is gone, or has not answered for `hang_s`.
+    """
+
+    def __init__(self, name: str, agent: Agent, directory: Path, hang_s: float) -> None:
         self.name = name
+        self._hang_s = hang_s
         self.agent = agent
         self._directory = directory
         self.host = ""
@@ -89,20 +91,24 @@ class RunningNode:
     async def _follow(self, on_losses: Callable[["RunningNode", Sequence[Loss]], None]) -> None:
         try:
             while True:
-                async with asyncio.timeout(SILENT_S):
+                async with asyncio.timeout(self._hang_s):
                     news = await self.agent.news()
                 self._tell(news)
                 on_losses(self, news.losses)
         except NodeLost as error:
-            self.lose(str(error))
+            self.lose(self.gone(error))
         except TimeoutError:
-            self.lose(f"node {self.host} has been silent for {SILENT_S:g} s")
+            self.lose(f"node {self.host} has been silent for {self._hang_s:g} s")
 
     def lose(self, why: str) -> None:
         """All that runs there counts as ended."""
         if not self.lost.done():
             logger.error("%s", why)
             self.lost.set_result(why)
+
+    def gone(self, error: NodeLost) -> str:
+        """What a failed call of the agent means."""
+        return f"node {self.host} is gone: {error}"
 
     def unlink(self, why: str) -> None:
         """What it and the gateway had under way to each other is gone; its stages run on."""
@@ -118,13 +124,14 @@ class RunningNode:
         for stage, told in news.loading.items():
             write_loading(self._directory, stage, told)
 
-    async def ask(self, asked: Coroutine[Any, Any, None], patience_s: float) -> None:
-        """Have the agent do something; a node that does not in time counts as lost."""
+    async def ask(self, asked: Coroutine[Any, Any, None], more_s: float = 0) -> None:
+        """Have the agent do something, for which it may take longer than another call."""
+        patience_s = self._hang_s + more_s
         try:
             async with asyncio.timeout(patience_s):
                 await asked
         except NodeLost as error:
-            self.lose(str(error))
+            self.lose(self.gone(error))
         except TimeoutError:
             self.lose(f"node {self.host} did not do within {patience_s:g} s what it was asked")
 
@@ -133,7 +140,7 @@ class RunningNode:
         self._following.cancel()
         await asyncio.gather(self._following, return_exceptions=True)
         if not self.is_lost:
-            await self.ask(self.agent.close(), SILENT_S)
+            await self.ask(self.agent.close())
 
 
 OnLoss = Callable[[Collection[tuple[str, str]]], None]
@@ -156,6 +163,7 @@ class Nodes:
     ) -> None:
         self.cluster = cluster
         self._graph = graph.model_dump_json()
+        self._hang_s = graph.deadlines.hang_s
         self._directory = directory
         self._environment = environment
         self._on_loss = on_loss
@@ -182,7 +190,7 @@ class Nodes:
         if name != self.cluster.home:
             await self.on(self.cluster.home)
         unique = f"{name[:12]}-{next(self._numbers)}"
-        node = RunningNode(unique, self.cluster.agent_on(name), self._directory)
+        node = RunningNode(unique, self.cluster.agent_on(name), self._directory, self._hang_s)
         link = replace(self._link, host=await self.cluster.address_of(name))
         try:
             await node.open(self._graph, self._environment, link)
@@ -201,14 +209,14 @@ class Nodes:
         """Have it and all other nodes know of each other."""
         async with self._meeting:
             for other in self._running:
-                await other.ask(other.agent.meet(node.name, node.address, node.port), LINK_S)
+                await other.ask(other.agent.meet(node.name, node.address, node.port))
                 await node.agent.meet(other.name, other.address, other.port)
             self._opened.append(node)
 
     def _forget(self, name: str, node: RunningNode) -> None:
         self.cluster.drop(name)
         for other in self._running:
-            self._begin(other.ask(other.agent.leave(node.name), LINK_S))
+            self._begin(other.ask(other.agent.leave(node.name)))
 
     def _begin(self, asked: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(asked)
@@ -223,7 +231,7 @@ class Nodes:
             why = f"the link between {node.host} and {peer.host} was lost: {loss.why}"
             logger.error("%s", why)
             if loss.is_silent:
-                self._begin(peer.ask(peer.agent.restart_link(), LINK_S))
+                self._begin(peer.ask(peer.agent.restart_link()))
             for one, other in ((node, peer), (peer, node)):
                 if other is self._joints.home:
                     one.unlink(why)
@@ -235,7 +243,7 @@ class Nodes:
         """Empty a stage's channels if it starts again, and join them to wherever it is now."""
         if stage in self._placed:
             for one in self._running:
-                await one.ask(one.agent.renew(stage), LINK_S)
+                await one.ask(one.agent.renew(stage))
         self._placed.add(stage)
         await self._joints.place(stage, node)
 

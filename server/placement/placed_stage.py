@@ -14,7 +14,6 @@ logger = logging.getLogger(__name__)
 
 ROOM_INTERVAL_S = 0.25
 ROOM_WARNING_S = 10.0
-KILL_PATIENCE_S = 10.0
 STOP_PATIENCE_S = 30.0
 
 
@@ -50,7 +49,7 @@ class PlacedStage:
             self._living.cancel()
         else:
             killing = self._node.agent.kill(self._name)
-            self._killing = asyncio.create_task(self._node.ask(killing, KILL_PATIENCE_S))
+            self._killing = asyncio.create_task(self._node.ask(killing))
 
     async def stop(self, grace_s: float) -> None:
         """Let it end by itself for `grace_s`, then ask, then kill."""
@@ -104,7 +103,7 @@ class PlacedStage:
                 waits = {ending, node.lost, unlinked}
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
                 if unlinked.done() and read_loading(self._directory, self._name) is not None:
-                    await node.ask(node.agent.kill(self._name), KILL_PATIENCE_S)
+                    await node.ask(node.agent.kill(self._name))
                     return unlinked.result()  # what it said when it was ready may be lost
             return ending.result() if ending.done() else node.lost.result()
         finally:
@@ -117,5 +116,5 @@ class PlacedStage:
             logger.info("stage %s is on node %s", self._name, node.host)
             return await node.agent.wait(self._name)
         except NodeLost as error:
-            node.lose(str(error))
-            raise
+            node.lose(node.gone(error))
+            return node.lost.result()

@@ -29,6 +29,7 @@ class FakeAgent:
         self.num_link_starts = 0
         self.name = ""
         self.is_closed = False
+        self.ignores = ""  # a call that never ends
         self.is_deaf = False  # it answers no call any more
         self._said: asyncio.Queue[News] = asyncio.Queue()
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -39,7 +40,7 @@ class FakeAgent:
 
     def die(self) -> None:
         """The node is gone: every call fails."""
-        self._gone.set_exception(NodeLost(f"node {self.host} is gone"))
+        self._gone.set_exception(NodeLost("it was switched off"))
 
     async def _check(self) -> None:
         if self._gone.done():
@@ -100,6 +101,8 @@ class FakeAgent:
 
     async def kill(self, stage: str) -> None:
         await self._check()
+        if self.ignores == "kill":
+            await asyncio.Event().wait()
         self._end(stage, "signal SIGKILL")
 
     async def stop(self, stage: str, grace_s: float) -> None:

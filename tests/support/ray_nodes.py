@@ -6,14 +6,15 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from support.chaos import WORKER, command_of, is_there
 
-from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
-
 HEAD, OTHER = "head", "other"  # of nodes, and of the resource that each has alone
 STORE_BYTES = 100 << 20
+MARK = "OMNISTAGE_TEST_NODES"  # in the environment of all that a test's nodes start
+FOLDERS: set[Path] = set()  # that were seen
 
 
 class RayNodes:
@@ -79,6 +80,7 @@ def children_of(pid: int) -> list[int]:
 def running_nodes() -> Iterator[RayNodes]:
     """A cluster of two nodes."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, uuid4().hex)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         nodes = RayNodes()
@@ -89,17 +91,27 @@ def running_nodes() -> Iterator[RayNodes]:
             nodes.close()
 
 
-def workers() -> dict[int, tuple[str, str]]:
-    """Every stage's process on this machine: its stage and its run directory."""
+def workers() -> dict[str, tuple[int, Path]]:
+    """The stages that came of this process or its nodes: each one's process and run directory."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         words = command_of(int(path.name))
-        if WORKER in words and is_there(int(path.name)):
+        if WORKER in words and is_there(int(path.name)) and is_ours(path):
             stage = words[words.index("--stage") + 1]
-            found[int(path.name)] = stage, words[words.index("--run-directory") + 1]
+            folder = Path(words[words.index("--run-directory") + 1])
+            found[stage] = int(path.name), folder
+            FOLDERS.add(folder)
     return found
 
 
-def run_folders() -> set[Path]:
-    """The run directories of all servers and agents of this machine."""
-    return set(DEFAULT_ROOT.glob(f"{PREFIX}*"))
+def is_ours(process: Path) -> bool:
+    """Whether it has our mark in its environment; other tests of this machine have other marks."""
+    mark = f"{MARK}={os.environ.get(MARK)}".encode()
+    with contextlib.suppress(OSError):
+        return mark in (process / "environ").read_bytes().split(b"\0")
+    return False
+
+
+def folders_left() -> list[Path]:
+    """The run directories that stages had, as far as they are there."""
+    return [folder for folder in FOLDERS if folder.exists()]

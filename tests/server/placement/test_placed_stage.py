@@ -9,7 +9,6 @@ import pytest
 from support.fake_nodes import FakeAgent, FakeCluster
 from support.waiting import until
 
-from omnistage.server.placement import nodes as nodes_module
 from omnistage.server.placement import placed_stage as placed_stage_module
 from omnistage.server.placement.agent import Line
 from omnistage.server.placement.nodes import Nodes
@@ -18,9 +17,11 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.loading import Loading, Phase, read_loading
 
 MODEL = "/models/omni"
+HANG_S = 1.5
 GRAPH = StageGraph.model_validate(
     {
         "model": MODEL,
+        "deadlines": {"hang_s": HANG_S},
         "placement": "ray",
         "stages": {
             "thinker": {"kind": "qwen3_omni.thinker", "gpus": 1},
@@ -144,7 +145,8 @@ async def test_a_nodes_death_is_the_death_of_its_stages_and_of_no_other(placed: 
     thinker, talker = await placed.started("thinker"), await placed.started("talker")
     code2wav = await placed.started("code2wav")
     placed.agent("right").die()
-    assert await talker.wait() == await code2wav.wait() == "node right is gone"
+    why = "node right is gone: it was switched off"
+    assert await talker.wait() == await code2wav.wait() == why
     await talker.stop(0)  # as a supervisor does
     await until(lambda: placed.cluster.dropped == ["right"])
     waiting = asyncio.create_task(thinker.wait())
@@ -180,22 +182,19 @@ async def test_it_starts_again_on_its_node_with_a_new_agent_if_that_is_gone(
     await until(lambda: "talker" in placed.agent("right").ends)
 
 
-async def test_a_silent_node_is_lost(placed: Placed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nodes_module, "SILENT_S", 0.2)
+async def test_a_silent_node_is_lost(placed: Placed) -> None:
     thinker = await placed.started("thinker")
     placed.agent("left").is_deaf = True
-    assert await thinker.wait() == "node left has been silent for 0.2 s"
+    assert await thinker.wait() == "node left has been silent for 1.5 s"
     assert placed.cluster.dropped == ["left"]
 
 
-async def test_a_node_that_does_not_kill_a_stage_is_lost(
-    placed: Placed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placed_stage_module, "KILL_PATIENCE_S", 0.1)
+async def test_a_node_that_does_not_kill_a_stage_is_lost(placed: Placed) -> None:
     thinker = await placed.started("thinker")
-    placed.agent("left").is_deaf = True
+    agent = placed.agent("left")
+    agent.ignores = "kill"
     thinker.kill()
-    assert await thinker.wait() == "node left did not do within 0.1 s what it was asked"
+    assert await thinker.wait() == "node left did not do within 1.5 s what it was asked"
 
 
 def joined(agent: FakeAgent) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.chats import request_of
 from support.gateway import outputs_of
-from support.ray_nodes import HEAD, OTHER, RayNodes, run_folders, running_nodes, workers
+from support.ray_nodes import HEAD, OTHER, RayNodes, folders_left, running_nodes, workers
 from support.shout import install_shout, shout_model
 from support.waiting import until
 
@@ -21,7 +21,7 @@ from omnistage.stage_configs.graph import StageGraph
 
 pytestmark = pytest.mark.engine
 
-SLOW_S = 60.0
+SLOW_S = 150.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,6 +44,7 @@ def graph_of(model: Path, address: str, node: str = OTHER) -> StageGraph:
         {
             "model": str(model),
             "placement": {"by": "ray", "address": address},
+            "deadlines": {"hang_s": 60},  # the machine has other work
             "stages": {
                 "reader": {"kind": "shout.reader", "gpus": 1, "resources": {HEAD: 0.1}},
                 "writer": {"kind": "shout.writer", "resources": {node: 0.1}},
@@ -55,22 +56,13 @@ def graph_of(model: Path, address: str, node: str = OTHER) -> StageGraph:
 
 
 class Run:
-    """A runtime on the nodes, and what it started."""
+    """A runtime on the nodes."""
 
     def __init__(self, graph: StageGraph) -> None:
-        self._before, self._folders = workers(), run_folders()
         self._directory = make_run_directory()
         self.placing = OnNodes(graph, self._directory.path, {})
         self.runtime = Runtime(graph, self._directory.path, self.placing.launch)
         self.placing.listen(self.runtime.fleet.lose)
-
-    @property
-    def stages(self) -> dict[str, tuple[int, Path]]:
-        """Each with its process and its run directory."""
-        now = workers().items()
-        return {
-            stage: (pid, Path(folder)) for pid, (stage, folder) in now if pid not in self._before
-        }
 
     @property
     def states(self) -> dict[str, str]:
@@ -89,7 +81,7 @@ class Run:
     async def left(self) -> None:
         """Return when nothing is left of it."""
         self._directory.remove()
-        await until(lambda: not self.stages and run_folders() <= self._folders, SLOW_S)
+        await until(lambda: not workers() and not folders_left(), SLOW_S)
 
 
 async def test_a_graph_across_two_nodes_outlives_one_and_leaves_nothing(
@@ -99,7 +91,7 @@ async def test_a_graph_across_two_nodes_outlives_one_and_leaves_nothing(
     fleet = run.runtime.fleet
     async with run.placing, run.runtime:
         await asyncio.wait_for(fleet.loaded(), SLOW_S)
-        found = run.stages
+        found = workers()
         assert found["reader"][1] != found["writer"][1]
         assert environment_of(found["reader"][0])["CUDA_VISIBLE_DEVICES"] in ("0", "1")
         assert environment_of(found["writer"][0])["CUDA_VISIBLE_DEVICES"] == ""
@@ -110,7 +102,7 @@ async def test_a_graph_across_two_nodes_outlives_one_and_leaves_nothing(
         await until(lambda: run.states["writer"] == "ready", SLOW_S)
         assert await run.said("again") == "AGAIN!"
         nodes.kill()
-        await until(lambda: fleet.health["writer"]["generation"] == 3, 15)
+        await until(lambda: fleet.health["writer"]["generation"] >= 3, SLOW_S)
         waits = "waiting for room on a node"
         await until(lambda: fleet.health["writer"]["phase"] == waits, SLOW_S)
         assert run.states["reader"] == "ready"
