@@ -146,7 +146,7 @@ class Play:
 
     def close(self) -> None:
         self.requests.send(Chunk(ABOUT_ITSELF, Stop(), last=True))
-        self.loop.run_until_complete(self._running)
+        self.loop.run_until_complete(asyncio.wait_for(self._running, 30))
         self.requests.close()
         self.outputs.close()
         for source in self.sources.values():
