@@ -24,6 +24,7 @@ from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import build_app
 from omnistage.server.cells.ready_router import READY, ReadyRouter
 from omnistage.server.http.keys import Keys
+from omnistage.server.http.root_path import BelowRoot
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.mps_daemon import Mps, end_daemon, mps_daemon
 from omnistage.server.runtime.runtime import Runtime
@@ -128,6 +129,7 @@ def build_cell() -> FastAPI:
             run.remove()
 
     Cell.built = build_app(runtime, options)
+    Cell.built.add_middleware(BelowRoot)  # Serve's route prefix: keys are judged by what is below
     Cell.built.router.lifespan_context = life
     return Cell.built
 

@@ -18,6 +18,7 @@ GATEWAY = "gateway"
 UNNAMED = "?"
 RECEIVED, FINISHED, ENDED = "received", "finished", "ended"
 ENDS = (FINISHED, ENDED)  # that say that something was over, not what was waited for
+AGAIN = "-again"  # what the name ends with of a request that is sent a second time
 FIRST_TEXT, FIRST_AUDIO, FIRST_IMAGE = "first_text", "first_audio", "first_image"
 
 

@@ -58,7 +58,7 @@ defaults
 frontend front
     bind {bind}
     http-request return status 404 content-type application/json string '{one_cell}' \
-if {{ path,lower -m reg '{one_cell_paths}' }}
+if {{ path,url_dec,lower -m reg '{one_cell_paths}' }}
     default_backend cells
 
 backend cells

@@ -7,23 +7,27 @@ class BelowRoot:
     """ASGI middleware: takes the root path from the paths of requests, so that others see ours.
 
     It is taken as often as it is there: the router would take it once more, behind the middleware
-    that judges by the path who needs a key.
+    that judges by the path who needs a key. Without a root path it takes that of each request, as
+    who mounted the application says it.
     """
 
-    def __init__(self, app: ASGIApp, root_path: str) -> None:
+    def __init__(self, app: ASGIApp, root_path: str | None = None) -> None:
         self._app = app
         self._root_path = root_path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         if scope["type"] in ("http", "websocket"):
-            scope = {**scope, "path": self._below(scope["path"])}
+            root = scope.get("root_path", "") if self._root_path is None else self._root_path
+            scope = {**scope, "path": below(scope["path"], root)}
         await self._app(scope, receive, send)
 
-    def _below(self, path: str) -> str:
-        while path == self._root_path or path.startswith(f"{self._root_path}/"):
-            path = path.removeprefix(self._root_path)
-        return path or "/"
+
+def below(path: str, root: str) -> str:
+    """A path without its root, as often as that is there."""
+    while root and (path == root or path.startswith(f"{root}/")):
+        path = path.removeprefix(root)
+    return path or "/"
 
 
 def checked_root_path(path: str) -> str:

@@ -12,7 +12,7 @@ from omnistage.server.runtime.audio_pace import AudioPace
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.server.trace import Trace, current_trace
+from omnistage.server.trace import AGAIN, Trace, current_trace
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.messages.to_gateway import Embedding, OfRequest, Picture, Sound, TextDelta
 
@@ -70,7 +70,7 @@ class Flight:
     def go_again(self, path: Sequence[StageLink], due_at: float) -> None:
         """It begins anew on another path, under another name."""
         self.goes_again = True
-        self.request = replace(self.request, id=f"{self.request.id}-again")
+        self.request = replace(self.request, id=f"{self.request.id}{AGAIN}")
         self.path = path
         self.deadlines = dict.fromkeys(self.request.outputs, due_at)
         self._extend_patience()

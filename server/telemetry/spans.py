@@ -25,7 +25,7 @@ from opentelemetry.trace import (
 )
 
 from omnistage.server.outcome import Outcome
-from omnistage.server.trace import ENDED, GATEWAY, RECEIVED, Trace
+from omnistage.server.trace import AGAIN, ENDED, GATEWAY, RECEIVED, Trace
 from omnistage.stages.messages.trace_context import TraceContext
 
 SERVICE = "omnistage"
@@ -132,7 +132,7 @@ def attributes_of(trace: Trace) -> Attributes:
         "http.response.status_code": trace.status,
         "omnistage.request_id": trace.request_id,
         "omnistage.outcome": trace.outcome,
-        "gen_ai.response.id": trace.graph_ids[-1] if trace.graph_ids else None,
+        "gen_ai.response.id": trace.graph_ids[-1].removesuffix(AGAIN) if trace.graph_ids else None,
         "gen_ai.usage.input_tokens": trace.num_tokens_in or None,
         "gen_ai.usage.output_tokens": trace.num_tokens_out or None,
         "omnistage.audio_s": trace.audio_s or None,

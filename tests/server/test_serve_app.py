@@ -176,3 +176,20 @@ async def test_keys_come_from_the_environment(
         allowed = {"authorization": "Bearer sk-b"}
         assert (await client.get("/v1/models", headers=allowed)).status_code == 200
         assert await cell.record_routing_stats() == {"ready": True}
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/admin/scale", "/omni/admin/scale"])
+async def test_keys_are_asked_for_below_a_route_prefix_too(
+    path: str, stages: FakeGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Serve leaves its prefix in the path of a request, and names it as the root."""
+    monkeypatch.setenv("OMNISTAGE_API_KEY", "sk-a")
+    monkeypatch.setenv("OMNISTAGE_ADMIN_KEY", "sk-b")
+    async with replica():
+        transport = httpx.ASGITransport(Cell.built, root_path="/omni")
+        async with httpx.AsyncClient(transport=transport, base_url="http://cell/omni") as client:
+            send = client.get if path == "/v1/models" else client.post
+            assert (await send(path)).status_code == 401
+            allowed = {"authorization": "Bearer sk-a"}
+            answer = await client.get("/v1/models", headers=allowed)
+            assert answer.json()["data"][0]["id"] == MODEL

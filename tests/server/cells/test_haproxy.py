@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -87,6 +88,8 @@ def test_it_listens_where_it_is_told(host: str, bind: str) -> None:
         ("/v1/load_lora_adapter", True),
         ("/v1/unload_lora_adapter", True),
         ("/models/admin/sleep", True),
+        ("/%61dmin/sleep", True),
+        ("/%6DETRICS", True),
         ("/administration", False),
         ("/ready", False),
         ("/v1/chat/completions", False),
@@ -96,8 +99,9 @@ def test_it_listens_where_it_is_told(host: str, bind: str) -> None:
 def test_what_is_of_one_cell_is_not_asked_of_any(path: str, is_refused: bool) -> None:
     lines = sections(Front("127.0.0.1", 8000, 2.0, "/models"))["frontend front"]
     (rule,) = [line for line in lines if line.startswith("http-request return")]
-    (pattern,) = re.findall(r"path,lower -m reg '([^']*)'", rule)
-    assert bool(re.search(pattern, path)) is is_refused
+    (pattern,) = re.findall(r"path,url_dec,lower -m reg '([^']*)'", rule)
+    decoded = unquote(path).lower()
+    assert bool(re.search(pattern, decoded)) is is_refused
     (body,) = re.findall(r"string '([^']*)'", rule)
     assert json.loads(body)["error"]["code"] == "of_one_cell"
 

@@ -8,8 +8,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 from omnistage.server.outcome import Outcome
-from omnistage.server.telemetry.spans import SpanExport
-from omnistage.server.trace import ENDED, FIRST_AUDIO, GATEWAY, RECEIVED, Trace
+from omnistage.server.telemetry.spans import SpanExport, attributes_of
+from omnistage.server.trace import AGAIN, ENDED, FIRST_AUDIO, GATEWAY, RECEIVED, Trace
 from omnistage.stages.messages.trace_context import TraceContext
 
 MS = 1_000_000
@@ -114,6 +114,14 @@ def test_a_request_says_of_itself_what_is_known(exported: Exported) -> None:
         "gen_ai.usage.output_tokens": 7,
     }
     assert whole.status.status_code is StatusCode.UNSET
+
+
+def test_a_request_that_was_sent_again_is_told_by_the_name_that_its_client_knows(
+    exported: Exported,
+) -> None:
+    trace = spoken(exported)
+    trace.graph_ids.append(f"chatcmpl-1{AGAIN}")
+    assert attributes_of(trace)["gen_ai.response.id"] == "chatcmpl-1"
 
 
 def test_a_client_s_trace_goes_on(exported: Exported) -> None:
