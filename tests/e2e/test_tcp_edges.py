@@ -17,6 +17,7 @@ from support.prompts import QUESTIONS
 from support.reference import Reference
 from support.server import TinyServer, running_server
 from support.waiting import wait_until
+from support.warm_up import warm_up
 
 from omnistage.stage_configs.pick import GRAPHS
 
@@ -28,6 +29,13 @@ LONG: dict[str, Any] = {
     "stream": True,
     "max_completion_tokens": 300,
     "stage_params": {"talker": {"temperature": 0, "max_tokens": 600}},
+}
+TEXT: dict[str, Any] = {
+    "modalities": ["text"],
+    "audio": None,
+    "max_completion_tokens": 200,
+    "stage_params": {},
+    "return_codes": False,
 }
 
 
@@ -41,6 +49,7 @@ def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     file = folder / "graph.yaml"
     file.write_text(yaml.safe_dump(graph))
     with running_server(str(file), folder / "log", "--model", str(tiny_checkpoint)) as running:
+        asyncio.run(warm_up(running))
         yield running
         processes = links(running)
     assert not any(process.is_running() for process in processes)
@@ -93,10 +102,9 @@ async def test_a_link_that_ends_fails_what_crosses_it_and_nothing_else(
     number: int, blow: signal.Signals, server: TinyServer, reference: Reference
 ) -> None:
     asked = QUESTIONS[0]
-    text = {"modalities": ["text"], "audio": None, "max_completion_tokens": 200}
     async with httpx.AsyncClient(timeout=60) as client:
         url = f"{server.url}/v1/chat/completions"
-        beside = asyncio.create_task(client.post(url, json=server.body(asked.messages, **text)))
+        beside = asyncio.create_task(client.post(url, json=server.body(asked.messages, **TEXT)))
         async with client.stream("POST", url, json=server.body(asked.messages, **LONG)) as spoken:
             lines = (line async for line in spoken.aiter_lines() if line.startswith("data: {"))
             await anext(lines)
@@ -107,7 +115,8 @@ async def test_a_link_that_ends_fails_what_crosses_it_and_nothing_else(
         assert time.monotonic() - struck_at < TOLD_S
         error = json.loads(last.removeprefix("data: "))["error"]
         assert error["code"] == "edge_lost"
-        assert (await beside).status_code == 200
+        answered = await beside
+        assert answered.status_code == 200, answered.text
     wait_until(lambda: victim.pid not in [one.pid for one in links(server)])
     wait_until(lambda: len(links(server)) == 2)
     answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
