@@ -156,11 +156,12 @@ def test_a_command_goes_to_all_replicas_of_a_stage(server: Replicated) -> None:
     assert answer.json() == {"stages": {name: {"asleep": ["weights"]} for name in TALKERS}}
     assert server.told == [(name, "sleep") for name in TALKERS]
     assert server.speaks() == 503
-    assert "talker@0, talker@1 (asleep)" in server.client.get("/ready").text
+    refused = server.client.get("/ready").json()["error"]["message"]
+    assert refused == "Not ready: talker@0 (asleep), talker@1 (asleep)."
     assert server.admin("wake", stages=["talker"]).status_code == 200
     assert server.speaks() == 200
-    refused = server.admin("sleep", stages=["talker@0"])
-    assert refused.json()["error"]["param"] == "stages[0]"
+    wrong = server.admin("sleep", stages=["talker@0"])
+    assert wrong.json()["error"]["param"] == "stages[0]"
 
 
 def test_a_command_that_one_replica_cannot_take_is_sent_to_none(server: Replicated) -> None:

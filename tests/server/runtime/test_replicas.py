@@ -12,17 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chats import request_of
-from support.fake_stages import FakeGraph
+from support.fake_stages import FakeGraph, obey
 from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
+from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
 from omnistage.server.trace import GATEWAY, Trace, following
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.to_gateway import Answer, Lora
+from omnistage.stages.messages.to_gateway import Answer, Failed, Lora
+from omnistage.stages.messages.to_stage import Command
 
 EVERY = ("thinker", "talker@0", "talker@1", "code2wav@0", "code2wav@1")
 
@@ -61,6 +63,16 @@ class Running:
     async def kill(self, name: str) -> None:
         self.fake.stages[name].die("signal SIGKILL")
         await until(lambda: self.runtime.fleet.stages[name].record.ended_by)
+
+    def refuse_all(self, *names: str) -> None:
+        """These carry out no command from now on, and others all."""
+
+        def obey_or_refuse(stage: str, command: str, arguments: Any) -> Answer:
+            if stage in names:
+                return Answer(error=Failed(400, "no folder", "invalid_request_error", stage))
+            return obey(stage, command, arguments)
+
+        self.fake.obey = obey_or_refuse
 
     async def until_ready(self, name: str, generation: int) -> None:
         link = self.runtime.fleet.stages[name]
@@ -370,11 +382,11 @@ async def test_a_replica_that_starts_again_is_told_what_its_stage_was_told(
     lora = Lora("ink", "/ink", 8)
     thinkers.fake.loras = []
 
-    def obey(stage: str, command: str, arguments: Any) -> Any:
+    def note(stage: str, command: str, arguments: Any) -> Any:
         told.append((stage, command))
         return Answer({"loras": [{"name": "ink", "path": "/ink", "rank": 8}]})
 
-    thinkers.fake.obey = obey
+    thinkers.fake.obey = note
     fleet = thinkers.runtime.fleet
     links = fleet.replicas_of("thinker")
     fleet.note_change(links, "add_lora", {"name": "ink", "path": "/ink"})
@@ -397,3 +409,79 @@ async def test_one_that_cannot_be_made_equal_takes_no_request(thinkers: Running)
     assert is_whole(await thinkers.ask("words"))
     assert not fleet.stages["thinker@0"].is_open
     assert not thinkers.fake.stages["thinker@0"].opened
+
+
+async def restart_unlike(thinkers: Running) -> None:
+    """Start thinker@0 again; it cannot be given the adapter that its stage has."""
+    fleet = thinkers.runtime.fleet
+    fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
+    thinkers.refuse_all("thinker@0")
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    stage = thinkers.fake.stages["thinker@0"]
+    await until(lambda: any(isinstance(chunk.message, Command) for chunk in stage.seen))
+    thinkers.fake.obey = obey
+
+
+async def test_sleep_and_wake_do_not_open_a_replica_that_differs(thinkers: Running) -> None:
+    await restart_unlike(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    for command in ("sleep", "wake"):
+        await thinkers.runtime.draining.run(links, command, {})
+    assert [link.is_open for link in links] == [False, True]
+    assert all(is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "ab")))
+    assert not thinkers.fake.stages["thinker@0"].opened
+
+
+async def test_without_others_a_replica_that_differs_refuses_also_what_goes_on(
+    thinkers: Running,
+) -> None:
+    await restart_unlike(thinkers)
+    thinkers.fake.is_loading = {"thinker@1"}
+    await thinkers.kill("thinker@1")
+    for goes_on in (False, True):
+        with pytest.raises(ApiError, match="thinker@0 is not as commands have made") as refused:
+            thinkers.runtime.fleet.open_path(["text"], goes_on)
+        assert (refused.value.status, refused.value.code) == (503, "stage_unavailable")
+
+
+async def begin_repeat(thinkers: Running) -> str:
+    """Start thinker@0 again: the id of what it is told, and does not answer by itself."""
+    fleet = thinkers.runtime.fleet
+    fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
+    thinkers.fake.obey = lambda *_: None
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    stage = thinkers.fake.stages["thinker@0"]
+    await until(lambda: stage.seen)
+    thinkers.fake.obey = obey
+    return stage.seen[0].request_id
+
+
+def answer(thinkers: Running, told: str) -> None:
+    """Thinker@0 has carried it out."""
+    thinkers.fake.stages["thinker@0"].outputs.send(Chunk(told, Answer({}), last=True))
+
+
+async def test_sleep_and_wake_do_not_open_a_replica_before_it_has_done_what_it_is_told(
+    thinkers: Running,
+) -> None:
+    told = await begin_repeat(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    for command in ("sleep", "wake"):
+        await thinkers.runtime.draining.run(links, command, {})
+    assert [link.is_open for link in links] == [False, True]
+    answer(thinkers, told)
+    await until(lambda: links[0].is_open)
+
+
+async def test_a_replica_that_is_to_go_is_not_opened_when_it_has_done_what_it_is_told(
+    thinkers: Running,
+) -> None:
+    told = await begin_repeat(thinkers)
+    link = thinkers.runtime.fleet.stages["thinker@0"]
+    async with thinkers.runtime.draining.closed([link]):
+        answer(thinkers, told)
+        await until(lambda: not link.record.missed)
+        assert not link.is_open
+    assert link.is_open
