@@ -351,6 +351,13 @@ class Fleet:
         for link in self._owned(links):
             link.note_done((command, arguments))
 
+    def note_missed(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have not done what others of their stages have; one that loads will be told."""
+        for link in self._owned(links):
+            if link.is_ready:
+                logger.error("stage %s takes no requests: it differs", link.name)
+                link.note_missed([*link.record.missed, (command, arguments)])
+
     async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
         """Make a replica as the others of its stage are; until then it takes no request."""
         for command, arguments in changes:

@@ -205,6 +205,20 @@ def test_an_adapter_that_one_replica_refuses_is_taken_from_the_others(
     assert server.told == []
 
 
+def test_a_replica_that_differs_is_named_when_nothing_else_could_serve(server: Replicated) -> None:
+    server.take("load_weights")
+    server.refusing = "talker@1"
+    assert server.admin("load_weights", path="/other", stages=["talker"]).status_code == 400
+    assert server.client.get("/ready").status_code == 200
+    assert server.speaks() == 200
+    server.gateway.stages.is_loading = {"talker@0"}
+    server.kill("talker@0")
+    server.wait_for("talker@0", "loading")
+    refused = server.client.get("/ready")
+    assert refused.json()["error"]["message"] == "Not ready: talker@1 (differs)."
+    assert refused.status_code == server.speaks() == 503
+
+
 # Scaling
 
 

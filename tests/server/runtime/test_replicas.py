@@ -485,3 +485,145 @@ async def test_a_replica_that_is_to_go_is_not_opened_when_it_has_done_what_it_is
         await until(lambda: not link.record.missed)
         assert not link.is_open
     assert link.is_open
+
+
+# Weights
+
+
+async def load(thinkers: Running, path: str | None) -> None:
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await thinkers.runtime.draining.run(links, "load_weights", {"path": path})
+
+
+async def can_load(thinkers: Running) -> None:
+    """All stages take load_weights from now on."""
+    thinkers.fake.commands = {**thinkers.fake.commands, "load_weights": ""}
+    links = thinkers.runtime.fleet.stages.values()
+    for link in links:
+        thinkers.fake.stages[link.name].become_ready()
+    await until(lambda: all("load_weights" in link.record.commands for link in links))
+
+
+async def load_apart(thinkers: Running) -> None:
+    """Only thinker@1 has other weights."""
+    await can_load(thinkers)
+    thinkers.refuse_all("thinker@0")
+    with pytest.raises(ApiError, match="no folder"):
+        await load(thinkers, "/other")
+    thinkers.fake.obey = obey
+
+
+async def test_a_replica_that_fails_to_load_what_another_has_loaded_takes_no_request(
+    thinkers: Running,
+) -> None:
+    await load_apart(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    assert [link.is_open for link in links] == [False, True]
+    assert all(is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "ab")))
+    assert not thinkers.fake.stages["thinker@0"].opened
+
+
+async def test_it_serves_again_with_other_weights_and_not_with_the_last_ones_again(
+    thinkers: Running,
+) -> None:
+    await load_apart(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await load(thinkers, None)
+    assert [link.is_open for link in links] == [False, True]
+    await load(thinkers, "/third")
+    assert [link.is_open for link in links] == [True, True]
+
+
+async def test_it_is_told_of_them_when_it_starts_again(thinkers: Running) -> None:
+    await load_apart(thinkers)
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    await until(lambda: thinkers.runtime.fleet.stages["thinker@0"].is_open)
+    told = thinkers.fake.stages["thinker@0"].seen[0].message
+    assert told == Command("load_weights", {"path": "/other"})
+
+
+async def test_a_replica_that_dies_over_other_weights_gets_them_before_its_first_request(
+    thinkers: Running,
+) -> None:
+    await can_load(thinkers)
+    thinkers.fake.obey = lambda stage, *told: None if stage == "thinker@0" else obey(stage, *told)
+    loading = asyncio.create_task(load(thinkers, "/other"))
+    await until(lambda: thinkers.fake.stages["thinker@0"].seen)
+    thinkers.fake.is_loading = {"thinker@0"}
+    await thinkers.kill("thinker@0")
+    with pytest.raises(ApiError, match="thinker@0 has ended"):
+        await loading
+    link = thinkers.runtime.fleet.stages["thinker@0"]
+    await until(lambda: link.record.generation == 2)
+    thinkers.fake.stages["thinker@0"].become_ready()
+    await until(lambda: thinkers.fake.stages["thinker@0"].seen)
+    assert link.is_ready
+    assert not link.is_open
+    told = thinkers.fake.stages["thinker@0"].seen[0].message
+    assert told == Command("load_weights", {"path": "/other"})
+
+
+async def test_a_replica_that_starts_again_while_another_reads_its_weights_again_serves(
+    thinkers: Running,
+) -> None:
+    await can_load(thinkers)
+    thinkers.fake.obey = lambda *_: None
+    loading = asyncio.create_task(load(thinkers, None))
+    other = thinkers.fake.stages["thinker@1"]
+    await until(lambda: other.seen)
+    thinkers.fake.is_loading = {"thinker@0"}
+    await thinkers.kill("thinker@0")
+    link = thinkers.runtime.fleet.stages["thinker@0"]
+    await until(lambda: link.record.generation == 2)
+    other.outputs.send(Chunk(other.seen[0].request_id, Answer({"asleep": []}), last=True))
+    with pytest.raises(ApiError, match="thinker@0 has ended"):
+        await loading
+    thinkers.fake.stages["thinker@0"].become_ready()
+    await until(lambda: link.is_open)
+
+
+async def test_weights_that_no_replica_can_load_leave_all_as_they_were(thinkers: Running) -> None:
+    await can_load(thinkers)
+    thinkers.refuse_all("thinker@0", "thinker@1")
+    with pytest.raises(ApiError, match="no folder"):
+        await load(thinkers, "/other")
+    assert all(link.is_open for link in thinkers.runtime.fleet.replicas_of("thinker"))
+
+
+async def test_weights_that_another_stage_cannot_load_are_kept_for_the_stage_that_can(
+    thinkers: Running,
+) -> None:
+    await can_load(thinkers)
+    thinkers.refuse_all("talker")
+    fleet = thinkers.runtime.fleet
+    both = [*fleet.replicas_of("thinker"), *fleet.replicas_of("talker")]
+    with pytest.raises(ApiError, match="no folder"):
+        await thinkers.runtime.draining.run(both, "load_weights", {"path": "/other"})
+    assert all(link.is_open for link in both)
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    await until(lambda: fleet.stages["thinker@0"].is_open)
+    told = thinkers.fake.stages["thinker@0"].seen[0].message
+    assert told == Command("load_weights", {"path": "/other"})
+
+
+async def test_adapters_are_added_also_where_weights_cannot_be_loaded(thinkers: Running) -> None:
+    await can_load(thinkers)
+    await load(thinkers, "/other")
+    fleet = thinkers.runtime.fleet
+    fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
+
+    def obey_but_load(stage: str, command: str, arguments: Any) -> Answer:
+        if command == "load_weights":
+            return Answer(error=Failed(400, "no folder", "invalid_request_error", stage))
+        return obey(stage, command, arguments)
+
+    thinkers.fake.obey = obey_but_load
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    link = fleet.stages["thinker@0"]
+    await until(lambda: link.record.missed == (("load_weights", {"path": "/other"}),))
+    thinkers.fake.obey = obey
+    await load(thinkers, "/third")
+    assert link.is_open
