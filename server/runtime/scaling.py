@@ -61,6 +61,6 @@ class Scaling:
             await asyncio.gather(*(self._fleet.remove(link.name) for link in links))
 
 
-def _worth(link: StageLink) -> tuple[bool, int]:
-    """Those go first that serve nobody, then the last."""
-    return link.is_ready, -number_of(link.name)
+def _worth(link: StageLink) -> tuple[bool, bool, int]:
+    """Those go first that serve nobody, of them those that are down; then the last."""
+    return link.is_open, link.is_ready, -number_of(link.name)

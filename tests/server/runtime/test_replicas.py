@@ -327,6 +327,27 @@ async def test_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
     assert list(thinkers.states) == ["thinker@0", "thinker@1", "talker", "code2wav"]
 
 
+async def test_one_less_and_one_more_replaces_a_replica_that_differs(thinkers: Running) -> None:
+    await restart_unlike(thinkers)
+    assert thinkers.states["thinker@0"] == "ready"
+    await thinkers.runtime.scaling.scale("thinker", 1)
+    assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
+    assert is_whole(await thinkers.ask("words"))
+    await thinkers.runtime.scaling.scale("thinker", 2)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await until(lambda: all(link.is_open for link in links))
+    assert [link.name for link in links] == ["thinker@0", "thinker@1"]
+
+
+async def test_of_a_stage_that_sleeps_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await thinkers.runtime.draining.run(links, "sleep", {})
+    thinkers.fake.is_loading = {"thinker@0"}
+    await thinkers.kill("thinker@0")
+    await thinkers.runtime.scaling.scale("thinker", 1)
+    assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
+
+
 async def test_one_that_cannot_load_is_told_of_and_gone(thinkers: Running) -> None:
     thinkers.fake.is_loading = {"thinker@2"}
     adding = asyncio.create_task(thinkers.runtime.scaling.scale("thinker", 3))
