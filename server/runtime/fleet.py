@@ -232,6 +232,11 @@ class Fleet:
         }
 
     @property
+    def has_settled(self) -> bool:
+        """Whether every replica was ready once, or one ended before."""
+        return self._settled.is_set()
+
+    @property
     def is_broken(self) -> bool:
         """Whether a stage has ended, with all of its replicas, and is not started again."""
         lost = [link.stage for link in self._links.values() if link.record.is_lost]

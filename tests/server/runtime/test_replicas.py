@@ -348,6 +348,29 @@ async def test_of_a_stage_that_sleeps_a_replica_that_is_down_goes_first(thinkers
     assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
 
 
+@pytest.mark.parametrize("num_replicas", [1, 3])
+async def test_while_the_stages_load_nothing_is_scaled_and_the_server_starts(
+    num_replicas: int, tmp_path: Path
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    stages.is_loading = {"thinker@1", "thinker@2"}
+    graph = replicated(thinker={"replicas": 2, "max_replicas": 3})
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        loading = asyncio.create_task(runtime.fleet.loaded())
+        await until(lambda: runtime.fleet.stages["thinker@0"].is_ready)
+        with pytest.raises(ApiError, match="still loading") as refused:
+            await asyncio.wait_for(runtime.scaling.scale("thinker", num_replicas), 5)
+        assert (refused.value.status, refused.value.code) == (503, "loading")
+        assert refused.value.headers["Retry-After"] == "5"
+        assert not loading.done()
+        stages.stages["thinker@1"].become_ready()
+        await loading
+        stages.is_loading.clear()
+        await runtime.scaling.scale("thinker", num_replicas)
+        assert len(runtime.fleet.replicas_of("thinker")) == num_replicas
+
+
 async def test_one_that_cannot_load_is_told_of_and_gone(thinkers: Running) -> None:
     thinkers.fake.is_loading = {"thinker@2"}
     adding = asyncio.create_task(thinkers.runtime.scaling.scale("thinker", 3))
