@@ -221,15 +221,20 @@ class Fleet:
         }
 
     @property
-    def asleep(self) -> Sequence[str]:
-        """The replicas of stages that could serve if they were not closed to requests."""
-        return [
-            link.name
+    def closed(self) -> Mapping[str, str]:
+        """The ready replicas of stages that take no requests, and why they do not."""
+        return {
+            link.name: "differs" if link.record.missed else "asleep"
             for stage in self.graph.stages
             if not any(link.is_open for link in self.replicas_of(stage))
             for link in self.replicas_of(stage)
             if link.is_ready
-        ]
+        }
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether every replica was ready once, or one ended before."""
+        return self._settled.is_set()
 
     @property
     def is_broken(self) -> bool:
@@ -281,7 +286,7 @@ class Fleet:
 
     def one_of(self, stage: str) -> StageLink:
         """A replica that can tell what all of the stage have in common: a ready one, if any is."""
-        return max(self.replicas_of(stage), key=lambda link: link.is_ready)
+        return max(self.replicas_of(stage), key=lambda link: (link.is_equal, link.is_ready))
 
     @property
     def channel_usages(self) -> Mapping[str, ChannelUsage]:
@@ -309,7 +314,7 @@ class Fleet:
         links = self.replicas_of(stage)
         is_open = [link for link in links if link.is_open]
         if not is_open and goes_on:
-            is_open = [link for link in links if link.is_ready]
+            is_open = [link for link in links if link.is_equal]
         if not is_open:
             check_open(self.one_of(stage))
         return is_open
@@ -348,18 +353,27 @@ class Fleet:
         for stage in {link.stage for link in links}:
             if self.graph.stages[stage].most_replicas > 1:
                 self._changes.note(stage, command, arguments)
+        for link in self._owned(links):
+            link.note_done((command, arguments))
+
+    def note_missed(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have not done what others of their stages have; one that loads will be told."""
+        for link in self._owned(links):
+            if link.is_ready:
+                logger.error("stage %s takes no requests: it differs", link.name)
+                link.note_missed([*link.record.missed, (command, arguments)])
 
     async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
         """Make a replica as the others of its stage are; until then it takes no request."""
-        try:
-            for command, arguments in changes:
+        for command, arguments in changes:
+            try:
                 answer = await self.commander.send(link, command, arguments)
-                if "loras" in answer:
-                    link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
-        except ApiError as error:
-            logger.error("stage %s takes no requests: it differs: %s", link.name, error)
-        else:
-            link.accept_requests()
+            except ApiError as error:
+                logger.error("stage %s takes no requests: it differs: %s", link.name, error)
+                continue
+            if "loras" in answer:
+                link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
+            link.note_done((command, arguments))
 
     def fail_commands(self, error: ApiError) -> None:
         """No stage answers any command that it was sent."""
@@ -389,7 +403,7 @@ class Fleet:
         if isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
             if changes := self._changes.of(link.stage):
-                link.refuse_requests()
+                link.note_missed(changes)
                 repeating = asyncio.create_task(self._repeat(link, changes))
                 self._repeating.add(repeating)
                 repeating.add_done_callback(self._repeating.discard)
