@@ -15,6 +15,7 @@ logger = logging.getLogger(__name__)
 ROOM_INTERVAL_S = 0.25
 ROOM_WARNING_S = 10.0
 STOP_PATIENCE_S = 30.0
+STOPPED = "it was stopped"
 
 
 class PlacedStage:
@@ -41,7 +42,7 @@ class PlacedStage:
     async def wait(self) -> str:
         """How it ended."""
         await asyncio.wait({self._living})
-        return "it was stopped" if self._living.cancelled() else self._living.result()
+        return STOPPED if self._living.cancelled() else self._living.result()
 
     def kill(self) -> None:
         """End it at once."""
@@ -70,6 +71,9 @@ class PlacedStage:
             return await self._run_on(node)
         except NodeLost as error:
             return str(error)
+        except Exception as error:
+            logger.exception("stage %s cannot run on a node", self._name)
+            return f"it cannot run on a node: {error}"
         finally:
             write_loading(self._directory, self._name, None)
 
@@ -95,7 +99,6 @@ class PlacedStage:
     async def _run_on(self, node: RunningNode) -> str:
         gpus = await self._nodes.cluster.gpus_of(self._name)
         environment = {VISIBLE: ",".join(gpus)}
-        self._node = node
         ending = asyncio.create_task(self._process(node, environment))
         try:
             while not (ending.done() or node.is_lost):
@@ -111,6 +114,9 @@ class PlacedStage:
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _process(self, node: RunningNode, environment: Mapping[str, str]) -> str:
+        if self._living.cancelling():
+            return STOPPED
+        self._node = node  # the start is asked for at once, and a stop or a kill after it
         try:
             await node.agent.start(self._name, environment)
             logger.info("stage %s is on node %s", self._name, node.host)

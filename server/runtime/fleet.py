@@ -187,7 +187,11 @@ class Fleet:
         """End every stage, then close and remove all channels."""
         for name, link in self._links.items():
             link.send(name, Stop())
-        await asyncio.gather(*(keeper.supervisor.stop() for keeper in self._keepers.values()))
+        stops = {name: keeper.supervisor.stop() for name, keeper in self._keepers.items()}
+        ends = await asyncio.gather(*stops.values(), return_exceptions=True)
+        for name, failure in zip(stops, ends, strict=True):
+            if failure is not None:
+                logger.error("stage %s could not be ended", name, exc_info=failure)
         for link in self._links.values():
             self._close_link(link)
         for losses in self._losses:

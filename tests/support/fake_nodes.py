@@ -30,6 +30,7 @@ class FakeAgent:
         self.name = ""
         self.is_closed = False
         self.ignores = ""  # a call that never ends
+        self.refuses = ""  # a stage whose process cannot be started
         self.is_deaf = False  # it answers no call any more
         self._said: asyncio.Queue[News] = asyncio.Queue()
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,6 +91,8 @@ class FakeAgent:
 
     async def start(self, stage: str, environment: Mapping[str, str]) -> None:
         await self._check()
+        if stage == self.refuses:
+            raise BlockingIOError("no more processes")
         self.environments[stage] = environment
         self.ends[stage] = asyncio.get_running_loop().create_future()
 
@@ -110,7 +113,7 @@ class FakeAgent:
         self._end(stage, "exit code 0")
 
     def _end(self, stage: str, how: str) -> None:
-        if not self.ends[stage].done():
+        if stage in self.ends and not self.ends[stage].done():
             self.ends[stage].set_result(how)
 
     async def renew(self, stage: str) -> None:

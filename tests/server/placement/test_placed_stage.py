@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -139,6 +139,36 @@ async def test_a_node_with_another_version_is_refused(tmp_path: Path) -> None:
     await stage.start()
     assert (await stage.wait()).startswith("node right has omnistage 0.0.1, the gateway ")
     assert cluster.dropped == ["right"]
+
+
+async def test_a_process_that_cannot_be_started_is_how_the_stage_ended(placed: Placed) -> None:
+    talker = await placed.started("talker")
+    placed.agent("right").refuses = "code2wav"
+    code2wav = placed.stage("code2wav")
+    await code2wav.start()
+    assert await code2wav.wait() == "it cannot run on a node: no more processes"
+    await code2wav.stop(0)  # as a supervisor does
+    assert not placed.agent("right").ends["talker"].done()
+    await talker.stop(0)
+
+
+async def test_a_stop_right_before_the_process_starts_leaves_none(
+    placed: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_next = asyncio.get_running_loop().create_future()
+
+    async def gpus_of(_: str) -> Sequence[str]:
+        is_next.set_result(None)
+        return ()
+
+    monkeypatch.setattr(placed.cluster, "gpus_of", gpus_of)
+    talker = placed.stage("talker")
+    await talker.start()
+    async with asyncio.timeout(10):
+        await is_next
+        await talker.stop(0)
+    assert await talker.wait() == "it was stopped"
+    assert not placed.agent("right").ends
 
 
 async def test_a_nodes_death_is_the_death_of_its_stages_and_of_no_other(placed: Placed) -> None:

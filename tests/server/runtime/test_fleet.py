@@ -1,5 +1,6 @@
 """Stages that die, hang, are late or never get ready, and what becomes of their requests."""
 
+import asyncio
 import itertools
 import json
 import os
@@ -192,6 +193,29 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
     assert told == [("code2wav", "a"), ("code2wav", "died")]
     await fleet.stop_restarts()
     await fleet.close()
+
+
+async def test_a_stage_that_cannot_be_ended_keeps_nothing_else_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    graph = StageGraph.model_validate(OMNI)
+
+    async def refuse(_: float) -> None:
+        raise OSError("the node does not end it")
+
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        await runtime.fleet.loaded()
+        thinker = stages.stages["thinker"]
+        end = thinker.stop
+        monkeypatch.setattr(thinker, "stop", refuse)
+        ends = [link.requests.fileno() for link in runtime.fleet.stages.values()]
+    assert "stage thinker could not be ended" in caplog.messages
+    loop = asyncio.get_running_loop()
+    assert not any(loop.remove_reader(end) for end in ends)
+    assert await stages.stages["code2wav"].wait() == "stop"
+    await end(0)
 
 
 EDGES = [("thinker", "talker"), ("talker", "code2wav")]
