@@ -190,8 +190,8 @@ class Nodes:
         if name != self.cluster.home:
             await self.on(self.cluster.home)
         unique = f"{name[:12]}-{next(self._numbers)}"
-        node = RunningNode(unique, self.cluster.agent_on(name), self._directory, self._hang_s)
         link = replace(self._link, host=await self.cluster.address_of(name))
+        node = RunningNode(unique, self.cluster.agent_on(name), self._directory, self._hang_s)
         try:
             await node.open(self._graph, self._environment, link)
             await self._introduce(node)
@@ -252,7 +252,9 @@ class Nodes:
         return [node for node in self._opened if not node.is_lost]
 
     async def close(self) -> None:
-        """Leave every node as it was found."""
+        """Leave every node as it was found; an agent that still starts is not waited for."""
+        for opening in self._opening.values():
+            opening.cancel()  # one that is done stays as it is
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*(node.close() for node in self._opened))

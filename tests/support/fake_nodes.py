@@ -53,6 +53,8 @@ class FakeAgent:
         self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
     ) -> Node:
         await self._check()
+        if self.ignores == "open":
+            await asyncio.Event().wait()
         self.name = name
         self.num_link_starts += 1
         return Node(self.host, self.version, 1)
@@ -143,6 +145,7 @@ class FakeCluster:
         self.gpus: dict[str, Sequence[str]] = {}
         self.agents: dict[str, list[FakeAgent]] = {}
         self.dropped: list[str] = []
+        self.slow: set[str] = set()  # nodes whose agents do not get to `open`
         self._folders = folders
         self._version = version
 
@@ -158,6 +161,7 @@ class FakeCluster:
     def agent_on(self, node: str) -> FakeAgent:
         version = VERSION if node == self.home else self._version
         agent = FakeAgent(node, self._folders, version)
+        agent.ignores = "open" if node in self.slow else ""
         self.agents.setdefault(node, []).append(agent)
         return agent
 

@@ -341,3 +341,18 @@ async def test_at_the_end_every_node_is_left_and_one_that_is_gone_is_not_waited_
     assert placed.agent("left").is_closed
     assert not placed.agent("right").is_closed
     assert set(placed.cluster.dropped) == {"home", "left", "right"}
+
+
+async def test_the_end_does_not_wait_for_an_agent_that_starts(placed: Placed) -> None:
+    thinker = await placed.started("thinker")
+    placed.cluster.slow = {"right"}
+    talker = placed.stage("talker")
+    await talker.start()
+    await until(lambda: "right" in placed.cluster.agents)
+    async with asyncio.timeout(10):
+        await talker.stop(0)
+        await thinker.stop(0)
+        await placed.nodes.close()
+    assert placed.agent("home").is_closed
+    assert placed.agent("left").is_closed
+    assert set(placed.cluster.dropped) == {"home", "left", "right"}
