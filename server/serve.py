@@ -59,7 +59,7 @@ def serve(
             environment = log_environment(options.log_level)
             placing = placing_of(graph, run.path, launch, environment)
             runtime = Runtime(graph, run.path, placing.launch, max_requests=limit)
-            placing.listen(runtime.fleet.lose)
+            placing.listen(runtime.fleet.lose, runtime.fleet.is_ready)
             with mps_daemon(options.mps, graph, run.path):
                 asyncio.run(_serve(placing, runtime, listening, console, options))
         finally:

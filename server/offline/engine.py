@@ -106,7 +106,7 @@ class Engine:
         placing = placing_of(self.graph, run.path, self._launch, self._environment)
         limit = self.options.max_requests
         self.runtime = Runtime(self.graph, run.path, placing.launch, self._make_connector, limit)
-        placing.listen(self.runtime.fleet.lose)
+        placing.listen(self.runtime.fleet.lose, self.runtime.fleet.is_ready)
         self.commands = StageCommands(self.runtime)
         self.directory = run.path
         await stack.enter_async_context(placing)

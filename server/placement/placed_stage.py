@@ -2,13 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omnistage.server.placement.nodes import NodeLost, Nodes, RunningNode
 from omnistage.stage_configs.gpus import VISIBLE
 from omnistage.stage_configs.graph import StageSpec
-from omnistage.stages.messages.loading import Loading, Phase, read_loading, write_loading
+from omnistage.stages.messages.loading import Loading, Phase, write_loading
 
 logger = logging.getLogger(__name__)
 
@@ -22,17 +22,24 @@ class PlacedStage:
     """A stage's process on another machine, or on this one.
 
     It has started once there is a task for it: a node with room may come much later, and whatever
-    prevents the start is how it ended.
+    prevents the start is how it ended. `is_ready` is what the gateway knows.
     """
 
     def __init__(
-        self, name: str, spec: StageSpec, model: str, nodes: Nodes, directory: Path
+        self,
+        name: str,
+        spec: StageSpec,
+        model: str,
+        nodes: Nodes,
+        directory: Path,
+        is_ready: Callable[[str], bool],
     ) -> None:
         self._name = name
         self._spec = spec
         self._model = model
         self._nodes = nodes
         self._directory = directory
+        self._is_ready = is_ready
         self._node: RunningNode | None = None
 
     async def start(self) -> None:
@@ -105,7 +112,7 @@ class PlacedStage:
                 unlinked = node.unlinked
                 waits = {ending, node.lost, unlinked}
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if unlinked.done() and read_loading(self._directory, self._name) is not None:
+                if unlinked.done() and not self._is_ready(self._name):
                     await node.ask(node.agent.kill(self._name))
                     return unlinked.result()  # what it said when it was ready may be lost
             return ending.result() if ending.done() else node.lost.result()

@@ -279,6 +279,10 @@ class Fleet:
         """Every replica that runs, as it is now; a single one has the name of its stage."""
         return self._links
 
+    def is_ready(self, name: str) -> bool:
+        """Whether a replica runs and has said that it is ready."""
+        return name in self._links and self._links[name].is_ready
+
     def replicas_of(self, stage: str) -> Sequence[StageLink]:
         """Those of one stage, at least one."""
         return [link for link in self._links.values() if link.stage == stage]

@@ -41,15 +41,18 @@ class Placed:
         self.directory = directory
         self.cluster = cluster
         self.lost: list[set[tuple[str, str]]] = []
+        self.ready: set[str] = set()  # as the gateway knows
         self.nodes = Nodes(GRAPH, directory, {"LEVEL": "INFO"}, cluster, self._note_loss)
 
     def _note_loss(self, edges: Collection[tuple[str, str]]) -> None:
         self.lost.append(set(edges))
 
     def stage(self, name: str) -> PlacedStage:
-        return PlacedStage(
-            name, GRAPH.stages[name], GRAPH.model_of(name), self.nodes, self.directory
-        )
+        spec, model = GRAPH.stages[name], GRAPH.model_of(name)
+        return PlacedStage(name, spec, model, self.nodes, self.directory, self._is_ready)
+
+    def _is_ready(self, name: str) -> bool:
+        return name in self.ready
 
     def agent(self, node: str) -> FakeAgent:
         """The one that was made last on a node."""
@@ -285,7 +288,7 @@ async def test_a_lost_link_is_told_with_the_edges_that_go_over_it_and_ends_no_st
 ) -> None:
     stages = [await placed.started(name) for name in ("thinker", "talker", "code2wav")]
     home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
-    left.say(thinker=None)  # it is ready
+    placed.ready = {"thinker", "talker", "code2wav"}
     left.lose(right)
     await until(lambda: placed.lost)
     why = "the link between left and right was lost: it broke"
@@ -311,6 +314,31 @@ async def test_a_stage_that_loads_when_its_link_is_lost_starts_again(placed: Pla
     assert left.ends["thinker"].result() == "signal SIGKILL"
     assert not right.ends["talker"].done()
     await talker.stop(0)
+
+
+async def test_a_stage_whose_ready_was_lost_with_its_link_ends_though_it_loads_no_longer(
+    placed: Placed,
+) -> None:
+    thinker = await placed.started("thinker")
+    home, left = placed.agent("home"), placed.agent("left")
+    left.say(thinker=None)
+    await until(lambda: read_loading(placed.directory, "thinker") is None)
+    home.lose(left)
+    assert await thinker.wait() == "the link between home and left was lost: it broke"
+    assert left.ends["thinker"].result() == "signal SIGKILL"
+
+
+async def test_a_stage_that_is_known_to_be_ready_outlives_its_link(placed: Placed) -> None:
+    placed.ready = {"thinker"}
+    thinker = await placed.started("thinker")
+    home, left = placed.agent("home"), placed.agent("left")
+    left.say(thinker=Loading(Phase.READING, 1, 2))  # which the node has told late
+    await until(lambda: read_loading(placed.directory, "thinker") == Loading(Phase.READING, 1, 2))
+    home.lose(left)
+    await until(lambda: placed.lost)
+    await asyncio.sleep(0.05)
+    assert not left.ends["thinker"].done()
+    await thinker.stop(0)
 
 
 async def test_lines_and_notes_of_a_node_are_those_of_its_stages(

@@ -62,7 +62,7 @@ class Run:
         self._directory = make_run_directory()
         self.placing = OnNodes(graph, self._directory.path, {})
         self.runtime = Runtime(graph, self._directory.path, self.placing.launch)
-        self.placing.listen(self.runtime.fleet.lose)
+        self.placing.listen(self.runtime.fleet.lose, self.runtime.fleet.is_ready)
 
     @property
     def states(self) -> dict[str, str]:
