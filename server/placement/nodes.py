@@ -43,8 +43,11 @@ class Cluster(Protocol):
     async def address_of(self, node: str) -> str:
         """Where the other nodes reach a node, as numbers."""
 
-    def agent_on(self, node: str) -> Agent:
+    async def agent_on(self, node: str) -> Agent:
         """A new agent on a node."""
+
+    async def release(self, stage: str) -> None:
+        """A replica is gone: nothing is kept for it, unless others were asked for with it."""
 
     def drop(self, node: str) -> None:
         """End a node's agent and, with it, all that it started, as soon as it can be reached."""
@@ -191,8 +194,9 @@ class Nodes:
             await self.on(self.cluster.home)
         unique = f"{name[:12]}-{next(self._numbers)}"
         link = replace(self._link, host=await self.cluster.address_of(name))
-        node = RunningNode(unique, self.cluster.agent_on(name), self._directory, self._hang_s)
         try:
+            agent = await self.cluster.agent_on(name)
+            node = RunningNode(unique, agent, self._directory, self._hang_s)
             await node.open(self._graph, self._environment, link)
             await self._introduce(node)
         except BaseException:

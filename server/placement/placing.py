@@ -20,6 +20,9 @@ class Placing(Protocol):
     def launch(self) -> StageLauncher:
         """What starts a stage."""
 
+    async def release(self, stage: str) -> None:
+        """A replica is gone: what was kept for it can be had by others."""
+
     def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
         """Name who is called when what was under way between two nodes is gone.
 
@@ -42,6 +45,9 @@ class OnThisMachine:
 
     def __init__(self, launch: StageLauncher) -> None:
         self.launch = launch
+
+    async def release(self, stage: str) -> None:
+        """Nothing is kept beside its process."""
 
     def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
         """There is nothing between nodes."""
@@ -69,6 +75,10 @@ class OnNodes:
         spec = self._graph.spec_of(stage)
         model = self._graph.model_of(spec.name)
         return PlacedStage(stage, spec, model, self._nodes, directory, self._is_ready)
+
+    async def release(self, stage: str) -> None:
+        """Its room, unless others were asked for with it."""
+        await self._cluster.release(stage)
 
     def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
         """Name who is called when what was under way between two nodes is gone."""

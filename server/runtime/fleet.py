@@ -17,7 +17,14 @@ from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead, lost
-from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
+from omnistage.server.runtime.stage_link import (
+    OwnedStage,
+    Release,
+    StageLauncher,
+    StageLink,
+    StageState,
+    release_nothing,
+)
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import (
@@ -69,11 +76,13 @@ class Fleet:
         directory: Path,
         launch: StageLauncher = StageProcess,
         make_connector: MakeConnector = make_connector,
+        release: Release = release_nothing,
     ) -> None:
         self.graph = graph
         self.commander = Commander(graph.deadlines.command_s)
         self._directory = directory
         self._launch = launch
+        self._release = release
         self._channels = Channels(graph, directory, make_connector)
         self._losses: list[Losses] = []
         self._links: dict[str, OwnedStage] = {}  # of each replica that runs
@@ -155,6 +164,7 @@ class Fleet:
         del self._links[name], self._keepers[name]
         self.commander.fail(link, dead(link))
         self._close_link(link)
+        await self._release(name)
 
     def _on_death(self, link: OwnedStage) -> None:
         self._receive(link)  # what it completed before it died

@@ -145,6 +145,7 @@ class FakeCluster:
         self.gpus: dict[str, Sequence[str]] = {}
         self.agents: dict[str, list[FakeAgent]] = {}
         self.dropped: list[str] = []
+        self.released: list[str] = []
         self.slow: set[str] = set()  # nodes whose agents do not get to `open`
         self._folders = folders
         self._version = version
@@ -158,12 +159,15 @@ class FakeCluster:
     async def address_of(self, node: str) -> str:
         return "127.0.0.1"
 
-    def agent_on(self, node: str) -> FakeAgent:
+    async def agent_on(self, node: str) -> FakeAgent:
         version = VERSION if node == self.home else self._version
         agent = FakeAgent(node, self._folders, version)
         agent.ignores = "open" if node in self.slow else ""
         self.agents.setdefault(node, []).append(agent)
         return agent
+
+    async def release(self, stage: str) -> None:
+        self.released.append(stage)
 
     def drop(self, node: str) -> None:
         self.dropped.append(node)

@@ -304,7 +304,7 @@ async def test_a_lost_link_is_told_with_the_edges_that_go_over_it_and_ends_no_st
         assert await stage.wait() == "exit code 0"
 
 
-async def test_a_stage_that_loads_when_its_link_is_lost_starts_again(placed: Placed) -> None:
+async def test_a_stage_that_loads_when_its_link_is_lost_is_ended(placed: Placed) -> None:
     thinker, talker = await placed.started("thinker"), await placed.started("talker")
     home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
     left.say(thinker=Loading(Phase.READING, 1, 2))
