@@ -17,7 +17,14 @@ from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead, lost
-from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
+from omnistage.server.runtime.stage_link import (
+    OwnedStage,
+    Release,
+    StageLauncher,
+    StageLink,
+    StageState,
+    release_nothing,
+)
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import (
@@ -69,11 +76,13 @@ class Fleet:
         directory: Path,
         launch: StageLauncher = StageProcess,
         make_connector: MakeConnector = make_connector,
+        release: Release = release_nothing,
     ) -> None:
         self.graph = graph
         self.commander = Commander(graph.deadlines.command_s)
         self._directory = directory
         self._launch = launch
+        self._release = release
         self._channels = Channels(graph, directory, make_connector)
         self._losses: list[Losses] = []
         self._links: dict[str, OwnedStage] = {}  # of each replica that runs
@@ -155,6 +164,7 @@ class Fleet:
         del self._links[name], self._keepers[name]
         self.commander.fail(link, dead(link))
         self._close_link(link)
+        await self._release(name)
 
     def _on_death(self, link: OwnedStage) -> None:
         self._receive(link)  # what it completed before it died
@@ -187,7 +197,11 @@ class Fleet:
         """End every stage, then close and remove all channels."""
         for name, link in self._links.items():
             link.send(name, Stop())
-        await asyncio.gather(*(keeper.supervisor.stop() for keeper in self._keepers.values()))
+        stops = {name: keeper.supervisor.stop() for name, keeper in self._keepers.items()}
+        ends = await asyncio.gather(*stops.values(), return_exceptions=True)
+        for name, failure in zip(stops, ends, strict=True):
+            if failure is not None:
+                logger.error("stage %s could not be ended", name, exc_info=failure)
         for link in self._links.values():
             self._close_link(link)
         for losses in self._losses:
@@ -279,6 +293,10 @@ class Fleet:
     def stages(self) -> Mapping[str, StageLink]:
         """Every replica that runs, as it is now; a single one has the name of its stage."""
         return self._links
+
+    def is_ready(self, name: str) -> bool:
+        """Whether a replica runs and has said that it is ready."""
+        return name in self._links and self._links[name].is_ready
 
     def replicas_of(self, stage: str) -> Sequence[StageLink]:
         """Those of one stage, at least one."""

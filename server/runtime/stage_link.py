@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -44,6 +44,11 @@ class StageHandle(Protocol):
 
 
 StageLauncher = Callable[[str, Path], StageHandle]
+Release = Callable[[str], Awaitable[None]]  # of what is kept for a replica
+
+
+async def release_nothing(_: str) -> None:
+    """Nothing is kept for a replica beside its process."""
 
 
 class StageState(StrEnum):
