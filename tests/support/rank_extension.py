@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import torch
+
 
 class Extension:
     """What tests want of ranks."""
@@ -27,6 +29,14 @@ class Extension:
         if self.rank == rank:
             raise RuntimeError("as it was told")
         return "fine"
+
+    def one(self) -> torch.Tensor:
+        """A tensor, which is sent."""
+        return torch.ones(1)
+
+    def sparse(self) -> torch.Tensor:
+        """One that cannot be sent: its values are no bytes in a row."""
+        return torch.eye(2).to_sparse()
 
     def fail_next_call_on(self, rank: int) -> None:
         """Raise in the forward of one of them."""

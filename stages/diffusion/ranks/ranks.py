@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -33,7 +33,14 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import no_plan
-from omnistage.stages.diffusion.ranks.wire import Header, as_bytes, from_bytes, pack, unpack
+from omnistage.stages.diffusion.ranks.wire import (
+    Header,
+    as_bytes,
+    from_bytes,
+    pack,
+    room_for,
+    unpack,
+)
 from omnistage.stages.diffusion.ranks.worker import (
     ALONE_S,
     Call,
@@ -301,20 +308,22 @@ class Ranks:
             self._fail(str(error))
             raise
 
-    def _fail(self, problem: str) -> None:
+    def _fail(self, problem: str) -> NoReturn:
         self._on_failure(problem)
         raise RankError(problem)
 
     def _send(self, method: str, args: Any, wants_result: bool) -> tuple[Order, Any]:
         """An order to all, and its arguments. Nothing has left if they cannot be sent."""
         header, tensors = pack(args)
+        has_tensors = header.places and self._pipes
+        flat = as_bytes(header, tensors, self._device) if has_tensors else None
         self._number += 1
         order = Order(self._number, method, header, wants_result)
         for rank in self._pipes:
             self._drain(rank)
         self._tell(order)
-        if header.places and self._pipes:
-            dist.broadcast(as_bytes(header, tensors, self._device), 0)
+        if flat is not None:
+            dist.broadcast(flat, 0)
         return order, args
 
     def _tell(self, order: Order) -> None:
@@ -332,7 +341,10 @@ class Ranks:
         return self._with_tensors(rank, reply.result)
 
     def _with_tensors(self, rank: int, header: Header) -> Any:
-        flat = torch.empty(header.num_bytes, dtype=torch.uint8, device=self._device)
+        try:
+            flat = room_for(header, self._device)
+        except RuntimeError as error:  # the rank sends them, and they cannot be taken
+            self._fail(f"there is no room for a result of rank {rank}: {error}")
         if header.places:
             dist.recv(flat, rank)
         return unpack(header, from_bytes(header, flat))

@@ -21,7 +21,14 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
-from omnistage.stages.diffusion.ranks.wire import Header, as_bytes, from_bytes, pack, unpack
+from omnistage.stages.diffusion.ranks.wire import (
+    Header,
+    as_bytes,
+    from_bytes,
+    pack,
+    room_for,
+    unpack,
+)
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.worker.lifetime import end_with_parent
 
@@ -213,10 +220,10 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: f
             return
         if order.arguments is None:
             return
-        reply, tensors = execute(worker, order, order.arguments, device)
+        reply, flat = execute(worker, order, order.arguments, device)
         pipe.send(reply)
-        if reply.result is not None and reply.result.places:
-            dist.send(as_bytes(reply.result, tensors, device), 0)
+        if flat is not None:
+            dist.send(flat, 0)
         if reply.error and order.method == "run" and not pipe.poll(alone_s):
             logger.error("a call failed here and nowhere else: %s", reply.error)
             os._exit(FAILED_ALONE)
@@ -224,9 +231,9 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: f
 
 def execute(
     worker: RankWorker, order: Order, header: Header, device: torch.device
-) -> tuple[Reply, list[torch.Tensor]]:
-    """What an order comes to, and the tensors of its result."""
-    flat = torch.empty(header.num_bytes, dtype=torch.uint8, device=device)
+) -> tuple[Reply, torch.Tensor | None]:
+    """What an order comes to, and the tensors of its result as bytes, if it has any."""
+    flat = room_for(header, device)
     if header.places:
         dist.broadcast(flat, 0)
     try:
@@ -235,13 +242,14 @@ def execute(
         if not order.wants_reply:
             result = None
         packed, tensors = pack(result)
-        return Reply(order.number, packed), tensors
+        made = as_bytes(packed, tensors, device) if packed.places else None
+        return Reply(order.number, packed), made
     except Exception as error:  # noqa: BLE001 - it is told where the order came from
         is_memory = is_out_of_memory(error)
         reply = Reply(order.number, None, _told(error), is_memory)
     if is_memory:
         release_cached()
-    return reply, []
+    return reply, None
 
 
 def _told(error: Exception) -> str:

@@ -157,6 +157,29 @@ async def flux_run(flux: Spread, call: Any) -> None:
     flux.engine.between_steps(lambda: flux.ranks.run("transformer", [call])).result(TIMEOUT_S)
 
 
+async def test_a_call_that_there_is_no_room_to_send_reaches_no_rank(
+    flux: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("omnistage.stages.diffusion.ranks.ranks.as_bytes", full)
+        with pytest.raises(torch.OutOfMemoryError, match="full"):
+            result(flux.ask(TOGETHER[0]))
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    larger = Settings(1, 3, 3.0, height=48)
+    assert error(result(flux.ask(larger)), flux.expected(larger)) < 1e-5
+    assert flux.failures.empty()
+
+
+async def test_a_result_that_cannot_be_sent_is_an_error_of_its_rank(flux: Spread) -> None:
+    with pytest.raises(RequestError, match="rank 1: RuntimeError: unsupported memory"):
+        await flux.rpc("sparse", from_all=True)
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    assert flux.failures.empty()
+
+
 def test_replies_that_nobody_waits_for_do_not_fill_the_pipe(flux: Spread) -> None:
     def many() -> None:
         for _ in range(5000):
