@@ -99,8 +99,8 @@ class Ranks:
         """The ranks begin to load at once, while we do: `join` them. `engine`: as RankSpec's.
 
         `on_failure` is called when a rank has died or ranks disagree, from any thread. A rank that
-        has failed alone ends after `alone_s`; where we have failed, the others are in a collective
-        without us if they have said nothing after half of it.
+        has failed alone in its group ends after `alone_s`; where we have failed, the others are in
+        a collective without us if they have said nothing after half of it.
         """
         self._options = RankOptions.of(engine)
         self._on_failure = on_failure

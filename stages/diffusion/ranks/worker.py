@@ -34,8 +34,8 @@ from omnistage.stages.worker.lifetime import end_with_parent
 
 logger = logging.getLogger(__name__)
 
-# A rank that failed alone leaves the others in a collective for ever; one that has heard nothing
-# for so long after it failed ends, and its stage with it.
+# A rank that failed alone leaves the others of its group in a collective for ever; one that has
+# heard nothing for so long after it failed ends, and its stage with it.
 ALONE_S = 20.0
 FAILED_ALONE = 71  # our exit code
 
@@ -194,7 +194,7 @@ def worker_main(spec: RankSpec, pipe: Connection) -> None:
     with joined_group(spec.place, device):
         worker = _loaded(spec, pipe, device)
         if worker is not None:
-            _obey(worker, pipe, device, spec.alone_s)
+            _obey(worker, pipe, device, spec)
 
 
 def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorker | None:
@@ -212,7 +212,7 @@ def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorke
 
 
 @torch.inference_mode()
-def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: float) -> None:
+def _obey(worker: RankWorker, pipe: Connection, device: torch.device, spec: RankSpec) -> None:
     while True:
         try:
             order: Order = pipe.recv()
@@ -224,7 +224,8 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: f
         pipe.send(reply)
         if flat is not None:
             dist.send(flat, 0)
-        if reply.error and order.method == "run" and not pipe.poll(alone_s):
+        may_be_waited_for = order.method == "run" and spec.place.group_size > 1
+        if reply.error and may_be_waited_for and not pipe.poll(spec.alone_s):
             logger.error("a call failed here and nowhere else: %s", reply.error)
             os._exit(FAILED_ALONE)
 

@@ -1,5 +1,6 @@
 """Pictures of denoisers on two processes are those of one pipeline alone."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from omnistage.stages.diffusion.ranks.ranks import RankError
 pytestmark = pytest.mark.engine
 
 ALONE_S = 8.0
+SHORT_S = 0.2
 ALONE = {0: "a call failed, but not on rank 1, which now waits for ever", 1: "rank 1 has died"}
 
 
@@ -43,7 +45,7 @@ async def test_pictures_over_two_ranks_are_those_of_one_and_a_rank_that_fails_al
 
 @pytest.fixture(scope="module")
 def guided(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
-    with spread_over_ranks("qwen-image", tmp_path_factory, guidance_ranks=2) as spread:
+    with spread_over_ranks("qwen-image", tmp_path_factory, SHORT_S, guidance_ranks=2) as spread:
         yield spread
 
 
@@ -55,11 +57,20 @@ def test_guidance_on_two_ranks(guided: Spread) -> None:
     assert guided.engine.num_foreseen == before + 5
 
 
-async def test_a_call_that_fails_in_another_group_is_tried_alone(guided: Spread) -> None:
+async def test_a_call_that_fails_in_another_group_long_before_ours_ends_is_tried_alone(
+    guided: Spread,
+) -> None:
+    def wait(module: Any, args: Any) -> None:
+        time.sleep(3 * SHORT_S)
+
     await guided.rpc("fail_next_call_on", 1)
-    settings = Settings(1, 6, 3.0)
-    # each of the two calls is then tried alone, which needs no other rank
-    assert error(result(guided.ask(settings)), guided.expected(settings)) < 1e-5
+    transformer = guided.ranks.denoisers["transformer"]
+    before = guided.engine.num_foreseen
+    settings = Settings(1, 2, 3.0)
+    with next(transformer.children()).register_forward_pre_hook(wait):
+        # each of the two calls is then tried alone, which needs no other rank
+        assert error(result(guided.ask(settings)), guided.expected(settings)) < 1e-5
+    assert guided.engine.num_foreseen == before + 1
     assert guided.failures.empty()  # the ranks of other groups do not wait for it
 
 
