@@ -69,3 +69,17 @@ class Unwilling(Extension):
         super().__init__(*args)
         if self.rank == 1:
             raise RuntimeError("not today")
+
+
+class Incapable(Extension):
+    """Cannot spread a denoiser on the second rank, when the other one has begun to."""
+
+    def spread(self) -> None:
+        """As it is, but for the second rank."""
+        if self.rank == 1:
+            for denoiser in self.denoisers.values():
+                denoiser.enable_parallelism = self._refuse
+        super().spread()  # type: ignore[misc]  # of the worker that this is mixed into
+
+    def _refuse(self, config: Any) -> None:
+        raise RuntimeError("not this one")

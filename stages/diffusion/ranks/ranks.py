@@ -139,9 +139,14 @@ class Ranks:
             for sentinel in wait(list(sentinels), 0.2):
                 rank = sentinels.pop(sentinel)
                 if not self._is_closed.is_set():
-                    process = self.processes[rank]
-                    process.join()
-                    self._on_failure(f"rank {rank} has died (exit code {process.exitcode})")
+                    self._on_failure(self._death(rank))
+
+    def _death(self, rank: int) -> str:
+        process = self.processes[rank]
+        process.join()
+        told = replace(self._spec.place, rank=rank).failure_file
+        why = f": {told.read_text()}" if told.exists() else ""
+        return f"rank {rank} has died (exit code {process.exitcode}){why}"
 
     @property
     def size(self) -> int:

@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 # heard nothing for so long after it failed ends, and its stage with it.
 ALONE_S = 20.0
 FAILED_ALONE = 71  # our exit code
+COLLECTIVE = ("spread", "run")  # methods in which ranks of a group wait for each other
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
 
@@ -224,9 +225,10 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, spec: Rank
         pipe.send(reply)
         if flat is not None:
             dist.send(flat, 0)
-        may_be_waited_for = order.method == "run" and spec.place.group_size > 1
+        may_be_waited_for = order.method in COLLECTIVE and spec.place.group_size > 1
         if reply.error and may_be_waited_for and not pipe.poll(spec.alone_s):
             logger.error("a call failed here and nowhere else: %s", reply.error)
+            spec.place.failure_file.write_text(reply.error)
             os._exit(FAILED_ALONE)
 
 

@@ -15,7 +15,10 @@ pytestmark = pytest.mark.engine
 
 ALONE_S = 8.0
 SHORT_S = 0.2
-ALONE = {0: "a call failed, but not on rank 1, which now waits for ever", 1: "rank 1 has died"}
+ALONE = {
+    0: "a call failed, but not on rank 1, which now waits for ever",
+    1: "rank 1 has died (exit code 71): RuntimeError: as it was told",
+}
 
 
 @pytest.mark.parametrize(

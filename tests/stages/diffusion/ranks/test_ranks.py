@@ -53,6 +53,19 @@ def test_ranks_that_cannot_work_are_refused_at_start(
         pass
 
 
+def test_a_rank_that_cannot_spread_its_denoiser_ends_a_start_in_which_others_wait_for_it(
+    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{EXTENSION}.Incapable"
+    engine: dict[str, Any] = {"parallel": {"tensor": 2}, "worker_extension_cls": path}
+    with (
+        pytest.raises(RankError, match=r"rank 1: ValueError: .*not this one"),
+        spread_over_ranks("flux", tmp_path_factory, 0.5, **engine),
+    ):
+        pass
+    caplog.clear()  # its tracebacks hold the group
+
+
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
     with spread_over_ranks("flux", tmp_path_factory, parallel={"ulysses": 2}) as spread:
