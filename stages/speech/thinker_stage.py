@@ -93,6 +93,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports, parts = self._ports, self.parts
+        self._media_ids = list(parts.media_ids)
         bridge = None
         edges = ports.carrying(Payload.ROWS)
         if edges and self.exported((), edges).get("export_all"):
@@ -113,7 +114,6 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         self._chat = Chat(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
-        self._media_ids = list(parts.media_ids)
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(self._media_ids)
         await self._take_control(ports, self._chat, parts.part.prefix)
