@@ -10,6 +10,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
@@ -123,7 +124,8 @@ class Link:
 
     def _unwatch(self, file: int) -> None:
         del self._on_ready[file]
-        self._poll.unregister(file)
+        with suppress(OSError):  # a file that is closed is waited on no longer
+            self._poll.unregister(file)
 
     def _sleep_s(self) -> float | None:
         if not self._beat_at:

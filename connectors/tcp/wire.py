@@ -14,11 +14,12 @@ class Wire:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
+        self._file = connected.fileno()  # TLS that cannot begin takes it from the socket
         self.is_connecting = True  # and writable once it is not
 
     def fileno(self) -> int:
-        """What to wait on."""
-        return self._socket.fileno()
+        """What to wait on; the same when it is closed."""
+        return self._file
 
     def begin(self) -> bool:
         """Whether it is connected; raises OSError if it could not be."""
