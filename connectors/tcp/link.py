@@ -6,6 +6,7 @@ come and go (`orders.py`). It ends when that socket does.
 
 import select
 import socket
+import ssl
 import struct
 import sys
 import time
@@ -191,6 +192,7 @@ class Link:
     def _begin(self, order: Begin) -> None:
         self._settings: LinkSettings = order.settings
         self._identity = own_identity(order.name)
+        self._contexts = _contexts(order.settings)
         self._beat_at = time.monotonic()
         for meet in order.peers:
             self._meet(meet)
@@ -217,19 +219,18 @@ class Link:
         del self._peers[name]
 
     def _wire(self, connected: socket.socket, accepts: bool) -> Wire:
-        settings = self._settings
-        if not settings.certificate:
+        if not self._contexts:
             return Wire(connected)
-        context = tls_context(Path(settings.certificate), Path(settings.key), accepts)
-        return TlsWire(connected, context, accepts)
+        return TlsWire(connected, self._contexts[accepts], accepts)
 
     def _accept(self) -> None:
         try:
             connected, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._unproved) >= MAX_STRANGERS:
-            self._refuse(next(iter(self._unproved)), "too many at once")
+        strangers = [one for one, dialled in self._unproved.items() if dialled is None]
+        if len(strangers) >= MAX_STRANGERS:
+            self._refuse(strangers[0], "too many at once")
         self._use(self._welcome(self._wire(connected, accepts=True), None))
 
     def _dial(self, peer: Peer) -> None:
@@ -548,6 +549,14 @@ class Link:
                 self._hear_joined(peer, filling, generation)
         else:
             raise BadFrame(f"a frame of kind {kind}")
+
+
+def _contexts(settings: LinkSettings) -> dict[bool, ssl.SSLContext]:
+    """For what is accepted and what is dialled; none without a certificate."""
+    if not settings.certificate:
+        return {}
+    files = Path(settings.certificate), Path(settings.key)
+    return {accepts: tls_context(*files, accepts) for accepts in (True, False)}
 
 
 def main() -> None:

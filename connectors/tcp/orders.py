@@ -9,8 +9,9 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a node's link finds its peers and knows them.
 
     `secret`: the run's, the same on all of its nodes. `host`, `port`: where it listens; port 0 is
-    any free one. `certificate`, `key`: files in PEM, the same on all nodes: then all is encrypted.
-    `beat_s`: how often links say that they live; `patience_s`: how long a peer may say nothing.
+    any free one. `certificate`, `key`: files in PEM, the same on all nodes: then all is encrypted;
+    a link reads them when it starts. `beat_s`: how often links say that they live; `patience_s`:
+    how long a peer may say nothing.
     """
 
     secret: bytes

@@ -49,9 +49,8 @@ def running(settings: LinkSettings, *peers: Meet) -> Iterator[int]:
         thread.join()
 
 
-def greeting(settings: LinkSettings, port: int) -> bytes:
+def greeting(context: ssl.SSLContext, port: int) -> bytes:
     """What the link says first to who has the certificate."""
-    context = tls_context(Path(settings.certificate), Path(settings.key), accepts=False)
     with (
         socket.create_connection((LOOPBACK, port), 10) as plain,
         context.wrap_socket(plain) as encrypted,
@@ -93,13 +92,14 @@ def test_a_stranger_that_resets_before_tls_begins_leaves_the_link_alive(
     settings: LinkSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     strangers: Queue[socket.socket] = Queue()
+    context = tls_context(Path(settings.certificate), Path(settings.key), accepts=False)
     before_tls_begins(monkeypatch, lambda: reset(strangers.get(timeout=10)))
     with running(settings) as port:
         for _ in range(3):
             strangers.put(socket.create_connection((LOOPBACK, port)))
         wait_until(strangers.empty)
         strangers.put(socket.socket())  # in place of the next one, which knows what to say
-        assert greeting(settings, port).startswith(MAGIC)
+        assert greeting(context, port).startswith(MAGIC)
 
 
 def test_a_peer_that_resets_before_tls_begins_is_dialled_again(
@@ -118,3 +118,28 @@ def test_a_peer_that_resets_before_tls_begins_is_dialled_again(
         with running(settings, meet):
             for _ in range(3):
                 dialled.get(timeout=10)
+
+
+def test_files_that_are_gone_later_do_not_matter_to_a_link_that_runs(tmp_path: Path) -> None:
+    tls = certificate(tmp_path)
+    settings = LinkSettings(secret=new_secret(), certificate=str(tls.certificate), key=str(tls.key))
+    with running(settings) as port:
+        context = tls_context(tls.certificate, tls.key, accepts=False)
+        tls.certificate.unlink()
+        tls.key.unlink()
+        for _ in range(2):
+            assert greeting(context, port).startswith(MAGIC)
+
+
+def test_a_link_whose_files_are_missing_does_not_start(tmp_path: Path) -> None:
+    """So that it counts as a start that failed: a few of them are the last."""
+    owner, theirs = new_channel()
+    with owner, theirs, socket.create_server((LOOPBACK, 0)) as listener:
+        missing = str(tmp_path / "missing.pem")
+        settings = LinkSettings(secret=new_secret(), certificate=missing, key=missing)
+        owner.send(encoded(Begin("one", settings, (), ())))
+        with pytest.raises(FileNotFoundError):
+            Link(theirs, listener).run()
+        owner.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            owner.recv(1)
