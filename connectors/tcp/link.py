@@ -49,7 +49,7 @@ from omnistage.connectors.tcp.orders import (
     Trouble,
     encoded,
 )
-from omnistage.connectors.tcp.wire import TlsWire, Wire, tls_context
+from omnistage.connectors.tcp.wire import TlsWire, Wire, connecting, tls_context
 
 HANDSHAKE_S = 2.0
 REDIAL_S = 0.1
@@ -235,12 +235,12 @@ class Link:
 
     def _dial(self, peer: Peer) -> None:
         peer.dial_at = 0.0
-        host, port = peer.meet.host, peer.meet.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        connecting = socket.socket(family, socket.SOCK_STREAM)
-        connecting.setblocking(False)
-        connecting.connect_ex((host, port))
-        self._welcome(self._wire(connecting, accepts=False), peer).begin()
+        try:
+            begun = connecting(peer.meet.host, peer.meet.port)
+        except OSError:  # it has no route, as while a network is down
+            peer.dial_at = time.monotonic() + REDIAL_S
+            return
+        self._welcome(self._wire(begun, accepts=False), peer).begin()
 
     def _welcome(self, wire: Wire, dialled: Peer | None) -> Connection:
         """A connection whose other side has to prove itself."""

@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from support.nodes import Nodes, chunk, nothing_comes, received
 from support.notes import Note
@@ -212,6 +213,16 @@ def test_a_channel_that_is_gone_is_named(joined: Nodes, address: str) -> None:
         with pytest.raises(NoChannel, match=f"'{address}'"):
             link.usage(address)
         link.destroy(address)
+
+
+def test_a_peer_without_a_route_costs_no_processor(joined: Nodes) -> None:
+    link = joined.one.link
+    link.meet("without-route", "255.255.255.255", 9)
+    times = psutil.Process(link.pid).cpu_times
+    before = times().user
+    time.sleep(1.0)
+    link.leave("without-route")
+    assert times().user - before < 0.1
 
 
 # Deaths
