@@ -1,7 +1,7 @@
 """The process that joins the rings of its node to those of other nodes.
 
-Its owner tells it over a socket which peers and channels there are, and hears over it of peers that
-come and go (`orders.py`). It ends when that socket does.
+Its owner tells it which peers and channels there are, at its start in a file, then over a socket
+over which it hears of peers that come and go (`orders.py`). It ends when that socket does.
 """
 
 import select
@@ -33,6 +33,7 @@ from omnistage.connectors.tcp.frames import (
 from omnistage.connectors.tcp.halves import ReceiverHalf, SenderHalf
 from omnistage.connectors.tcp.handshake import Identity, Stranger, accept, connect, own_identity
 from omnistage.connectors.tcp.orders import (
+    BEGIN,
     MAX_BYTES,
     ORDERS,
     Begin,
@@ -93,7 +94,7 @@ class Peer:
 class Link:
     """All connections and halves of a node, in one loop that waits for any of them."""
 
-    def __init__(self, owner: socket.socket, listener: socket.socket) -> None:
+    def __init__(self, owner: socket.socket, listener: socket.socket, begin: Begin) -> None:
         owner.setblocking(False)
         listener.setblocking(False)
         self._owner, self._listener = owner, listener
@@ -104,8 +105,17 @@ class Link:
         self._unproved: dict[Connection, Peer | None] = {}
         self._num_made = 0
         self._num_refused, self._tell_refused_at = 0, 0.0
-        self._beat_at = 0.0
+        self._settings: LinkSettings = begin.settings
+        self._identity = own_identity(begin.name)
+        self._contexts = _contexts(begin.settings)
+        self._beat_at = time.monotonic()
+        for meet in begin.peers:
+            self._meet(meet)
+        for half in begin.halves:
+            self._open_half(half)
         self._watch(owner.fileno(), self._obey)
+        self._watch(listener.fileno(), self._accept)
+        self._tell(Started())
 
     # Waiting
 
@@ -116,8 +126,7 @@ class Link:
                 on_ready = self._on_ready.get(file)
                 if on_ready is not None:
                     on_ready()
-            if self._beat_at:
-                self._keep_time(time.monotonic())
+            self._keep_time(time.monotonic())
 
     def _watch(self, file: int, on_ready: Callable[[], None]) -> None:
         self._on_ready[file] = on_ready
@@ -128,9 +137,7 @@ class Link:
         with suppress(OSError):  # a file that is closed is waited on no longer
             self._poll.unregister(file)
 
-    def _sleep_s(self) -> float | None:
-        if not self._beat_at:
-            return None
+    def _sleep_s(self) -> float:
         times = [self._beat_at]
         times += [one.begun_at + HANDSHAKE_S for one in self._unproved]
         times += [peer.dial_at for peer in self._peers.values() if peer.dial_at]
@@ -178,8 +185,6 @@ class Link:
 
     def _do(self, order: Order) -> None:
         match order:
-            case Begin():
-                self._begin(order)
             case Meet():
                 self._meet(order)
             case Leave():
@@ -188,18 +193,6 @@ class Link:
                 self._open_half(order)
             case CloseHalf():
                 self._close_half(order.address)
-
-    def _begin(self, order: Begin) -> None:
-        self._settings: LinkSettings = order.settings
-        self._identity = own_identity(order.name)
-        self._contexts = _contexts(order.settings)
-        self._beat_at = time.monotonic()
-        for meet in order.peers:
-            self._meet(meet)
-        for half in order.halves:
-            self._open_half(half)
-        self._watch(self._listener.fileno(), self._accept)
-        self._tell(Started())
 
     # Peers
 
@@ -562,7 +555,7 @@ def _contexts(settings: LinkSettings) -> dict[bool, ssl.SSLContext]:
 def main() -> None:
     """Run with the descriptors of the owner's socket and of the one that listens."""
     owner, listener = (socket.socket(fileno=int(file)) for file in sys.argv[1:3])
-    Link(owner, listener).run()
+    Link(owner, listener, BEGIN.decode(sys.stdin.buffer.read())).run()
 
 
 if __name__ == "__main__":

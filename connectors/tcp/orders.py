@@ -55,8 +55,8 @@ class CloseHalf(msgspec.Struct, frozen=True, tag=True):
     address: str
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Everything that a link needs to know at its start."""
+class Begin(msgspec.Struct, frozen=True):
+    """Everything that a link needs to know at its start: a file, as it may be long."""
 
     name: str
     settings: LinkSettings
@@ -64,7 +64,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     halves: tuple[OpenHalf, ...]
 
 
-Order = Begin | Meet | Leave | OpenHalf | CloseHalf
+Order = Meet | Leave | OpenHalf | CloseHalf
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag=True):
@@ -107,6 +107,7 @@ Event = PeerUp | PeerLost | LinkEnded | Trouble | Started
 
 MAX_BYTES = 1 << 20
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+BEGIN: msgspec.msgpack.Decoder[Begin] = msgspec.msgpack.Decoder(Begin)
 EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
@@ -115,6 +116,6 @@ def new_channel() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def encoded(message: Order | Event) -> bytes:
+def encoded(message: Begin | Order | Event) -> bytes:
     """As it travels."""
     return msgspec.msgpack.encode(message)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -18,6 +19,7 @@ from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.tcp import node_link
 from omnistage.connectors.tcp.connector import TcpOptions
 from omnistage.connectors.tcp.handshake import new_secret
 from omnistage.connectors.tcp.node_link import End, NodeLink
@@ -256,6 +258,38 @@ def test_a_link_that_is_killed_is_told_on_both_nodes_and_goes_on(name: str, mort
     assert victim.link.port == port
     sender.close()
     receiver.close()
+
+
+def test_a_link_with_many_channels_begins_again_after_it_was_killed(mortal: Nodes) -> None:
+    """What it is told then is more than a message may be long."""
+    mortal.create("c")
+    for number in range(300):
+        address = f"{number}".rjust(230, "n")
+        mortal.one.link.create(address, "two", End.SENDER, TcpOptions(arena_mb=1))
+    os.kill(mortal.one.link.pid, signal.SIGKILL)
+    mortal.one.wait_for(LinkEnded)
+    mortal.one.wait_for(PeerUp)
+    sender, receiver = mortal.ends("c")
+    sender.send(chunk("new"))
+    assert received(receiver).request_id == "new"
+    sender.close()
+    receiver.close()
+
+
+def test_a_link_may_take_long_to_start_while_it_is_told_much(
+    mortal: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_link, "TELL_S", 0.1)
+    link = mortal.one.link
+    link.restart()
+    started, pid = time.monotonic(), link.pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
+    for _ in range(1000):
+        link.meet("a-node-that-connects", "127.0.0.1", 1)
+    assert time.monotonic() - started > 0.4  # its socket was full
+    mortal.one.wait_for(PeerUp)
+    assert link.pid == pid
 
 
 @pytest.mark.parametrize("way", ["is started again", "goes on by itself"])

@@ -17,7 +17,7 @@ from support.waiting import wait_until
 from omnistage.connectors.tcp import link as link_module
 from omnistage.connectors.tcp.handshake import GREETING_BYTES, MAGIC, new_secret
 from omnistage.connectors.tcp.link import Link
-from omnistage.connectors.tcp.orders import Begin, LinkSettings, Meet, encoded, new_channel
+from omnistage.connectors.tcp.orders import Begin, LinkSettings, Meet, new_channel
 from omnistage.connectors.tcp.wire import tls_context
 
 # What the library cannot make a connection of, it leaves to be collected.
@@ -37,12 +37,9 @@ def running(settings: LinkSettings, *peers: Meet) -> Iterator[int]:
     owner, theirs = new_channel()
     listener = socket.create_server((LOOPBACK, 0))
     with owner, theirs, listener:
-        link = Link(theirs, listener)
+        link = Link(theirs, listener, Begin("one", settings, peers, ()))
         thread = threading.Thread(target=link.run)
         thread.start()
-        owner.send(encoded(Begin("one", settings, peers, ())))
-        owner.settimeout(10)
-        owner.recv(1 << 16)
         yield listener.getsockname()[1]
         assert thread.is_alive()
         owner.close()
@@ -137,9 +134,8 @@ def test_a_link_whose_files_are_missing_does_not_start(tmp_path: Path) -> None:
     with owner, theirs, socket.create_server((LOOPBACK, 0)) as listener:
         missing = str(tmp_path / "missing.pem")
         settings = LinkSettings(secret=new_secret(), certificate=missing, key=missing)
-        owner.send(encoded(Begin("one", settings, (), ())))
         with pytest.raises(FileNotFoundError):
-            Link(theirs, listener).run()
+            Link(theirs, listener, Begin("one", settings, (), ()))
         owner.setblocking(False)
         with pytest.raises(BlockingIOError):
             owner.recv(1)
