@@ -75,7 +75,7 @@ class PeerUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class PeerLost(msgspec.Struct, frozen=True, tag=True):
-    """A peer was connected and is no longer; the rings of all channels to it are new.
+    """A peer was connected and is no longer; the rings of all channels to it are new, or empty.
 
     `is_silent`: its link or its node hangs, or the network between: whoever owns the link may
     `restart` it. Otherwise the link has ended.
