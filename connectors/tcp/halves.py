@@ -90,10 +90,11 @@ class _Half:
         """The ring is a new one."""
 
     def _reattach(self) -> None:
-        """Go over to the ring that is there now."""
+        """Go over to the ring that is there now; raises NoChannel, and keeps the old one."""
+        buffer = self._reopen()
         self._words.release()
         self._records.release()
-        self._map(self._reopen())
+        self._map(buffer)
 
     @property
     def generation(self) -> int:

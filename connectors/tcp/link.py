@@ -388,6 +388,8 @@ class Link:
             return
         peer, half = found
         self._unwatch(half.fileno())
+        if peer.connection is not None:
+            peer.connection.silence(half)
         if isinstance(half, SenderHalf):
             del peer.senders[half.name]
             del peer.by_number[half.number]
@@ -395,8 +397,6 @@ class Link:
         else:
             del peer.receivers[half.name]
             peer.filled = {key: one for key, one in peer.filled.items() if one is not half}
-        if peer.connection is not None:
-            peer.connection.silence(half)
         half.close()
 
     def _lose_half(self, half: EitherHalf) -> None:
