@@ -164,7 +164,7 @@ class ShmConnector:
         try:
             with path.open("r+b") as file:
                 return memoryview(mmap.mmap(file.fileno(), 0))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # it is empty while it is being created
             raise self._missing(address) from None
 
     def _missing(self, address: str) -> NoChannel:

@@ -260,3 +260,9 @@ def test_a_channel_that_is_destroyed_while_it_is_renewed_is_no_channel(
     monkeypatch.setattr(where, step, destroyed_first)
     with pytest.raises(NoChannel, match="'c'"):
         connector.renew("c")
+
+
+def test_a_channel_that_is_being_created_is_no_channel_yet(tmp_path: Path) -> None:
+    (tmp_path / "c").touch()
+    with pytest.raises(NoChannel, match="'c'"):
+        ShmConnector(tmp_path).access("c")
