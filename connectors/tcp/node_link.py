@@ -223,9 +223,9 @@ class NodeLink:
             self._owner.send(encoded(order))
         except TimeoutError:
             logger.error("the link of node %s hangs: it is started again", self.name)
-            self.restart()
+            self._process.kill()
         except OSError:
-            return  # it has ended: `events` starts it again, and tells it all
+            return  # it has ended: `events` says so, starts it again, and tells it all
 
     def _next(self) -> Event | None:
         if not self._poll.poll(0):

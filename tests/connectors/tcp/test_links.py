@@ -1,6 +1,7 @@
 """Two nodes joined by their links: what crosses, what is renewed, what is lost and told."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -313,6 +314,30 @@ def test_a_silent_link_is_noticed_within_two_seconds(name: str, way: str, mortal
     for node in (victim, other):
         node.wait_for(PeerUp)
     sender.flush()
+    sender.send(chunk("new"))
+    assert received(receiver).request_id == "new"
+    sender.close()
+    receiver.close()
+
+
+def test_a_link_that_takes_no_orders_is_told_as_ended_after_what_it_said_before(
+    mortal: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_link, "TELL_S", 0.2)
+    mortal.create("c")
+    link = mortal.one.link
+    link.restart()
+    mortal.one.wait_for(PeerUp)
+    mortal.two.link.restart()  # which the first link says, and nobody has heard yet
+    wait_until(lambda: select.select([link], [], [], 0)[0])
+    os.kill(link.pid, signal.SIGSTOP)
+    for _ in range(1000):
+        link.meet("a-node-that-connects", "127.0.0.1", 1)
+    events = [type(event) for event in link.events()]
+    assert events[0] is PeerLost
+    assert events[-1] is LinkEnded
+    mortal.one.wait_for(PeerUp)
+    sender, receiver = mortal.ends("c")
     sender.send(chunk("new"))
     assert received(receiver).request_id == "new"
     sender.close()
