@@ -316,8 +316,8 @@ class Link:
         del self._unproved[connection]
         peer.dial_at = 0.0
         peer.connection = connection
-        if identity.boot == self._identity.boot:
-            self._note_clock(peer, Reckoning(0, 0))  # it is the same clock
+        if self._shares_clock(connection):
+            self._note_clock(peer, Reckoning(0, 0, time.monotonic_ns()))
         self._beat(peer, connection)
         for half in peer.senders.values():
             self._introduce(peer, half)
@@ -336,11 +336,14 @@ class Link:
         peer.heard_beat = answered, now
         if is_first:
             self._beat(peer, connection)  # so that the other can reckon soon
-        if sent:
+        if sent and not self._shares_clock(connection):
             self._note_clock(peer, reckon(sent, heard, answered, now))
 
+    def _shares_clock(self, connection: Connection) -> bool:
+        return connection.peer is not None and connection.peer.boot == self._identity.boot
+
     def _note_clock(self, peer: Peer, clock: Reckoning) -> None:
-        if peer.clock is not None and clock.way_ns >= peer.clock.way_ns:
+        if peer.clock is not None and not clock.is_surer(peer.clock):
             return
         is_up = peer.clock is not None
         peer.clock = clock
