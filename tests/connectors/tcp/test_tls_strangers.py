@@ -121,9 +121,10 @@ def test_files_that_are_gone_later_do_not_matter_to_a_link_that_runs(tmp_path: P
     tls = certificate(tmp_path)
     settings = LinkSettings(secret=new_secret(), certificate=str(tls.certificate), key=str(tls.key))
     with running(settings) as port:
-        context = tls_context(tls.certificate, tls.key, accepts=False)
-        tls.certificate.unlink()
-        tls.key.unlink()
+        files = Path(settings.certificate), Path(settings.key)
+        context = tls_context(*files, accepts=False)
+        for file in files:
+            file.unlink()
         for _ in range(2):
             assert greeting(context, port).startswith(MAGIC)
 
