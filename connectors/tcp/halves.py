@@ -90,10 +90,11 @@ class _Half:
         """The ring is a new one."""
 
     def _reattach(self) -> None:
-        """Go over to the ring that is there now."""
+        """Go over to the ring that is there now; raises NoChannel, and keeps the old one."""
+        buffer = self._reopen()
         self._words.release()
         self._records.release()
-        self._map(self._reopen())
+        self._map(buffer)
 
     @property
     def generation(self) -> int:
@@ -236,6 +237,7 @@ class ReceiverHalf(_Half):
     """The half on the node of the receiver: filled by the link; what is read, granted goes back."""
 
     def _begin(self) -> None:
+        self._is_filled = False
         self._said: Sequence[int] = (0, 0, 0)
         self._granted = bytes(8 * NUM_SLOTS)
 
@@ -248,10 +250,21 @@ class ReceiverHalf(_Half):
         self._has_room.clear()
         return self.follow()
 
+    def lose(self) -> None:
+        """As for a sender; of a ring into which nothing came, nothing is lost.
+
+        Its sender may not know yet that it was joined: then what waits there stays, and comes.
+        """
+        if not self._is_filled:
+            self.is_joined = False
+            self._words[JOINED] = 0
+        super().lose()
+
     def place(self, position: int, num_bytes: int) -> memoryview:
         """Where bytes of the sender's ring belong."""
         if position + num_bytes > self.size:
             raise BadFrame(f"{num_bytes} bytes at {position} of a ring of {self.size}")
+        self._is_filled = True
         return self._records[position : position + num_bytes]
 
     def publish(self, body: bytes) -> None:
