@@ -449,8 +449,7 @@ class Link:
             return
         half.number = joining.number
         peer.filled[half.number] = half
-        if joining.generation > half.generation:
-            half.renew(joining.generation)
+        half.meet(joining.generation)
         self._answer(peer, half)
 
     def _answer(self, peer: Peer, half: ReceiverHalf) -> None:
@@ -458,7 +457,7 @@ class Link:
         if peer.connection is not None and peer.filled.get(half.number) is half:
             half.join()
             half.set_clock(-peer.clock.ahead_ns if peer.clock else 0)
-            peer.connection.say(frame(JOINED, half.number, half.generation))
+            peer.connection.say(frame(JOINED, half.number, half.shared_generation))
             self._flush(peer.connection)
 
     def _hear_joined(self, peer: Peer, half: SenderHalf, generation: int) -> None:
@@ -500,7 +499,7 @@ class Link:
         """Where bytes of a ring belong."""
         peer = self._peer_of(connection)
         half = None if peer is None else peer.filled.get(channel)
-        if half is None or half.generation != generation:
+        if half is None or half.shared_generation != generation:
             return None
         return half.place(position, size)
 
@@ -529,7 +528,7 @@ class Link:
     ) -> None:
         filled, filling = peer.filled.get(channel), peer.by_number.get(channel)
         if kind == HEAD:
-            if filled is not None and filled.generation == generation:
+            if filled is not None and filled.shared_generation == generation:
                 filled.publish(body)
         elif kind == BACK:
             if filling is not None and filling.generation == generation:
