@@ -23,7 +23,11 @@ from omnistage.connectors.sweep import sweep
 if TYPE_CHECKING:
     from support.reference import Reference
 
-pytestmark = pytest.mark.engine
+# tests/server/placement/test_ray.py is the short one.
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif("OMNISTAGE_LONG_NODES" not in os.environ, reason="minutes: make nodes"),
+]
 
 MAX_TOKENS, MAX_FRAMES = 16, 40
 SLOW_S = 150.0  # for a node to be noticed, to join, to start Python, beside other tests
@@ -142,7 +146,6 @@ def test_a_gateway_that_is_killed_leaves_nothing_on_another_node(
     wait_until(lambda: set(nodes.groups()) == {"REMOVED"}, SLOW_S)
 
 
-@pytest.mark.skipif("OMNISTAGE_LONG_NODES" not in os.environ, reason="minutes: make nodes")
 async def test_the_tiny_omni_across_nodes_equals_the_reference_and_outlives_a_node(
     nodes: RayNodes, tiny_checkpoint: Path, reference: "Reference", tmp_path: Path
 ) -> None:
