@@ -53,6 +53,19 @@ def test_ranks_that_cannot_work_are_refused_at_start(
         pass
 
 
+def test_a_rank_that_cannot_spread_its_denoiser_ends_a_start_in_which_others_wait_for_it(
+    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{EXTENSION}.Incapable"
+    engine: dict[str, Any] = {"parallel": {"tensor": 2}, "worker_extension_cls": path}
+    with (
+        pytest.raises(RankError, match=r"rank 1: ValueError: .*not this one"),
+        spread_over_ranks("flux", tmp_path_factory, 0.5, **engine),
+    ):
+        pass
+    caplog.clear()  # its tracebacks hold the group
+
+
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
     with spread_over_ranks("flux", tmp_path_factory, parallel={"ulysses": 2}) as spread:
@@ -155,6 +168,29 @@ async def test_a_call_that_fails_on_all_ranks_fails_its_request_alone(flux: Spre
 async def flux_run(flux: Spread, call: Any) -> None:
     """A call of the denoiser between two steps."""
     flux.engine.between_steps(lambda: flux.ranks.run("transformer", [call])).result(TIMEOUT_S)
+
+
+async def test_a_call_that_there_is_no_room_to_send_reaches_no_rank(
+    flux: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("omnistage.stages.diffusion.ranks.ranks.as_bytes", full)
+        with pytest.raises(torch.OutOfMemoryError, match="full"):
+            result(flux.ask(TOGETHER[0]))
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    larger = Settings(1, 3, 3.0, height=48)
+    assert error(result(flux.ask(larger)), flux.expected(larger)) < 1e-5
+    assert flux.failures.empty()
+
+
+async def test_a_result_that_cannot_be_sent_is_an_error_of_its_rank(flux: Spread) -> None:
+    with pytest.raises(RequestError, match="rank 1: RuntimeError: unsupported memory"):
+        await flux.rpc("sparse", from_all=True)
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    assert flux.failures.empty()
 
 
 def test_replies_that_nobody_waits_for_do_not_fill_the_pipe(flux: Spread) -> None:
