@@ -16,7 +16,7 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
-from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises
+from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises, has_tiles
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
     classes_in,
@@ -87,9 +87,14 @@ class LoadOptions(EngineOptions):
         """
         return self.place(self.read(model, device_of(self.device), has_text, stage))
 
-    def load_denoisers(self, model: str, device: torch.device, stage: str = UNNAMED) -> Loaded:
-        """The pipeline with nothing but its denoisers, on a device; ValueError if it has none."""
-        pipeline = self.read(model, device, stage=stage, only_denoisers=True)
+    def load_denoisers(
+        self, model: str, device: torch.device, stage: str = UNNAMED, has_tiled: bool = False
+    ) -> Loaded:
+        """The pipeline with nothing but its denoisers, on a device; ValueError if it has none.
+
+        `has_tiled`: and what decodes in tiles.
+        """
+        pipeline = self.read(model, device, stage=stage, only_denoisers=True, has_tiled=has_tiled)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
         pipeline.to(device)
         return Loaded(pipeline, parts, None, device)
@@ -107,6 +112,10 @@ class LoadOptions(EngineOptions):
             for name, made in classes_in(folder).items()
             if (denoises(made) if tops is None else name in tops)
         }
+
+    def tiled_in(self, folder: Path) -> dict[str, type]:
+        """The classes of a folder's components that can decode in tiles."""
+        return {name: made for name, made in classes_in(folder).items() if has_tiles(made)}
 
     def place(self, pipeline: Any) -> Loaded:
         """A pipeline that was read, on its device."""
@@ -130,6 +139,7 @@ class LoadOptions(EngineOptions):
         has_text: bool = True,
         stage: str = UNNAMED,
         only_denoisers: bool = False,
+        has_tiled: bool = False,
     ) -> Any:
         """The pipeline of a folder, on the host; random weights on the device if all fit there.
 
@@ -138,7 +148,7 @@ class LoadOptions(EngineOptions):
         folder = self.folder_of(model)
         left_out = {} if has_text else dict.fromkeys(text_parts(folder))
         if only_denoisers:
-            kept = self.denoisers_in(folder)
+            kept = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
             left_out = {name: None for name in classes_in(folder) if name not in kept}
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"

@@ -30,19 +30,13 @@ CLASSES = (
     "AutoencoderKLQwenImage",
     "AutoencoderKLWan",
 )
-METHOD = "tiled_decode"
 MAX_KNOWN = 64  # shapes of latents whose results' shapes are kept
 
 
-def has_tiles(made: type) -> bool:
-    """Whether a class decodes in tiles, which may depend on each other."""
-    return callable(getattr(made, METHOD, None))
-
-
-def check_tiles(made: type) -> None:
+def check_tiles(made: Any) -> None:
     """Raise ValueError for a class whose tiles cannot be shared."""
-    known = {getattr(getattr(diffusers, name, None), METHOD, None) for name in CLASSES}
-    if getattr(made, METHOD) not in known:
+    known = [getattr(diffusers, name).tiled_decode for name in CLASSES if hasattr(diffusers, name)]
+    if made.tiled_decode not in known:
         raise ValueError(
             f"parallel.vae: it is not known whether tiles of {made.__name__} depend on each other; "
             f"those of {', '.join(CLASSES)} do not"
@@ -75,6 +69,11 @@ class OwnLists:
         if not isinstance(value, list):
             return value
         return self._copies.setdefault(id(value), (value, list(value)))[1]
+
+
+def dtype_of(decoder: torch.nn.Module) -> torch.dtype:
+    """That of its weights."""
+    return next(decoder.parameters()).dtype
 
 
 def decoded(tile: Tile, forward: Forward) -> list[Any]:

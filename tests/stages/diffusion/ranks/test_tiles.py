@@ -8,6 +8,7 @@ import diffusers
 import pytest
 import torch
 
+from omnistage.stages.diffusion.loading.components import has_tiles
 from omnistage.stages.diffusion.merging.stopping import Stop, Stopped, stoppable
 from omnistage.stages.diffusion.ranks.tiles import (
     CLASSES,
@@ -15,7 +16,6 @@ from omnistage.stages.diffusion.ranks.tiles import (
     Tile,
     check_tiles,
     decoded,
-    has_tiles,
 )
 from omnistage.stages.diffusion.ranks.wire import as_bytes, from_bytes, pack, unpack
 
@@ -232,7 +232,7 @@ def test_a_failure_leaves_the_vae_as_it_was() -> None:
 
 @pytest.mark.parametrize("name", ["AutoencoderVidTok", "AutoencoderKLMagvit"])
 def test_a_class_whose_tiles_may_depend_on_each_other_is_refused(name: str) -> None:
-    assert has_tiles(getattr(diffusers, name))
+    assert has_tiles(getattr(diffusers, name))  # so it is not taken for one without
     with pytest.raises(ValueError, match=f"tiles of {name} depend on each other"):
         check_tiles(getattr(diffusers, name))
 
