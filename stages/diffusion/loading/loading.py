@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises, has_tiles
+from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
     classes_in,
@@ -61,6 +62,7 @@ class LoadOptions(EngineOptions):
     device: str | None = None
     load_format: str = "auto"
     pipeline_class: str | None = None
+    custom_pipeline_args: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, Any] | None = None
     offload: str | None = None
     compile: bool = False
@@ -78,7 +80,8 @@ class LoadOptions(EngineOptions):
             dtype_of(self.dtype)
         device_of(self.device)
         Roles.of(self.modules or {})
-        class_of(self.pipeline_class)
+        made = class_of(self.pipeline_class)
+        check_custom_args(self.pipeline_class, made, self.custom_pipeline_args)
 
     def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> Loaded:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
@@ -146,6 +149,7 @@ class LoadOptions(EngineOptions):
         Their values are made on the options' device, wherever they go.
         """
         folder = self.folder_of(model)
+        check_no_modules(self.custom_pipeline_args, classes_in(folder))
         left_out = {} if has_text else dict.fromkeys(text_parts(folder))
         if only_denoisers:
             kept = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
@@ -159,7 +163,8 @@ class LoadOptions(EngineOptions):
             sizes = sizes_of(folder, dtype)
             self._check_fit(stage, device, dtype, without(left_out, sizes))
             tell_loading(Phase.READING, total_bytes=sum(without(left_out, sizes).values()))
-            return made.from_pretrained(folder, dtype=dtype, **left_out)
+            given = {**left_out, **self.custom_pipeline_args}
+            return made.from_pretrained(folder, dtype=dtype, **given)
         components = without(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
         self._check_fit(stage, device, dtype, sizes)
@@ -168,7 +173,8 @@ class LoadOptions(EngineOptions):
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
-        return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
+        given = {**components, **left_out, **self.custom_pipeline_args}
+        return made.from_pretrained(folder, dtype=dtype, **given)
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""
