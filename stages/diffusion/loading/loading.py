@@ -27,6 +27,7 @@ from omnistage.stages.diffusion.loading.dummy_components import (
 )
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
+from omnistage.stages.diffusion.loading.tiling import Tiling, check_tiling, tile
 from omnistage.stages.messages.loading import Phase, tell_loading
 
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class LoadOptions(EngineOptions):
     modules: Mapping[str, Any] | None = None
     offload: str | None = None
     compile: bool = False
+    vae_tiling: Tiling = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("load_format", LOAD_FORMATS), ("offload", (None, *OFFLOADS))):
@@ -76,6 +78,7 @@ class LoadOptions(EngineOptions):
             raise ValueError(f"compile: must be true or false, not {self.compile!r}")
         if self.compile and self.offload == "layerwise":
             raise ValueError("compile: not with offload: layerwise, which moves compiled blocks")
+        check_tiling(self.vae_tiling)
         if self.dtype is not None:
             dtype_of(self.dtype)
         device_of(self.device)
@@ -124,6 +127,7 @@ class LoadOptions(EngineOptions):
         """A pipeline that was read, on its device."""
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)
+        tile(pipeline, self.vae_tiling)
         turns = None
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
