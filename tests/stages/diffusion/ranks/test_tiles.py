@@ -1,7 +1,7 @@
 """Tiles of VAEs that are computed elsewhere make the picture that one process makes of tiles."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import diffusers
@@ -103,10 +103,10 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def made(name: str) -> Any:
+def made(name: str, config: Mapping[str, Any] | None = None) -> Any:
     """A tiny one with small tiles."""
     torch.manual_seed(0)
-    vae = getattr(diffusers, name)(**CONFIGS[name]).eval()
+    vae = getattr(diffusers, name)(**(config or CONFIGS[name])).eval()
     if hasattr(vae, "tile_sample_stride_height"):
         ratio = vae.spatial_compression_ratio
         vae.enable_tiling(**{name: size * ratio for name, size in SMALL.items()})
@@ -156,6 +156,22 @@ def test_a_picture_of_tiles_from_elsewhere_is_that_of_one_process(name: str) -> 
     for one, picture in zip((first, second, first), (*expected, expected[0]), strict=True):
         assert torch.equal(vae.decode(one).sample, picture)
     assert shared.num_tiles == sum(elsewhere.sizes) > 6
+
+
+@torch.inference_mode()
+def test_blocks_of_wan_2_2_and_of_sana_are_no_exception() -> None:
+    """Residual blocks and patches; linear attention."""
+    more = {"is_residual": True, "patch_size": 2, "in_channels": 12, "out_channels": 12}
+    wan = {**CONFIGS["AutoencoderKLWan"], **more, "scale_factor_spatial": 4}
+    types = {"decoder_block_types": ("ResBlock", "EfficientViTBlock")}
+    sana = {**CONFIGS["AutoencoderDC"], **types, "decoder_qkv_multiscales": ((), (5,))}
+    for name, config in (("AutoencoderKLWan", wan), ("AutoencoderDC", sana)):
+        vae = made(name, config)
+        expected = vae.decode(latents(name)).sample
+        elsewhere = Elsewhere(vae)
+        SharedTiles(vae, 2, elsewhere).install()
+        assert torch.equal(vae.decode(latents(name)).sample, expected)
+        assert sum(elsewhere.sizes) > 3
 
 
 @torch.inference_mode()
