@@ -35,6 +35,11 @@ class Extension:
             raise RuntimeError("as it was told")
         return "fine"
 
+    def asleep(self) -> list[str]:
+        """The parts of a rank other than 0 that sleep."""
+        found: list[str] = self._own_weights.asleep  # type: ignore[attr-defined]  # the worker's
+        return found
+
     def one(self) -> torch.Tensor:
         """A tensor, which is sent."""
         return torch.ones(1)

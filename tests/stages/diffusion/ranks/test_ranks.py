@@ -123,7 +123,11 @@ async def test_a_lora_that_one_rank_cannot_take_is_on_none(flux: Spread, tmp_pat
 async def test_all_ranks_sleep_and_wake(flux: Spread, level: int) -> None:
     asleep = await flux.obey("sleep", level=level, tags=None)
     assert "transformer" in asleep["asleep"]
+    assert (await flux.rpc("asleep", from_all=True))[1] == ["transformer"]
+    if level == 2:
+        assert await flux.rpc("num_weights", from_all=True) == [0, 0]
     assert await flux.obey("wake", tags=None) == {"asleep": []}
+    assert (await flux.rpc("asleep", from_all=True))[1] == []
     assert error(result(flux.ask(TOGETHER[1])), flux.expected(TOGETHER[1])) < 1e-5
 
 
@@ -140,20 +144,23 @@ async def test_other_weights_are_on_all_ranks(flux: Spread, tmp_path: Path) -> N
     assert error(result(flux.ask(TOGETHER[2])), flux.expected(TOGETHER[2])) < 1e-5
 
 
-def test_a_cancelled_request_leaves_no_rank_behind(flux: Spread) -> None:
-    begun = Event()
+def test_a_request_cancelled_in_the_middle_of_a_call_leaves_no_rank_behind(flux: Spread) -> None:
+    begun, cancelled = Event(), Event()
 
-    def note(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
+    def wait(module: Any, args: Any) -> None:
         begun.set()
-        return tensors
+        assert cancelled.wait(TIMEOUT_S)
 
-    arguments = {**Settings(0, 500).arguments("flux"), "callback_on_step_end": note}
-    job = flux.engine.submit(**arguments)
-    assert begun.wait(TIMEOUT_S)
-    flux.engine.cancel(job)
-    with pytest.raises(CancelledError):
-        job.result.result(TIMEOUT_S)
+    transformer: Any = flux.ranks.denoisers["transformer"]
+    with transformer.single_transformer_blocks[0].register_forward_pre_hook(wait):
+        job = flux.engine.submit(**Settings(0, 500).arguments("flux"))
+        assert begun.wait(TIMEOUT_S)
+        flux.engine.cancel(job)
+        cancelled.set()
+        with pytest.raises(CancelledError):
+            job.result.result(TIMEOUT_S)
     assert error(result(flux.ask(TOGETHER[0])), flux.expected(TOGETHER[0])) < 1e-5
+    assert flux.failures.empty()
 
 
 async def test_a_call_that_fails_on_all_ranks_fails_its_request_alone(flux: Spread) -> None:
