@@ -41,6 +41,7 @@ HERE = "a stage starts all of its ranks and lanes itself, on one machine"
 
 # How ranks of a denoiser share a call, and what does not go with several of them.
 WAYS = ("ulysses", "ring", "tensor")
+TILES = "vae"  # how many of these ranks share the tiles of a decoding: it asks for no more of them
 ALONE = {
     "offload": "each rank keeps its denoiser on its GPU",
     "compile": "the ranks' collectives are not compiled",
@@ -114,6 +115,7 @@ def ranks_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem |
     return (
         _ways_problem(engine.get("parallel"))
         or _groups_problem(engine.get("guidance_ranks"))
+        or _tiles_problem(engine)
         or _alone_problem(engine)
         or _number_problem(gpus, engine)
     )
@@ -121,19 +123,20 @@ def ranks_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem |
 
 def num_ranks(engine: Mapping[str, Any]) -> int:
     """The processes that share a stage's denoisers, a GPU each."""
-    sizes: list[int] = [*(engine.get("parallel") or {}).values()]
+    ways: Mapping[str, int] = engine.get("parallel") or {}
+    sizes = [size for name, size in ways.items() if name != TILES]
     return prod(sizes) * int(engine.get("guidance_ranks") or 1)
 
 
 def _ways_problem(ways: Any) -> Problem | None:
-    place = ("engine", "parallel")
+    place, known = ("engine", "parallel"), (*WAYS, TILES)
     if ways is None:
         return None
     if not isinstance(ways, Mapping):
-        return f"must be a mapping of {', '.join(WAYS)}, not {ways!r}", place
+        return f"must be a mapping of {', '.join(known)}, not {ways!r}", place
     for name, size in ways.items():
-        if name not in WAYS:
-            return f"unknown; allowed: {', '.join(WAYS)}", (*place, str(name))
+        if name not in known:
+            return f"unknown; allowed: {', '.join(known)}", (*place, str(name))
         if not _is_size(size):
             return f"{size!r} is no size: an integer of at least 1", (*place, name)
     others = [name for name in WAYS[:2] if ways.get(name, 1) > 1]
@@ -146,6 +149,15 @@ def _groups_problem(groups: Any) -> Problem | None:
     if groups is None or (_is_size(groups) and groups <= 2):
         return None
     return f"must be 1 or 2, not {groups!r}", ("engine", "guidance_ranks")
+
+
+def _tiles_problem(engine: Mapping[str, Any]) -> Problem | None:
+    wanted, num = (engine.get("parallel") or {}).get(TILES, 1), num_ranks(engine)
+    if wanted <= num:
+        return None
+    made = f"its denoiser has {num} ranks" if num > 1 else "its denoiser has no ranks"
+    message = f"{wanted}, but {made} to share the tiles (guidance_ranks, {', '.join(WAYS)})"
+    return message, ("engine", "parallel", TILES)
 
 
 def _alone_problem(engine: Mapping[str, Any]) -> Problem | None:
@@ -164,6 +176,7 @@ def _number_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem
     if not gpus or len(gpus) == wanted:
         return None
     sizes = {**(engine.get("parallel") or {}), "guidance_ranks": engine.get("guidance_ranks")}
+    sizes.pop(TILES, None)
     made = " x ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
     given = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     message = f"{given}, but its engine uses {wanted} ({made or 'no parallel, no guidance_ranks'})"

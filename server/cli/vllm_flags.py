@@ -141,13 +141,14 @@ OMNI: Rows = (
     (("--ring",), "use `--stage NAME.parallel={ring: N}`"),
     (("--num-gpus",), "the graph file's `gpus`"),
     (
-        (
-            "--hsdp-shard-size",
-            "--text-encoder-tp-size",
-            "--use-hsdp",
-            "--vae-patch-parallel-size",
-        ),
-        "not done: several GPUs share a denoiser only",
+        ("--vae-patch-parallel-size",),
+        "use `--stage NAME.parallel={vae: N}` beside `guidance_ranks`, `ulysses`, `ring` or"
+        " `tensor`",
+    ),
+    (("--vae-use-tiling",), "use `--stage NAME.vae_tiling=true`"),
+    (
+        ("--hsdp-shard-size", "--text-encoder-tp-size", "--use-hsdp"),
+        "not done: several GPUs share a denoiser and a VAE's tiles only",
     ),
     (
         (
@@ -164,7 +165,7 @@ OMNI: Rows = (
         "not done: all stages are on one machine, and the server starts them",
     ),
     (
-        ("--task-type", "--tts-max-instructions-length", "--forced-aligner", "--vae-use-tiling"),
+        ("--task-type", "--tts-max-instructions-length", "--forced-aligner"),
         "not done",
     ),
 )

@@ -134,6 +134,7 @@ class DiffusionStage:
         tell_loading(Phase.WARMING_UP)
         alone = first_calls(loaded.pipeline, loaded.parts.dit, once) if ranks.size > 1 else {}
         ranks.join(loaded, alone)
+        ranks.share_tiles(loaded)
 
     async def serve(self, opened: Opened) -> None:
         """Make the pictures of one request; each step is told."""

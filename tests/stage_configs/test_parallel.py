@@ -128,6 +128,19 @@ def test_sizes_of_vllm_are_refused_elsewhere(
         ("[]", "{parallel: {ring: 0}}", "engine.parallel.ring: 0 is no size: an integer of at"),
         ("[]", "{parallel: {ring: true}}", "engine.parallel.ring: True is no size"),
         ("[]", "{parallel: {tensor: 2, ring: 2}}", "engine.parallel.tensor: not with ring"),
+        ("[]", "{parallel: {vae: 0}}", "engine.parallel.vae: 0 is no size: an integer of at least"),
+        ("[]", "{parallel: {vae: 2}}", "engine.parallel.vae: 2, but its denoiser has no ranks to"),
+        (
+            "[0, 1]",
+            "{parallel: {vae: 4}, guidance_ranks: 2}",
+            "engine.parallel.vae: 4, but its denoiser has 2 ranks to share the tiles "
+            "(guidance_ranks, ulysses, ring, tensor)",
+        ),
+        (
+            "[0, 1]",
+            "{parallel: {ulysses: 4, vae: 2}}",
+            "gpus: 2 GPUs, but its engine uses 4 (ulysses 4)",
+        ),
         ("[]", "{guidance_ranks: 3}", "engine.guidance_ranks: must be 1 or 2, not 3"),
         ("[]", "{guidance_ranks: 2, offload: layerwise}", "engine.offload: not with several ranks"),
         ("[]", "{parallel: {ring: 2}, compile: true}", "engine.compile: not with several ranks"),
@@ -150,6 +163,8 @@ def test_ranks_that_a_denoiser_cannot_have_are_refused(
         ("[0, 1]", "{parallel: {ulysses: 2}}"),
         ("[3, 4, 5, 6]", "{parallel: {ring: 2}, guidance_ranks: 2}"),
         ("[0, 1]", "{parallel: {tensor: 2, ulysses: 1}, offload: null}"),
+        ("[0, 1, 2, 3]", "{parallel: {ulysses: 2, vae: 4}, guidance_ranks: 2}"),
+        ("[0]", "{parallel: {vae: 1}, offload: layerwise}"),
         ("[0]", "{parallel: {}, guidance_ranks: 1, compile: true}"),
         ("[]", "{parallel: {ulysses: 2}, device: cpu}"),
     ],

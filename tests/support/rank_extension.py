@@ -11,6 +11,7 @@ class Extension:
 
     rank: int
     denoisers: dict[str, Any]
+    pipeline: Any
 
     def num_weights(self) -> int:
         """How many of the denoisers' are here."""
@@ -19,6 +20,10 @@ class Extension:
             for denoiser in self.denoisers.values()
             for one in denoiser.parameters()
         )
+
+    def num_vae_weights(self) -> int:
+        """How many of the VAE's are here."""
+        return sum(one.numel() for one in self.pipeline.vae.parameters())
 
     def process(self) -> int:
         """The rank's."""
@@ -49,6 +54,32 @@ class Extension:
             return
         for denoiser in self.denoisers.values():
             next(denoiser.children()).register_forward_pre_hook(self._fail)
+
+    def count_tiles(self) -> int:
+        """How many tiles were decoded here since this was called first."""
+        if not hasattr(self, "num_tiles"):
+            self.num_tiles = 0
+            self.pipeline.vae.decoder.conv_out.register_forward_hook(self._count)
+        return self.num_tiles
+
+    def _count(self, *_: Any) -> None:
+        self.num_tiles += 1
+
+    def fail_next_tile_on(self, rank: int) -> None:
+        """Raise in the decoder of one of them, once."""
+        if self.rank == rank:
+            part = self.pipeline.vae.decoder.conv_out
+            self.hook = part.register_forward_pre_hook(self._fail_once)
+
+    def _fail_once(self, module: Any, args: Any) -> None:
+        self.hook.remove()
+        raise RuntimeError("as it was told")
+
+    def die_in_next_tile_on(self, rank: int) -> None:
+        """End the process of one of them in its decoder."""
+        if self.rank == rank:
+            part = self.pipeline.vae.decoder.conv_out
+            part.register_forward_pre_hook(lambda *_: os._exit(3))
 
     def _fail(self, module: Any, args: Any) -> None:
         raise RuntimeError("as it was told")

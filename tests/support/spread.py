@@ -48,6 +48,7 @@ class Spread:
         once = Settings(0, 2, 3.0).arguments(name)
         with torch.inference_mode():
             self.ranks.join(loaded, first_calls(loaded.pipeline, loaded.parts.dit, once))
+            self.ranks.share_tiles(loaded)
         options = ControlOptions.of({})
         self.control = Control(
             loaded, options, lambda path: load.read(path or str(folder)), "dit", self.ranks

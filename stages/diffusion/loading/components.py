@@ -151,6 +151,11 @@ def denoises(made: type) -> bool:
     return not is_control and _takes_time(made.forward)
 
 
+def has_tiles(made: type) -> bool:
+    """Whether a module of this class can decode in tiles, as Diffusers' VAEs do."""
+    return callable(getattr(made, "tiled_decode", None))
+
+
 def _takes_time(forward: Callable[..., Any]) -> bool:
     return bool(TIMES & inspect.signature(forward).parameters.keys())
 

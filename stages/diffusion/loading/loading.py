@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,8 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
-from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises
+from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises, has_tiles
+from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
     classes_in,
@@ -26,6 +27,7 @@ from omnistage.stages.diffusion.loading.dummy_components import (
 )
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
+from omnistage.stages.diffusion.loading.tiling import Tiling, check_tiling, tile
 from omnistage.stages.messages.loading import Phase, tell_loading
 
 T = TypeVar("T")
@@ -61,9 +63,11 @@ class LoadOptions(EngineOptions):
     device: str | None = None
     load_format: str = "auto"
     pipeline_class: str | None = None
+    custom_pipeline_args: Mapping[str, Any] = field(default_factory=dict)
     modules: Mapping[str, Any] | None = None
     offload: str | None = None
     compile: bool = False
+    vae_tiling: Tiling = False
 
     def __post_init__(self) -> None:
         for name, allowed in (("load_format", LOAD_FORMATS), ("offload", (None, *OFFLOADS))):
@@ -74,11 +78,13 @@ class LoadOptions(EngineOptions):
             raise ValueError(f"compile: must be true or false, not {self.compile!r}")
         if self.compile and self.offload == "layerwise":
             raise ValueError("compile: not with offload: layerwise, which moves compiled blocks")
+        check_tiling(self.vae_tiling)
         if self.dtype is not None:
             dtype_of(self.dtype)
         device_of(self.device)
         Roles.of(self.modules or {})
-        class_of(self.pipeline_class)
+        made = class_of(self.pipeline_class)
+        check_custom_args(self.pipeline_class, made, self.custom_pipeline_args)
 
     def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> Loaded:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
@@ -87,9 +93,14 @@ class LoadOptions(EngineOptions):
         """
         return self.place(self.read(model, device_of(self.device), has_text, stage))
 
-    def load_denoisers(self, model: str, device: torch.device, stage: str = UNNAMED) -> Loaded:
-        """The pipeline with nothing but its denoisers, on a device; ValueError if it has none."""
-        pipeline = self.read(model, device, stage=stage, only_denoisers=True)
+    def load_denoisers(
+        self, model: str, device: torch.device, stage: str = UNNAMED, has_tiled: bool = False
+    ) -> Loaded:
+        """The pipeline with nothing but its denoisers, on a device; ValueError if it has none.
+
+        `has_tiled`: and what decodes in tiles.
+        """
+        pipeline = self.read(model, device, stage=stage, only_denoisers=True, has_tiled=has_tiled)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
         pipeline.to(device)
         return Loaded(pipeline, parts, None, device)
@@ -108,10 +119,15 @@ class LoadOptions(EngineOptions):
             if (denoises(made) if tops is None else name in tops)
         }
 
+    def tiled_in(self, folder: Path) -> dict[str, type]:
+        """The classes of a folder's components that can decode in tiles."""
+        return {name: made for name, made in classes_in(folder).items() if has_tiles(made)}
+
     def place(self, pipeline: Any) -> Loaded:
         """A pipeline that was read, on its device."""
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)
+        tile(pipeline, self.vae_tiling)
         turns = None
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
@@ -130,15 +146,17 @@ class LoadOptions(EngineOptions):
         has_text: bool = True,
         stage: str = UNNAMED,
         only_denoisers: bool = False,
+        has_tiled: bool = False,
     ) -> Any:
         """The pipeline of a folder, on the host; random weights on the device if all fit there.
 
         Their values are made on the options' device, wherever they go.
         """
         folder = self.folder_of(model)
+        check_no_modules(self.custom_pipeline_args, classes_in(folder))
         left_out = {} if has_text else dict.fromkeys(text_parts(folder))
         if only_denoisers:
-            kept = self.denoisers_in(folder)
+            kept = self.denoisers_in(folder) | (self.tiled_in(folder) if has_tiled else {})
             left_out = {name: None for name in classes_in(folder) if name not in kept}
         maker = device_of(self.device) if device == HOST else device
         usual = "float32" if maker.type == "cpu" else "bfloat16"
@@ -149,7 +167,8 @@ class LoadOptions(EngineOptions):
             sizes = sizes_of(folder, dtype)
             self._check_fit(stage, device, dtype, without(left_out, sizes))
             tell_loading(Phase.READING, total_bytes=sum(without(left_out, sizes).values()))
-            return made.from_pretrained(folder, dtype=dtype, **left_out)
+            given = {**left_out, **self.custom_pipeline_args}
+            return made.from_pretrained(folder, dtype=dtype, **given)
         components = without(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
         self._check_fit(stage, device, dtype, sizes)
@@ -158,7 +177,8 @@ class LoadOptions(EngineOptions):
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
-        return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
+        given = {**components, **left_out, **self.custom_pipeline_args}
+        return made.from_pretrained(folder, dtype=dtype, **given)
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""

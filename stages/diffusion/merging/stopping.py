@@ -47,6 +47,13 @@ def stoppable(stops: Sequence[Stop]) -> Iterator[None]:
         _computing.stops = before
 
 
+def end_if_stopped() -> None:
+    """Raise Stopped if all the requests that this thread computes for are cancelled."""
+    stops = getattr(_computing, "stops", ())
+    if stops and all(stop.is_set for stop in stops):
+        raise Stopped
+
+
 class Checkpoints:
     """A look before each module of some parts of a pipeline, until it is closed."""
 
@@ -65,9 +72,7 @@ class Checkpoints:
 
     def _check(self, module: torch.nn.Module, args: Any) -> None:
         self.num_passed += 1
-        stops = getattr(_computing, "stops", ())
-        if stops and all(stop.is_set for stop in stops):
-            raise Stopped
+        end_if_stopped()
 
     def close(self) -> None:
         """Look no more."""

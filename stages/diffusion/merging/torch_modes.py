@@ -1,5 +1,7 @@
 """Modes of torch that belong to a thread, so that requests which share one would mix them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +28,16 @@ class TorchModes:
             ),
             torch.is_autocast_cache_enabled(),
         )
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, they are this thread's."""
+        before = TorchModes.now()
+        self.set()
+        try:
+            yield
+        finally:
+            before.set()
 
     def set(self) -> None:
         """Make them this thread's."""

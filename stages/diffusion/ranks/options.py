@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from omnistage.stage_configs.parallel import num_ranks, ranks_problem
+from omnistage.stage_configs.parallel import TILES, num_ranks, ranks_problem
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 
 
@@ -54,6 +54,11 @@ class RankOptions(EngineOptions):
     def tensor(self) -> int:
         """Ranks that hold parts of each weight."""
         return self.parallel.get("tensor", 1)
+
+    @property
+    def vae(self) -> int:
+        """The first ranks, which share the tiles of a decoding."""
+        return self.parallel.get(TILES, 1)
 
     @property
     def plan(self) -> str:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -33,6 +33,7 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import no_plan
+from omnistage.stages.diffusion.ranks.tiles import SharedTiles, Tile, check_tiles, dtype_of
 from omnistage.stages.diffusion.ranks.wire import (
     Header,
     as_bytes,
@@ -78,11 +79,21 @@ def check_ranks(model: str, load: LoadOptions, options: RankOptions) -> None:
     num_gpus = torch.cuda.device_count()
     if device_of(load.device).type == "cuda" and num_gpus < options.size:
         raise ValueError(f"its engine has {options.size} ranks, a GPU each; CUDA has {num_gpus}")
+    if options.vae > 1:
+        check_vaes(load.tiled_in(load.folder_of(model)))
     if not options.plan:
         return
     for made in load.denoisers_in(load.folder_of(model)).values():
         if getattr(made, options.plan, None) is None:
             raise ValueError(no_plan(made.__name__, options))
+
+
+def check_vaes(tiled: Mapping[str, type]) -> None:
+    """Raise ValueError if there is no VAE with tiles, or one whose tiles cannot be shared."""
+    if not tiled:
+        raise ValueError("parallel.vae: the pipeline has no VAE that decodes in tiles")
+    for made in tiled.values():
+        check_tiles(made)
 
 
 class Ranks:
@@ -117,6 +128,7 @@ class Ranks:
         self._is_closed = threading.Event()
         self._stack = ExitStack()
         self.num_calls = 0
+        self.tiles: dict[str, SharedTiles] = {}  # of each VAE
         for rank in range(1, self._options.size):
             self._start(rank)
         self._watcher = threading.Thread(target=self._watch, name="omnistage-ranks", daemon=True)
@@ -204,6 +216,16 @@ class Ranks:
         for name, denoiser in self.denoisers.items():
             denoiser.forward = self._mirrored(name, wholes[name])
 
+    def share_tiles(self, loaded: Loaded) -> None:
+        """After `join`: let VAEs decode in tiles, and the first ranks share these."""
+        if self._options.vae == 1:
+            return
+        options, spec = self._spec.load_options, self._spec
+        for name in options.tiled_in(options.folder_of(spec.model)):
+            vae = getattr(loaded.pipeline, name)
+            self.tiles[name] = SharedTiles(vae, self._options.vae, partial(self.decode_tiles, name))
+            self.tiles[name].install()
+
     def _compare(self, name: str, seen: Seen, loaded: Loaded) -> None:
         call: Call = ((), nested(seen.arguments))
         kind = type(self.denoisers[name]).__name__
@@ -246,6 +268,26 @@ class Ranks:
                 return self._unless_failed(firsts, [own, *replies])
             self._settle(order.number)
             raise failure
+
+    def decode_tiles(self, name: str, tiles: Sequence[Tile]) -> list[Any]:
+        """Tiles of one decoding, at most one for each rank that shares them; results in order.
+
+        Errors are as those of `run`. Here no rank waits for another one.
+        """
+        with self._lock, stoppable(()):
+            dtype = dtype_of(getattr(self._worker.pipeline, name).decoder)
+            arguments = name, TorchModes.now(), dtype, list(tiles)
+            order, _ = self._send("decode_tile", arguments, True)
+            others = range(1, len(tiles))
+            own: list[Any] | Exception
+            try:
+                own = self._worker.decode_tile(*arguments)
+            except Exception as error:  # noqa: BLE001 - raised below, once all have answered
+                own = without_frames(error)
+            replies = [self._reply_of(rank, order.number) for rank in others]
+            if isinstance(own, Exception):
+                raise own
+            return self._unless_failed(others, [own, *replies])
 
     def _unless_failed(self, ranks: Sequence[int], results: list[Any]) -> list[Any]:
         for rank, result in zip(ranks, results[1:], strict=True):

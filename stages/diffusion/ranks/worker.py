@@ -21,6 +21,7 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
+from omnistage.stages.diffusion.ranks.tiles import Tile, decoded, dtype_of
 from omnistage.stages.diffusion.ranks.wire import (
     Header,
     as_bytes,
@@ -79,13 +80,20 @@ class RankSpec:
         return LoadOptions.of(self.engine)
 
     @property
+    def has_tiles(self) -> bool:
+        """Whether it computes tiles of decodings."""
+        return self.place.rank < self.rank_options.vae > 1
+
+    @property
     def rank_options(self) -> RankOptions:
         """How denoisers are spread."""
         return RankOptions.of(self.engine)
 
 
 class RankWorker:
-    """A rank's denoisers. Its public methods are those that rank 0 may have called.
+    """A rank's denoisers, and VAEs whose tiles it shares.
+
+    Its public methods are those that rank 0 may have called.
 
     A user's extension is mixed in: it finds `rank`, `pipeline`, `denoisers` and `device` here.
     """
@@ -118,13 +126,21 @@ class RankWorker:
         if group >= len(calls):
             return None
         args, kwargs = calls[group]
-        before = TorchModes.now()
-        modes.set()
-        try:
+        with modes.held():
             result = self._forwards[name](*args, **kwargs)
-        finally:
-            before.set()
         return result if self._spec.place.is_first else None
+
+    def decode_tile(
+        self, name: str, modes: TorchModes, dtype: torch.dtype, tiles: Sequence[Tile]
+    ) -> Any:
+        """This rank's tile of a decoding, if it has one. A pipeline may change the VAE's dtype."""
+        if self.rank >= len(tiles):
+            return None
+        decoder: torch.nn.Module = getattr(self.pipeline, name).decoder
+        if dtype_of(decoder) != dtype:
+            decoder.to(dtype)
+        with modes.held():
+            return decoded(tiles[self.rank], decoder)
 
     def go_on(self) -> None:
         """After a call that failed on every rank."""
@@ -166,8 +182,10 @@ class RankWorker:
         return [tag for tag in tags if getattr(self.pipeline, tag, None) is not None]
 
     def _read(self, folder: str | None) -> Any:
-        options, model = self._spec.load_options, folder or self._spec.model
-        return options.read(model, stage=self._spec.stage, only_denoisers=True)
+        spec = self._spec
+        return spec.load_options.read(
+            folder or spec.model, stage=spec.stage, only_denoisers=True, has_tiled=spec.has_tiles
+        )
 
 
 def made_worker(spec: RankSpec, loaded: Loaded) -> RankWorker:
@@ -201,7 +219,8 @@ def worker_main(spec: RankSpec, pipe: Connection) -> None:
 def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorker | None:
     """The worker; None: it could not be made, which was told."""
     try:
-        loaded = spec.load_options.load_denoisers(spec.model, device, spec.stage)
+        options = spec.load_options
+        loaded = options.load_denoisers(spec.model, device, spec.stage, spec.has_tiles)
         worker = made_worker(spec, loaded)
     except Exception as error:
         logger.exception("it cannot start")

@@ -13,7 +13,10 @@ from omnistage.stages.worker.stage import StagePorts
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"steps": 3}, "unknown engine argument steps; allowed: compile, device, dtype"),
+        (
+            {"steps": 3},
+            "unknown engine argument steps; allowed: compile, custom_pipeline_args, device",
+        ),
         ({"dtype": "int8"}, "dtype 'int8' is none of float32"),
         ({"load_format": "pt"}, "load_format 'pt' is none of auto, default, dummy"),
         ({"offload": "disk"}, "offload 'disk' is none of sequential, layerwise"),

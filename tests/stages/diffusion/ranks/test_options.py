@@ -8,14 +8,21 @@ import torch
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
+from omnistage.stages.diffusion.loading.weights import HOST, modules_of
+from omnistage.stages.diffusion.ranks.group import Place
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import check_ranks
+from omnistage.stages.diffusion.ranks.worker import RankSpec
 
 
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"parallel": {"ulyses": 2}}, "parallel.ulyses: unknown; allowed: ulysses, ring, tensor"),
+        (
+            {"parallel": {"ulyses": 2}},
+            "parallel.ulyses: unknown; allowed: ulysses, ring, tensor, vae",
+        ),
+        ({"parallel": {"vae": 2}}, "parallel.vae: 2, but its denoiser has no ranks to share"),
         ({"guidance_ranks": 4}, "guidance_ranks: must be 1 or 2, not 4"),
         ({"worker_extension_cls": "Class"}, "must be like my.module.Class, not 'Class'"),
         ({"worker_extension_cls": "nowhere.Class"}, "No module named 'nowhere'"),
@@ -35,6 +42,7 @@ def test_a_wrong_argument_is_named(engine: dict[str, Any], message: str) -> None
         ({"parallel": {"ulysses": 4}}, 4, 4, "_cp_plan"),
         ({"parallel": {"ring": 2, "ulysses": 2}, "guidance_ranks": 2}, 8, 4, "_cp_plan"),
         ({"parallel": {"tensor": 2}}, 2, 2, "_tp_plan"),
+        ({"parallel": {"vae": 2}, "guidance_ranks": 2}, 2, 1, ""),
     ],
 )
 def test_sizes(engine: dict[str, Any], size: int, group_size: int, plan: str) -> None:
@@ -53,6 +61,39 @@ def test_a_denoiser_without_a_plan_is_refused_before_its_weights_load(
     with pytest.raises(ValueError, match=f"SD3Transformer2DModel has no {plan}"):
         check_ranks(str(tmp_path), LoadOptions(), options)
     check_ranks(str(tmp_path), LoadOptions(), RankOptions.of({"guidance_ranks": 2}))
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("AutoencoderVidTok", "whether tiles of AutoencoderVidTok depend on each other"),
+        ("AutoencoderKLTemporalDecoder", "the pipeline has no VAE that decodes in tiles"),
+    ],
+)
+def test_a_vae_whose_tiles_cannot_be_shared_is_refused_before_its_weights_load(
+    made: str, says: str, tmp_path: Path
+) -> None:
+    write_tiny("flux", tmp_path)
+    for weights in tmp_path.rglob("*.safetensors"):
+        weights.unlink()
+    options = RankOptions.of({"parallel": {"vae": 2}, "guidance_ranks": 2})
+    check_ranks(str(tmp_path), LoadOptions(), options)
+    index = tmp_path / "model_index.json"
+    index.write_text(index.read_text().replace("AutoencoderKL", made))
+    with pytest.raises(ValueError, match=says):
+        check_ranks(str(tmp_path), LoadOptions(), options)
+
+
+def test_ranks_that_share_tiles_load_the_vae_too(tmp_path: Path) -> None:
+    write_tiny("flux", tmp_path)
+    engine = {"parallel": {"ulysses": 3, "vae": 2}, "dtype": "float32"}
+    for rank, has_vae in ((1, True), (2, False)):
+        spec = RankSpec(Place(rank, 3, 3, ""), str(tmp_path), "dit", engine)
+        assert spec.has_tiles == has_vae
+        options = LoadOptions.of({"dtype": "float32"})
+        loaded = options.load_denoisers(str(tmp_path), HOST, "dit", spec.has_tiles)
+        names = {"transformer", "vae"} if has_vae else {"transformer"}
+        assert modules_of(loaded.pipeline).keys() == names
 
 
 def test_denoisers_are_found_by_class_or_declared(tmp_path: Path) -> None:
