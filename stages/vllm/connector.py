@@ -26,7 +26,7 @@ from omnistage.stages.vllm.kv_room import refuse_preemption
 from omnistage.stages.vllm.late_inputs import LateInputs
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.ranks import RankCheck, is_first_of_equals, own_lane
-from omnistage.stages.vllm.row_cache import RowCache, num_slots
+from omnistage.stages.vllm.row_cache import RowCache, most_replayed, num_slots
 from omnistage.stages.vllm.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
@@ -87,8 +87,14 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                 self._ledger,
                 self._config.prefill_part,
                 self._blocked if self._config.sinks else None,
-                RowCache(self._num_row_slots, self._block_size) if self._num_row_slots else None,
+                self._row_cache(vllm_config),
             )
+
+    def _row_cache(self, vllm_config: VllmConfig) -> RowCache | None:
+        if not self._num_row_slots:
+            return None
+        most = most_replayed(self._config, vllm_config)
+        return RowCache(self._num_row_slots, self._block_size, most)
 
     @property
     def scheduler_half(self) -> SchedulerHalf:

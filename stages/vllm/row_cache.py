@@ -15,10 +15,11 @@ import numpy.typing as npt
 from vllm.config import VllmConfig
 from vllm.v1.request import Request
 
+from omnistage.connectors.sender import MAX_BACKLOG_BYTES
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.row_index import Flags, Places, RowIndex
 from omnistage.stages.vllm.step import Replay
-from omnistage.stages.vllm.step_schema import torch_dtype
+from omnistage.stages.vllm.step_schema import Export, torch_dtype
 from omnistage.stages.worker.stage import StagePorts
 
 OPTION, DEFAULT_GIB = "row_cache_gib", 1.0
@@ -66,9 +67,23 @@ def num_slots(bridge: BridgeConfig, config: VllmConfig, block_size: int) -> int:
         return 0
     if not config.cache_config.enable_prefix_caching or config.speculative_config is not None:
         return 0
+    return int(bridge.row_cache_gib * (1 << 30)) // (row_bytes(export, config) * block_size)
+
+
+def row_bytes(export: Export, config: VllmConfig) -> int:
+    """What a row takes."""
     dtype = torch_dtype(export.dtype, config.model_config.dtype)
-    row_bytes = config.model_config.get_hidden_size() * dtype.itemsize
-    return int(bridge.row_cache_gib * (1 << 30)) // (row_bytes * block_size)
+    size: int = config.model_config.get_hidden_size() * dtype.itemsize
+    return size
+
+
+def most_replayed(bridge: BridgeConfig, config: VllmConfig) -> int:
+    """Rows of a request that may leave at once: an edge's backlog takes twice as many.
+
+    The others are computed, at the pace of the engine's steps.
+    """
+    export = bridge.schema.export
+    return 0 if export is None else MAX_BACKLOG_BYTES // 2 // row_bytes(export, config)
 
 
 @dataclass(slots=True)
@@ -93,8 +108,9 @@ class _Exporting:
 class RowCache:
     """Of one engine, in its scheduler's process: what each request may read, keeps and replays."""
 
-    def __init__(self, num_slots: int, block_size: int) -> None:
+    def __init__(self, num_slots: int, block_size: int, most_replayed: int) -> None:
         self._size = block_size
+        self._most_replayed = most_replayed
         self._index = RowIndex(num_slots, block_size)
         self._requests: dict[str, _Exporting] = {}
 
@@ -105,7 +121,8 @@ class RowCache:
     def num_readable(self, request: Request, options: Mapping[str, Any]) -> int:
         """Leading tokens that a request may read from the prefix cache.
 
-        All rows of them that it exports have left already, before it was preempted, or are kept.
+        All rows of them that it exports have left already, before it was preempted, or are kept and
+        not too many to leave at once.
         """
         one = self._requests.get(request.request_id)
         if one is None:
@@ -114,7 +131,10 @@ class RowCache:
         hashes = request.block_hashes
         needed = one.wanted_of(0, len(hashes) * self._size)
         needed[: one.num_done] = False
-        num_blocks = self._index.num_covered(hashes, needed.reshape(-1, self._size))
+        by_block = needed.reshape(-1, self._size)
+        num_rows = by_block.sum(axis=1).cumsum()
+        num_sent = int(np.searchsorted(num_rows, self._most_replayed, side="right"))
+        num_blocks = min(self._index.num_covered(hashes, by_block), num_sent)
         self._index.use(hashes[:num_blocks])
         return num_blocks * self._size
 

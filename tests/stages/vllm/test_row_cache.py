@@ -8,7 +8,7 @@ import pytest
 
 from omnistage.stages.vllm.row_cache import RowCache, asked_gib, has_export, wanted_rows
 
-SIZE = 4
+SIZE, MOST = 4, 64
 ALL = {"export_all": True}
 
 
@@ -40,7 +40,7 @@ def compute(cache: RowCache, request: Any, start: int, end: int) -> tuple[list[i
 
 
 def test_rows_of_an_answer_are_kept_once_its_tokens_are_known() -> None:
-    cache, first = RowCache(4, SIZE), asked("a", "abcde")
+    cache, first = RowCache(4, SIZE, MOST), asked("a", "abcde")
     assert cache.num_readable(first, ALL) == 0
     compute(cache, first, 0, 5)
     compute(cache, first, 5, 6)
@@ -56,7 +56,7 @@ def test_rows_of_an_answer_are_kept_once_its_tokens_are_known() -> None:
 
 def test_a_row_whose_token_was_sampled_anew_is_not_read() -> None:
     """A step that was under way at a preemption may have had another token."""
-    cache, request = RowCache(8, SIZE), asked("a", "abcdef")
+    cache, request = RowCache(8, SIZE, MOST), asked("a", "abcdef")
     cache.num_readable(request, ALL)
     compute(cache, request, 0, 6)
     compute(cache, request, 6, 7)  # of a token that is dropped
@@ -69,7 +69,7 @@ def test_a_row_whose_token_was_sampled_anew_is_not_read() -> None:
 
 
 def test_rows_of_an_unfinished_answer_are_read_by_others() -> None:
-    cache, first = RowCache(8, SIZE), asked("a", "abcd")
+    cache, first = RowCache(8, SIZE, MOST), asked("a", "abcd")
     cache.num_readable(first, ALL)
     compute(cache, first, 0, 8)
     first.set_tokens("abcdefghi")
@@ -78,7 +78,7 @@ def test_rows_of_an_unfinished_answer_are_read_by_others() -> None:
 
 
 def test_a_request_that_is_cut_off_leaves_its_slots() -> None:
-    cache = RowCache(1, SIZE)
+    cache = RowCache(1, SIZE, MOST)
     for name in "ab":
         request = asked(name, name * 3)
         cache.num_readable(request, ALL)
@@ -88,15 +88,29 @@ def test_a_request_that_is_cut_off_leaves_its_slots() -> None:
 
 
 def test_rows_that_find_no_room_are_not_kept() -> None:
-    cache, request = RowCache(1, SIZE), asked("a", "abcdefgh")
+    cache, request = RowCache(1, SIZE, MOST), asked("a", "abcdefgh")
     cache.num_readable(request, ALL)
     assert compute(cache, request, 0, 8)[1] == [0, 1, 2, 3, -1, -1, -1, -1]
     cache.finish(request)
     assert cache.num_readable(asked("b", "abcdefgh"), ALL) == 4
 
 
+def test_no_more_rows_are_replayed_than_may_leave_at_once() -> None:
+    """The rest is computed, at the pace of the engine's steps."""
+    cache, request = RowCache(8, SIZE, 9), asked("a", "abcdefghijklmnopqrst")
+    cache.num_readable(request, ALL)
+    compute(cache, request, 0, 20)
+    cache.finish(request)
+    again = asked("b", "abcdefghijklmnopqrst")
+    assert cache.num_readable(again, ALL) == 8
+    assert compute(cache, again, 8, 20)[0] == list(range(8))
+    assert cache.num_readable(again, ALL) == 20  # preempted: its rows have left
+    few = asked("c", "abcdefghijklmnopqrst")
+    assert cache.num_readable(few, {"export_ids": [ord("a"), ord("s")]}) == 20
+
+
 def test_only_rows_that_leave_are_kept_and_needed() -> None:
-    cache, request = RowCache(8, SIZE), asked("a", "abMdefghijklmMop")
+    cache, request = RowCache(8, SIZE, MOST), asked("a", "abMdefghijklmMop")
     media = {"export_ids": [ord("M")]}
     assert cache.num_readable(request, media) == 0
     positions = np.arange(16)
@@ -112,7 +126,7 @@ def test_only_rows_that_leave_are_kept_and_needed() -> None:
 
 
 def test_after_clearing_nothing_is_read_also_of_requests_that_run() -> None:
-    cache, request = RowCache(2, SIZE), asked("a", "abcdef")
+    cache, request = RowCache(2, SIZE, MOST), asked("a", "abcdef")
     cache.num_readable(request, ALL)
     compute(cache, request, 0, 6)
     cache.clear()

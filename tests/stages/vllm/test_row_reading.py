@@ -28,12 +28,13 @@ from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.sender import MAX_BACKLOG_BYTES
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.cached_rows import CachedRows
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.exporter import Exporter
 from omnistage.stages.vllm.ports import BridgeConfig, Sink
-from omnistage.stages.vllm.row_cache import RowCache, num_slots
+from omnistage.stages.vllm.row_cache import RowCache, most_replayed, num_slots
 from omnistage.stages.vllm.row_reading import RowReadingAsyncScheduler, RowReadingScheduler
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES, Export, StepSchema
 from omnistage.stages.vllm.step_table import StepTable
@@ -133,10 +134,11 @@ class Engine:
         self.hasher: Callable[[Request], Any] = get_request_block_hasher(BLOCK, hash_function)
         self.begin(MOST_SLOTS)
 
-    def begin(self, num_row_slots: int) -> None:
+    def begin(self, num_row_slots: int, most_replayed: int = LONGEST) -> None:
         """Nothing is cached, and there is room for rows of so many blocks."""
         self.scheduler.reset_prefix_cache()
-        self.half._row_cache = RowCache(num_row_slots, BLOCK) if num_row_slots else None
+        cache = RowCache(num_row_slots, BLOCK, most_replayed) if num_row_slots else None
+        self.half._row_cache = cache
         self.tokens: dict[str, list[int]] = {}  # of each request, its answer's too
         self.wanted: dict[str, list[int]] = {}  # positions of which rows must leave
         self.num_read: dict[str, int] = {}  # tokens, when it began
@@ -393,6 +395,7 @@ def test_an_engine_that_cannot_keep_rows_has_no_room_for_them(config: VllmConfig
     ]
     for changed in without:
         assert num_slots(replace(bridge, **changed), config, BLOCK) == 0
+    assert most_replayed(bridge, config) == MAX_BACKLOG_BYTES // 2 // row_bytes
 
 
 WANTS = st.sampled_from([{"export_all": True}, {"export_ids": MEDIA}, {"export_from": 20}, {}])
@@ -404,12 +407,14 @@ OPERATIONS = st.lists(st.one_of(ASKED, ASKED, OTHERS), max_size=24)
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-@given(operations=OPERATIONS, num_row_slots=st.integers(0, MOST_SLOTS))
+@given(
+    operations=OPERATIONS, num_row_slots=st.integers(0, MOST_SLOTS), most=st.integers(0, LONGEST)
+)
 def test_every_row_leaves_once_and_is_the_one_of_its_tokens(
-    operations: list[Any], num_row_slots: int, engine: Engine
+    operations: list[Any], num_row_slots: int, most: int, engine: Engine
 ) -> None:
     """However long conversations share, evict, are preempted, cancelled and asked at once."""
-    engine.begin(num_row_slots)
+    engine.begin(num_row_slots, most)
     turns: list[list[int]] = [[], [], []]
     names: list[str] = []
     engine.sent.rows.clear()
