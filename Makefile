@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -71,6 +71,9 @@ gpu: venv
 
 overlap: venv
 	PYTHONPATH=tests $(BIN)/python tests/overlap.py $(ARGS)
+
+turns: venv
+	PYTHONPATH=tests $(BIN)/python tests/turns.py $(ARGS)
 
 # Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
 gpu-commands: venv

@@ -46,11 +46,16 @@ WARM_UP = (1 << 20, (1 << 20) + 1)
 
 @dataclass
 class Answer:
-    """One answer: when its sound began, its timeline in ms, its codes."""
+    """One answer: when its sound began, its timeline in ms, its codes, its words.
+
+    `tokens`: of its prompt, and of those that were read from the prefix cache.
+    """
 
     first_sound_ms: float = 0.0
     marks: dict[str, float] = field(default_factory=dict)
     codes: list[list[int]] = field(default_factory=list)
+    text: str = ""
+    tokens: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,7 @@ async def ask(server: TinyServer, messages: list[Any], frames: int) -> Answer:
         max_completion_tokens=MAX_TOKENS,
         ignore_eos=True,
         return_timeline=True,
+        stream_options={"include_usage": True},
         stage_params={"talker": talker},
     )
     content = json.dumps(body).encode()
@@ -109,6 +115,10 @@ def read(answer: Answer, event: dict[str, Any], began: float) -> None:
         if audio.get("data") and not answer.first_sound_ms:
             answer.first_sound_ms = 1e3 * (time.monotonic() - began)
         answer.codes += audio.get("codes") or []
+        answer.text += audio.get("transcript") or ""
+    if usage := event.get("usage"):
+        details = usage.get("prompt_tokens_details") or {}
+        answer.tokens = usage["prompt_tokens"], details.get("cached_tokens") or 0
     for mark in event.get("timeline") or ():
         answer.marks[f"{mark['stage']}.{mark['event']}"] = mark["ms"]
 

@@ -65,7 +65,7 @@ class Thinker(ThinkerStage[SpokenRows]):
             extra_args={"omnistage": self._bridge(request_id, request, token_ids)},
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            skip_reading_prefix_cache=True,  # what is not computed has no rows
+            skip_reading_prefix_cache=not self._engine.has_row_cache,
         )
         prompt = {"prompt_token_ids": token_ids}
         headers = trace_headers(request, self._ports.name)

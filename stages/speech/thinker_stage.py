@@ -26,6 +26,7 @@ from omnistage.stages.vllm.media_markers import check_markers
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
+from omnistage.stages.vllm.row_cache import asked_gib
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
@@ -99,7 +100,12 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         if edges and self.exported((), edges).get("export_all"):
             refuse_drafts(ports)
         if self._sinks:
-            bridge = BridgeConfig(HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger)
+            bridge = BridgeConfig(
+                HIDDEN_STATES,
+                sinks=self._sinks,
+                ledger=ports.ledger,
+                row_cache_gib=asked_gib(ports),
+            )
         self._engine = make_engine(
             RenderedLLM,
             ports.model,
@@ -110,6 +116,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
             part=parts.part,
         )
         self._engine.rendered = {}
+        self._engine.has_row_cache = bridge is not None and bridge.row_cache_gib > 0
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)

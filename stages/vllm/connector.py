@@ -20,11 +20,13 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
 from omnistage.stages.vllm.blocked import BlockedRows
+from omnistage.stages.vllm.cached_rows import CachedRows
 from omnistage.stages.vllm.exporter import Exporter
 from omnistage.stages.vllm.kv_room import refuse_preemption
 from omnistage.stages.vllm.late_inputs import LateInputs
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.ranks import RankCheck, is_first_of_equals, own_lane
+from omnistage.stages.vllm.row_cache import RowCache, most_replayed, num_slots
 from omnistage.stages.vllm.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
@@ -52,6 +54,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
             )
         self._block_size = groups[0].kv_cache_spec.block_size
         self._num_slots = kv_cache_config.num_blocks * self._block_size
+        self._num_row_slots = num_slots(self._config, vllm_config, self._block_size)
         self._num_rows = vllm_config.scheduler_config.max_num_seqs
         self._lane = own_lane(vllm_config)
         self._ledger, self._blocked = None, None
@@ -84,7 +87,14 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                 self._ledger,
                 self._config.prefill_part,
                 self._blocked if self._config.sinks else None,
+                self._row_cache(vllm_config),
             )
+
+    def _row_cache(self, vllm_config: VllmConfig) -> RowCache | None:
+        if not self._num_row_slots:
+            return None
+        most = most_replayed(self._config, vllm_config)
+        return RowCache(self._num_row_slots, self._block_size, most)
 
     @property
     def scheduler_half(self) -> SchedulerHalf:
@@ -109,14 +119,14 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, None]:
         """Blocks may be freed at once."""
-        self.scheduler_half.forget(request.request_id)
+        self.scheduler_half.finish(request)
         return False, None
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, None]:
         """Blocks may be freed at once."""
-        self.scheduler_half.forget(request.request_id)
+        self.scheduler_half.finish(request)
         return False, None
 
     # Worker half
@@ -136,9 +146,13 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
             sink.target: (sink.port.sender(self._lane), sink.chunk_sizes)
             for sink in self._config.sinks
         }
-        return (
-            Exporter(edges, export, self._num_rows, self._ledger, self._blocked) if edges else None
-        )
+        if not edges:
+            return None
+        cached = None
+        if self._num_row_slots:
+            num_places = self._num_row_slots * self._block_size
+            cached = CachedRows(num_places, table.export.shape[1:], table.export.dtype)
+        return Exporter(edges, export, self._num_rows, self._ledger, self._blocked, cached)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Runs before the forward on both model runners."""

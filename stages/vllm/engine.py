@@ -27,6 +27,8 @@ Engine = TypeVar("Engine", bound=AsyncLLM)
 
 SCHEDULER = "omnistage.stages.vllm.gate.GatedScheduler"
 ASYNC_SCHEDULER = "omnistage.stages.vllm.gate.GatedAsyncScheduler"
+ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingScheduler"
+ASYNC_ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingAsyncScheduler"
 CPU_WORKER = "omnistage.stages.vllm.cpu_worker.SeededCPUWorker"
 
 
@@ -81,6 +83,9 @@ def make_engine(
             config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    if bridge is not None and bridge.row_cache_gib:
+        is_async = config.scheduler_config.async_scheduling
+        config.scheduler_config.scheduler_cls = ASYNC_ROW_SCHEDULER if is_async else ROW_SCHEDULER
     refuse_lora_of_experts(config)
     refuse_expert_parallel_lanes(config)
     check_fit(stage, config, options, part)

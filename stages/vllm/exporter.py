@@ -15,8 +15,10 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import ChunkTooLarge, ConnectorError, Sender
 from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.blocked import BlockedRows
+from omnistage.stages.vllm.cached_rows import CachedRows
 from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
-from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.vllm.row_index import Places
+from omnistage.stages.vllm.step import Finished, Ints, Replay, Started
 from omnistage.stages.vllm.step_schema import NO_FRAME, Export
 from omnistage.stages.worker.ledger import Held, Ledger
 
@@ -31,7 +33,8 @@ class Exported:
     """One step's results on the host; `ready` is awaited before `values` is read.
 
     `rows`, `positions` int32 [n]: the request row and absolute index (codec frame, or prompt and
-    token position) of each line of `values` [n, …].
+    token position) of each line of `values` [n, …]. `places`: where it is kept too, if it is not
+    -1. `replays` are rows that were kept and leave before these.
     """
 
     rows: Ints
@@ -40,6 +43,8 @@ class Exported:
     ready: torch.cuda.Event | None
     started: Sequence[Started] = field(default_factory=tuple)
     finished: Sequence[Finished] = field(default_factory=tuple)
+    places: Places | None = None
+    replays: Sequence[Replay] = field(default_factory=tuple)
 
 
 class _Stream:
@@ -137,7 +142,7 @@ class Exporter:
     """A thread that takes steps from the worker half and sends chunks along each edge.
 
     `edges`: by the stage that one goes to, its sender and the sizes of its chunks. `blocked`: where
-    it says which rows find no credit.
+    it says which rows find no credit. `cached`: the rows that it keeps.
     """
 
     def __init__(
@@ -147,8 +152,10 @@ class Exporter:
         num_rows: int,
         ledger: Ledger | None = None,
         blocked: BlockedRows | None = None,
+        cached: CachedRows | None = None,
     ) -> None:
         self._ledger = ledger
+        self._cached = cached
         self._blocked = blocked
         self._waiting: set[int] = set()  # the rows that are blocked
         self._noting = threading.Lock()
@@ -219,12 +226,25 @@ class Exporter:
                 self._open(new)
             moved = [done.row for done in exported.finished]
             moved += [new.row for new in exported.started]
+            for replay in exported.replays:
+                moved += self._replay(replay)
             if exported.values is not None:
-                for edge in self._edges.values():
-                    moved += edge.gather(exported.rows, exported.positions, exported.values)
+                moved += self._gather(exported.rows, exported.positions, exported.values)
+                if self._cached is not None and exported.places is not None:
+                    self._cached.keep(exported.places, exported.values)
             self._note(moved)
             if exported.started or exported.finished:
                 self._count()
+
+    def _replay(self, replay: Replay) -> list[int]:
+        assert self._cached is not None
+        rows = np.full(len(replay.positions), replay.row, np.int32)
+        return self._gather(rows, replay.positions, self._cached.take(replay.places))
+
+    def _gather(self, rows: Ints, positions: Ints, values: torch.Tensor) -> list[int]:
+        """Along every edge; the rows that sent a chunk."""
+        edges = self._edges.values()
+        return [row for edge in edges for row in edge.gather(rows, positions, values)]
 
     def _open(self, new: Started) -> None:
         """Along the edges that its options name `to`, or all."""

@@ -12,11 +12,12 @@ Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
 class RenderedLLM(JudgedLLM):
     """What a request's entry of `rendered` returns for its prompt is what the bridge is told.
 
-    A prompt whose rows are exported is not read from the prefix cache: what is not computed has no
-    rows.
+    What is not computed has no rows: without a row cache, a prompt whose rows are exported is not
+    read from the prefix cache.
     """
 
     rendered: dict[str, Rendered]
+    has_row_cache: bool = False
 
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
@@ -28,6 +29,7 @@ class RenderedLLM(JudgedLLM):
             bridge = on_rendered(prompt)
             if bridge:
                 sampling_params.extra_args = {**extra, "omnistage": bridge}
-                sampling_params.skip_reading_prefix_cache = True
+                if not self.has_row_cache:
+                    sampling_params.skip_reading_prefix_cache = True
         async for output in super().generate(prompt, sampling_params, request_id, **options):
             yield output

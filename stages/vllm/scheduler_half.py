@@ -16,6 +16,7 @@ from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.late_rows import COMPUTED, NO_ROW
 from omnistage.stages.vllm.prefill_part import Part, least_part
 from omnistage.stages.vllm.ranks import is_lockstep
+from omnistage.stages.vllm.row_cache import RowCache, Wanted, has_export, wanted_rows
 from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.rows import Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
@@ -43,6 +44,7 @@ class SchedulerHalf:
         ledger: Ledger | None = None,
         prefill_part: int | None = None,
         blocked: BlockedRows | None = None,
+        row_cache: RowCache | None = None,
     ) -> None:
         scheduler = vllm_config.scheduler_config
         num_rows = scheduler.max_num_seqs
@@ -55,7 +57,8 @@ class SchedulerHalf:
         self._late = late_inputs
         self._ledger = ledger
         self._inputs: dict[str, RequestInputs] = {}
-        self._export: dict[int, npt.NDArray[np.bool_] | bool] = {}
+        self._export: dict[int, tuple[str, Wanted]] = {}  # by row, whose rows leave and which
+        self._row_cache = row_cache
         self._ids: dict[str, str] = {}
         self._next_look = 0.0
         self._blocked = blocked
@@ -176,6 +179,33 @@ class SchedulerHalf:
         if self._ledger is not None:
             self._ledger.write(Seen.WAITING, num_requests)
 
+    # What the prefix cache is read for
+
+    def num_readable(self, request: Request) -> int | None:
+        """Leading tokens that a request may read from the prefix cache; None: all of them."""
+        options = bridge_options(request)
+        if not has_export(options):
+            return None
+        return 0 if self._row_cache is None else self._row_cache.num_readable(request, options)
+
+    def clear_row_cache(self) -> None:
+        """Forget the rows that are kept."""
+        if self._row_cache is not None:
+            self._row_cache.clear()
+
+    def begin_step(self, hash_block_size: int) -> None:
+        """Before the prefix cache is asked for a step; rows are kept by its own blocks only."""
+        if hash_block_size != self._rows.block_size:
+            self._row_cache = None
+        if self._row_cache is not None:
+            self._row_cache.begin_step()
+
+    def finish(self, request: Request) -> None:
+        """Drop what is known of a request that ended, but for the rows that are kept of it."""
+        if self._row_cache is not None:
+            self._row_cache.finish(request)
+        self.forget(request.request_id)
+
     # What a step is made of
 
     def build(self, output: SchedulerOutput) -> StepMeta:
@@ -215,13 +245,8 @@ class SchedulerHalf:
             if inputs.rows is not None:
                 self._places[row] = inputs.rows.places
                 inputs.rows.places = self._places[row]
-        export = options.get("export_ids")
-        if export is not None:
-            self._export[row] = np.isin(np.array(new.prompt_token_ids), export)
-        elif "export_from" in options:
-            self._export[row] = np.arange(len(new.prompt_token_ids)) >= options["export_from"]
-        elif options.get("export_all"):
-            self._export[row] = True
+        if has_export(options):
+            self._export[row] = new.req_id, wanted_rows(options, new.prompt_token_ids)
         keep = ("id", "sampling", "model", "export", "rows", "to")
         return {key: options[key] for key in keep if key in options}
 
@@ -249,19 +274,28 @@ class SchedulerHalf:
 
     def _add_export(self, meta: StepMeta, tokens: Tokens) -> None:
         is_exported = np.zeros(len(tokens.rows), bool)
-        for row, wanted in list(self._export.items()):
+        places = np.full(len(tokens.rows), -1, np.int64)
+        for row, (request_id, wanted) in list(self._export.items()):
             mine = tokens.rows == row
-            if wanted is True:
-                is_exported |= mine
-            elif isinstance(wanted, np.ndarray) and mine.any():
-                positions = tokens.positions[mine]
+            if not mine.any():
+                continue
+            positions = tokens.positions[mine]
+            if isinstance(wanted, bool):
+                is_exported[mine] = wanted
+            else:
                 inside = np.minimum(positions, len(wanted) - 1)
                 is_exported[mine] = wanted[inside] & (positions < len(wanted))
                 if positions[-1] >= len(wanted) - 1:
                     del self._export[row]  # its prompt has been read
+            if self._row_cache is not None:
+                replay, places[mine] = self._row_cache.step(
+                    request_id, row, positions, is_exported[mine]
+                )
+                meta.replays += [] if replay is None else [replay]
         if is_exported.any():
             meta.export = np.flatnonzero(is_exported)
             meta.export_positions = tokens.positions[meta.export].astype(np.int32)
+            meta.export_places = places[meta.export]
 
     def shutdown(self) -> None:
         """Close what this half owns."""

@@ -33,6 +33,18 @@ class Finished:
     request_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Rows of a request that were kept: they leave before those that a step computes.
+
+    `positions` int32 [n], and the `places` int64 [n] where they are.
+    """
+
+    row: int
+    positions: Ints
+    places: npt.NDArray[np.int64]
+
+
 @dataclass(slots=True)
 class StepMeta(KVConnectorMetadata):
     """One step: its tokens in the bridge's own order, 0 to n - 1.
@@ -41,7 +53,7 @@ class StepMeta(KVConnectorMetadata):
     HIDDEN is 1 + the index into `hidden` of the row that replaces the token's embedding, 0 for
     none. `hidden` is raw bytes [h, row bytes].
     `export` holds, for each token whose hidden state leaves, its index; `export_positions` its
-    absolute position.
+    absolute position; `export_places` where its row is kept, -1 if it is not.
     """
 
     columns: Ints | None = None
@@ -49,5 +61,7 @@ class StepMeta(KVConnectorMetadata):
     hidden: npt.NDArray[np.uint8] | None = None
     export: npt.NDArray[np.int64] | None = None
     export_positions: Ints | None = None
+    export_places: npt.NDArray[np.int64] | None = None
+    replays: list[Replay] = field(default_factory=list)
     started: list[Started] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)

@@ -20,6 +20,7 @@ from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
+from omnistage.stages.vllm.row_cache import asked_gib
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
@@ -44,9 +45,15 @@ class TextStage(EngineStage):
         ports = self._ports
         bridge = None
         if self._sinks:
-            bridge = BridgeConfig(HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger)
+            bridge = BridgeConfig(
+                HIDDEN_STATES,
+                sinks=self._sinks,
+                ledger=ports.ledger,
+                row_cache_gib=asked_gib(ports),
+            )
         self._engine = make_engine(RenderedLLM, ports.model, ports.engine, bridge, stage=ports.name)
         self._engine.rendered = {}
+        self._engine.has_row_cache = bridge is not None and bridge.row_cache_gib > 0
         self._engine.grammars = Grammars()
         self._chat = Chat(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)

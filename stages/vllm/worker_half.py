@@ -41,6 +41,8 @@ class WorkerHalf:
         if meta.columns is None:
             self._export(meta)  # before vLLM 0.32 a step without tokens has no wait_for_save
             return
+        if meta.replays:
+            self._replay(meta)
         assert table.tok_of_slot is not None
         num_tokens = len(meta.columns)
         columns = to_device(meta.columns, table.device)
@@ -58,6 +60,15 @@ class WorkerHalf:
                 assert self._table.export is not None
                 self._check.look(self._table.export[1 : len(meta.columns) + 1])
 
+    def _replay(self, meta: StepMeta) -> None:
+        """Rows that are kept need not wait for the forward."""
+        if self._exporter is not None:
+            nothing = np.zeros(0, np.int32)
+            started, finished, replays = meta.started, meta.finished, meta.replays
+            self._exporter.put(
+                Exported(nothing, nothing, None, None, started, finished, replays=replays)
+            )
+
     def _export(self, meta: StepMeta) -> None:
         if self._exporter is None:
             return
@@ -68,10 +79,13 @@ class WorkerHalf:
     def _exported(self, meta: StepMeta) -> Exported | None:
         table = self._table
         empty = np.zeros(0, np.int32)
+        started, finished = meta.started, meta.finished
+        if meta.replays:
+            started, finished = [], []  # they were told before the forward
         if meta.columns is None or (meta.export is None and meta.num_decodes == 0):
-            if not meta.started and not meta.finished:
+            if not started and not finished:
                 return None
-            return Exported(empty, empty, None, None, meta.started, meta.finished)
+            return Exported(empty, empty, None, None, started, finished)
         if meta.export is not None:
             index, positions = meta.export, meta.export_positions
             assert positions is not None
@@ -88,7 +102,8 @@ class WorkerHalf:
             ready.record()
             values = host
         rows = meta.columns[index, step.ROW]
-        return Exported(rows, positions, values, ready, meta.started, meta.finished)
+        places = meta.export_places
+        return Exported(rows, positions, values, ready, started, finished, places)
 
     def shutdown(self) -> None:
         """Send what is left and stop the exporter."""

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from support.prompts import (
     QUESTIONS,
+    USER_TURNS,
     Question,
+    conversation,
     heard_question,
     image_part,
     picture,
@@ -169,6 +171,29 @@ async def test_both_read_a_long_prompt_at_once_and_the_answer_equals_the_referen
     assert_equal(reply, answer)
     at_ms = {f"{mark['stage']}.{mark['event']}": mark["ms"] for mark in reply.raw["timeline"]}
     assert at_ms["talker.first_prefill"] < at_ms["thinker.first_token"]
+
+
+async def test_turns_that_read_the_prefix_cache_equal_the_reference(
+    server: TinyServer, reference: Reference
+) -> None:
+    """The rows of images and sounds that are not computed again come from the row cache."""
+    answers: list[str] = []
+    num_cached = []
+    for _ in USER_TURNS:
+        asked = conversation(answers)
+        answer = reference.answer(asked, MAX_TOKENS, MAX_FRAMES)
+        reply = await server.ask(asked.messages)
+        assert_equal(reply, answer)
+        num_cached.append(cached_tokens(reply))
+        answers.append(answer.text)
+    assert num_cached == sorted(num_cached)
+    assert num_cached[0] == 0 < num_cached[1] < num_cached[-1]
+
+
+def cached_tokens(reply: Reply) -> int:
+    """Of the prompt, as the usage says."""
+    details = reply.raw["usage"].get("prompt_tokens_details") or {}
+    return details.get("cached_tokens") or 0
 
 
 async def test_a_speaker_by_name_equals_the_reference(

@@ -18,7 +18,9 @@ from openai import OpenAI
 from support.openai_answers import strict_client
 from support.prompts import (
     QUESTIONS,
+    USER_TURNS,
     Question,
+    conversation,
     heard_question,
     image_part,
     picture,
@@ -123,6 +125,24 @@ async def test_a_video_that_is_heard_equals_the_reference(
     assert reply.raw["usage"]["prompt_tokens"] == num_tokens
     assert_equal(reply, answer)
     assert_equal(await server.stream(asked.messages, **more), answer)  # cached by then
+
+
+async def test_turns_that_read_the_prefix_cache_equal_the_reference(
+    server: TinyServer, transformers: Qwen2_5Reference
+) -> None:
+    """Its talker takes a row of every position, those of the answers before among them."""
+    answers: list[str] = []
+    num_cached = []
+    for _ in USER_TURNS:
+        asked = conversation(answers)
+        answer = transformers.answer(asked, MAX_TOKENS, MAX_CODES)
+        reply = await server.ask(asked.messages, **options())
+        assert_equal(reply, answer)
+        details = reply.raw["usage"].get("prompt_tokens_details") or {}
+        num_cached.append(details.get("cached_tokens") or 0)
+        answers.append(answer.text)
+    assert num_cached == sorted(num_cached)
+    assert num_cached[0] == 0 < num_cached[1] < num_cached[-1]
 
 
 async def test_the_other_speaker_equals_the_reference(

@@ -3,6 +3,7 @@
 import base64
 import io
 import wave
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,7 +116,7 @@ def plain(name: str, *turns: tuple[str, str]) -> Question:
     return Question(name, messages, messages)
 
 
-PICTURE, WIDE = picture(64, 64), picture(96, 160, seed=1)
+PICTURE, WIDE, HOUSE = picture(64, 64), picture(96, 160, seed=1), picture(256, 256, seed=2)
 SHORT, LONG = sound(8000), sound(36800)
 
 QUESTIONS = [
@@ -142,6 +143,32 @@ QUESTIONS = [
         images=[WIDE],
     ),
 ]
+
+
+WORDS = "Hello, who are you? Tell me a tale of two cities, please. "
+# One sound: transformers pads several to one length, and then hears the shorter ones otherwise.
+USER_TURNS = [
+    question("a picture", [image_part(HOUSE), text(WORDS)], images=[HOUSE]),
+    question("a sound", [text(WORDS), sound_part(LONG)], audio=[LONG / 32768]),
+    question("another picture", [image_part(WIDE), text(WORDS)], images=[WIDE]),
+    plain("words", ("user", WORDS)),
+]
+
+
+def conversation(answers: Sequence[str]) -> Question:
+    """The user's turns so far, each but the last with the answer to it."""
+    asked = USER_TURNS[: len(answers) + 1]
+    media: dict[str, list[Any]] = {}
+    messages, turns = list(asked[0].messages), list(asked[0].turns)
+    for kind, values in asked[0].media.items():
+        media[kind] = list(values)
+    for answer, one in zip(answers, asked[1:], strict=True):
+        said = {"role": "assistant", "content": answer}
+        messages += [said, *one.messages]
+        turns += [said, *one.turns]
+        for kind, values in one.media.items():
+            media[kind] = [*media.get(kind, []), *values]
+    return Question(f"turn {len(asked)}", messages, turns, media)
 
 
 def video_question(data: bytes) -> Question:

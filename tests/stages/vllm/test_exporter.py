@@ -13,8 +13,9 @@ from omnistage.connectors.contract import ChunkTooLarge
 from omnistage.connectors.shm import ShmConnector, ShmOptions
 from omnistage.stages.messages.edge import EDGE
 from omnistage.stages.vllm.blocked import BlockedRows
+from omnistage.stages.vllm.cached_rows import CachedRows
 from omnistage.stages.vllm.exporter import Exported, Exporter
-from omnistage.stages.vllm.step import Finished, Ints, Started
+from omnistage.stages.vllm.step import Finished, Ints, Replay, Started
 from omnistage.stages.vllm.step_schema import NO_FRAME, Export
 
 NUM_CODES = 3
@@ -247,3 +248,43 @@ def test_lines_that_do_not_fit_one_chunk_go_in_several() -> None:
     assert np.concatenate(rows).tolist() == values.tolist()
     assert [chunk.index for chunk in sent.chunks] == [0, 2, 5, 8]
     assert [chunk.last for chunk in sent.chunks] == [False, False, False, True]
+
+
+def test_kept_rows_leave_again_bit_for_bit_before_those_that_are_computed() -> None:
+    sent: Any = Sent()
+    cached = CachedRows(8, (NUM_CODES,), torch.float32)
+    exporter = Exporter({"next": (sent, [1])}, Export("h", "row"), num_rows=4, cached=cached)
+    first = torch.tensor([[0.1, -0.0, torch.nan], [1e-45, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    new = torch.full((2, NUM_CODES), 7.0)
+    places = np.array([5, -1, 2])
+    alone = Exported(ints(1, 1, 1), ints(3, 4, 5), first, None, [started(1, "a")], places=places)
+    replay = Replay(2, ints(8, 9), np.array([2, 5]))
+    exporter.put(alone)
+    exporter.put(Exported(ints(), ints(), None, None, [started(2, "b")], replays=[replay]))
+    # The same step writes where it has read.
+    exporter.put(Exported(ints(2, 2), ints(10, 11), new, None, places=np.array([2, 5])))
+    exporter.put(
+        Exported(
+            ints(),
+            ints(),
+            None,
+            None,
+            [started(3, "c")],
+            replays=[Replay(3, ints(0, 1), np.array([5, 2]))],
+        )
+    )
+    exporter.close()
+
+    def rows(name: str) -> list[tuple[list[int], bytes]]:
+        chunks = [chunk for chunk in sent.chunks if chunk.request_id == name]
+        return [
+            (chunk.tensors["positions"].numpy().tolist(), bytes(chunk.tensors["h"].data))
+            for chunk in chunks
+        ]
+
+    assert rows("a") == [([3, 4, 5], first.numpy().tobytes())]
+    assert rows("b") == [
+        ([8, 9], first[[2, 0]].numpy().tobytes()),
+        ([10, 11], new.numpy().tobytes()),
+    ]
+    assert rows("c") == [([0, 1], new.numpy().tobytes())]

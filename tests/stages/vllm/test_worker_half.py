@@ -9,7 +9,7 @@ import torch
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.exporter import Exported
-from omnistage.stages.vllm.step import Finished, StepMeta
+from omnistage.stages.vllm.step import Finished, Replay, Started, StepMeta
 from omnistage.stages.vllm.step_schema import Export, StepSchema
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.worker_half import WorkerHalf
@@ -66,3 +66,30 @@ def test_a_step_with_tokens_is_exported_after_the_forward(table: StepTable) -> N
     assert exported.positions.tolist() == [7]
     assert exported.values.tolist() == [[4, 5, 6]]
     assert list(exported.finished) == meta.finished
+
+
+def test_kept_rows_do_not_wait_for_the_forward_and_come_after_the_streams_open(
+    table: StepTable,
+) -> None:
+    steps: Any = Steps()
+    worker = WorkerHalf(table, 8, steps)
+    columns = np.zeros((2, step.NUM_OWN), np.int32)
+    columns[:, step.SLOT], columns[:, step.ROW], columns[:, step.FRAME] = [5, 6], [1, 1], -1
+    replay = Replay(1, np.array([0], np.int32), np.array([3]))
+    meta = StepMeta(
+        columns=columns,
+        export=np.array([1]),
+        export_positions=np.array([9], np.int32),
+        export_places=np.array([4]),
+        replays=[replay],
+        started=[Started(1, "a", {})],
+        finished=[Finished(1, "b")],
+    )
+    worker.before_forward(meta)
+    (early,) = steps.exported
+    assert (list(early.started), list(early.finished)) == (meta.started, meta.finished)
+    assert (early.replays, early.values) == ([replay], None)
+    worker.after_forward(meta)
+    late = steps.exported[1]
+    assert not any((late.started, late.finished, late.replays))
+    assert (late.positions.tolist(), late.places.tolist()) == ([9], [4])

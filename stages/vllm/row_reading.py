@@ -1,0 +1,62 @@
+"""vLLM's schedulers with a bound on what a request reads from the prefix cache.
+
+Selected by the engine argument `scheduler_cls` for engines that export rows. A request whose rows
+leave reads no more than the row cache has rows of; the others read all that there is.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+
+class _Bounded:
+    """A request as the prefix cache sees it: as if it ended one token behind what it may read.
+
+    Of a request's last token vLLM never reads, since it needs something to compute.
+    """
+
+    def __init__(self, request: Request, num_readable: int) -> None:
+        self._request = request
+        self.num_tokens = min(request.num_tokens, num_readable + 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._request, name)
+
+
+class _ReadsRows:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        scheduler: Any = self
+        self._half = scheduler.connector.scheduler_half
+        manager = scheduler.kv_cache_manager
+        manager.get_computed_blocks = partial(self._look_up, manager.get_computed_blocks)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        scheduler: Any = self
+        self._half.begin_step(scheduler.hash_block_size)
+        output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        return output
+
+    def _look_up(self, look_up: Callable[[Any], Any], request: Request) -> Any:
+        """The blocks that a request reads, as vLLM asks for them when it could start."""
+        num_readable = self._half.num_readable(request)
+        return look_up(request if num_readable is None else _Bounded(request, num_readable))
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
+        """As the scheduler's; kept rows go too."""
+        self._half.clear_row_cache()
+        is_reset: bool = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
+        return is_reset
+
+
+class RowReadingScheduler(_ReadsRows, Scheduler):
+    """For engines without async scheduling."""
+
+
+class RowReadingAsyncScheduler(_ReadsRows, AsyncScheduler):
+    """For engines with async scheduling."""
