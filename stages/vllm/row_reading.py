@@ -5,7 +5,6 @@ leave reads no more than the row cache has rows of; the others read all that the
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -28,24 +27,36 @@ class _Bounded:
         return getattr(self._request, name)
 
 
+class _BoundedManager:
+    """The scheduler's manager of its KV cache, in which some requests find less than there is."""
+
+    def __init__(self, manager: Any, num_readable: Callable[[Request], int | None]) -> None:
+        self._manager = manager
+        self._num_readable = num_readable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._manager, name)
+
+    def get_computed_blocks(self, request: Request) -> Any:
+        """The blocks that a request reads, as vLLM asks for them when it could start."""
+        num_readable = self._num_readable(request)
+        bounded: Any = request if num_readable is None else _Bounded(request, num_readable)
+        return self._manager.get_computed_blocks(bounded)
+
+
 class _ReadsRows:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         scheduler: Any = self
         self._half = scheduler.connector.scheduler_half
-        manager = scheduler.kv_cache_manager
-        manager.get_computed_blocks = partial(self._look_up, manager.get_computed_blocks)
+        manager = _BoundedManager(scheduler.kv_cache_manager, self._half.num_readable)
+        scheduler.kv_cache_manager = manager
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         scheduler: Any = self
         self._half.begin_step(scheduler.hash_block_size)
         output: SchedulerOutput = super().schedule(*args, **kwargs)  # type: ignore[misc]
         return output
-
-    def _look_up(self, look_up: Callable[[Any], Any], request: Request) -> Any:
-        """The blocks that a request reads, as vLLM asks for them when it could start."""
-        num_readable = self._half.num_readable(request)
-        return look_up(request if num_readable is None else _Bounded(request, num_readable))
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
         """As the scheduler's; kept rows go too."""
