@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,7 +16,7 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
-from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises
+from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises, modules_in
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
     classes_in,
@@ -64,6 +64,7 @@ class LoadOptions(EngineOptions):
     modules: Mapping[str, Any] | None = None
     offload: str | None = None
     compile: bool = False
+    parallel: Mapping[str, int] = field(default_factory=dict)  # checked as RankOptions'
 
     def __post_init__(self) -> None:
         for name, allowed in (("load_format", LOAD_FORMATS), ("offload", (None, *OFFLOADS))):
@@ -91,8 +92,13 @@ class LoadOptions(EngineOptions):
         """The pipeline with nothing but its denoisers, on a device; ValueError if it has none."""
         pipeline = self.read(model, device, stage=stage, only_denoisers=True)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
-        pipeline.to(device)
+        self._move(pipeline, parts, device)
         return Loaded(pipeline, parts, None, device)
+
+    @property
+    def shard(self) -> int:
+        """In how many parts the denoisers' weights will be; until then they are on the host."""
+        return self.parallel.get("shard", 1)
 
     @property
     def _roles(self) -> Roles:
@@ -116,12 +122,20 @@ class LoadOptions(EngineOptions):
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
         else:
-            pipeline.to(device)
+            self._move(pipeline, parts, device)
         if self.compile:
             compile_blocks(parts)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device)
+
+    def _move(self, pipeline: Any, parts: Parts, device: torch.device) -> None:
+        if self.shard == 1:
+            pipeline.to(device)
+            return
+        for _, module in modules_in(pipeline):
+            if not any(module is denoiser for denoiser in parts.dit.values()):
+                module.to(device)
 
     def read(
         self,
@@ -146,19 +160,28 @@ class LoadOptions(EngineOptions):
         made = class_of(self.pipeline_class)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
-            sizes = sizes_of(folder, dtype)
-            self._check_fit(stage, device, dtype, without(left_out, sizes))
-            tell_loading(Phase.READING, total_bytes=sum(without(left_out, sizes).values()))
+            sizes = without(left_out, sizes_of(folder, dtype))
+            self._check_fit(stage, device, dtype, self._placed(sizes, folder))
+            tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
             return made.from_pretrained(folder, dtype=dtype, **left_out)
         components = without(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
-        self._check_fit(stage, device, dtype, sizes)
-        for module in components.values():
-            fill(module, maker, HOST if is_offloaded else device)
+        self._check_fit(stage, device, dtype, self._placed(sizes, folder))
+        waiting = self.denoisers_in(folder) if self.shard > 1 else ()
+        for name, module in components.items():
+            fill(module, maker, HOST if is_offloaded or name in waiting else device)
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
         return made.from_pretrained(folder, dtype=dtype, **components, **left_out)
+
+    def _placed(self, sizes: Mapping[str, int], folder: Path) -> dict[str, int]:
+        """The bytes that will be on the device in the end."""
+        denoisers = self.denoisers_in(folder) if self.shard > 1 else ()
+        return {
+            name: -(-size // self.shard) if name in denoisers else size
+            for name, size in sizes.items()
+        }
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""

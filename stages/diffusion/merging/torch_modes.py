@@ -1,5 +1,7 @@
 """Modes of torch that belong to a thread, so that requests which share one would mix them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -34,3 +36,13 @@ class TorchModes:
             torch.set_autocast_enabled(device, is_enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self.has_autocast_cache)
+
+
+@contextmanager
+def for_any_mode() -> Iterator[None]:
+    """Without gradients, yet outside of inference mode.
+
+    Tensors that are made here may be written to in any mode; DTensors can be detached only here.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield
