@@ -140,11 +140,10 @@ OMNI: Rows = (
     (("--ulysses-degree", "--usp"), "use `--stage NAME.parallel={ulysses: N}`"),
     (("--ring",), "use `--stage NAME.parallel={ring: N}`"),
     (("--num-gpus",), "the graph file's `gpus`"),
+    (("--hsdp-shard-size", "--use-hsdp"), "use `--stage NAME.parallel={shard: N}`"),
     (
         (
-            "--hsdp-shard-size",
             "--text-encoder-tp-size",
-            "--use-hsdp",
             "--vae-patch-parallel-size",
         ),
         "not done: several GPUs share a denoiser only",

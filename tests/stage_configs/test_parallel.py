@@ -128,6 +128,21 @@ def test_sizes_of_vllm_are_refused_elsewhere(
         ("[]", "{parallel: {ring: 0}}", "engine.parallel.ring: 0 is no size: an integer of at"),
         ("[]", "{parallel: {ring: true}}", "engine.parallel.ring: True is no size"),
         ("[]", "{parallel: {tensor: 2, ring: 2}}", "engine.parallel.tensor: not with ring"),
+        ("[]", "{parallel: {tensor: 2, shard: 2}}", "engine.parallel.shard: not with tensor"),
+        (
+            "[]",
+            "{parallel: {ulysses: 2, ring: 2, shard: 3}}",
+            "engine.parallel.shard: must divide the 4 ranks of ulysses x ring",
+        ),
+        ("[0]", "{parallel: {shard: 2}}", "gpus: 1 GPU, but its engine uses 2 (shard 2)"),
+        (
+            "[0, 1, 2, 3]",
+            "{parallel: {ulysses: 2, shard: 2}}",
+            "gpus: 4 GPUs, but its engine uses 2 (ulysses 2)",
+        ),
+        ("[]", "{parallel: {shard: 2}, offload: layerwise}", "engine.offload: not with several"),
+        ("[]", "{parallel: {shard: 2}, compile: true}", "engine.compile: not with several ranks"),
+        ("[]", "{parallel: {shard: 2}, step_cache: mag}", "engine.step_cache: not with several"),
         ("[]", "{guidance_ranks: 3}", "engine.guidance_ranks: must be 1 or 2, not 3"),
         ("[]", "{guidance_ranks: 2, offload: layerwise}", "engine.offload: not with several ranks"),
         ("[]", "{parallel: {ring: 2}, compile: true}", "engine.compile: not with several ranks"),
@@ -152,6 +167,9 @@ def test_ranks_that_a_denoiser_cannot_have_are_refused(
         ("[0, 1]", "{parallel: {tensor: 2, ulysses: 1}, offload: null}"),
         ("[0]", "{parallel: {}, guidance_ranks: 1, compile: true}"),
         ("[]", "{parallel: {ulysses: 2}, device: cpu}"),
+        ("[0, 1]", "{parallel: {shard: 2}}"),
+        ("[0, 1, 2, 3]", "{parallel: {ulysses: 4, shard: 2}}"),
+        ("[0, 1, 2, 3]", "{parallel: {ring: 2, shard: 2}, guidance_ranks: 2}"),
     ],
 )
 def test_ranks_that_use_all_gpus_are_taken(tmp_path: Path, gpus: str, engine: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import SD3Transformer2DModel
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
@@ -15,7 +16,10 @@ from omnistage.stages.diffusion.ranks.ranks import check_ranks
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ({"parallel": {"ulyses": 2}}, "parallel.ulyses: unknown; allowed: ulysses, ring, tensor"),
+        (
+            {"parallel": {"ulyses": 2}},
+            "parallel.ulyses: unknown; allowed: ulysses, ring, tensor, shard",
+        ),
         ({"guidance_ranks": 4}, "guidance_ranks: must be 1 or 2, not 4"),
         ({"worker_extension_cls": "Class"}, "must be like my.module.Class, not 'Class'"),
         ({"worker_extension_cls": "nowhere.Class"}, "No module named 'nowhere'"),
@@ -35,6 +39,8 @@ def test_a_wrong_argument_is_named(engine: dict[str, Any], message: str) -> None
         ({"parallel": {"ulysses": 4}}, 4, 4, "_cp_plan"),
         ({"parallel": {"ring": 2, "ulysses": 2}, "guidance_ranks": 2}, 8, 4, "_cp_plan"),
         ({"parallel": {"tensor": 2}}, 2, 2, "_tp_plan"),
+        ({"parallel": {"shard": 2}}, 2, 2, ""),
+        ({"parallel": {"ulysses": 4, "shard": 2}, "guidance_ranks": 2}, 8, 4, "_cp_plan"),
     ],
 )
 def test_sizes(engine: dict[str, Any], size: int, group_size: int, plan: str) -> None:
@@ -53,6 +59,17 @@ def test_a_denoiser_without_a_plan_is_refused_before_its_weights_load(
     with pytest.raises(ValueError, match=f"SD3Transformer2DModel has no {plan}"):
         check_ranks(str(tmp_path), LoadOptions(), options)
     check_ranks(str(tmp_path), LoadOptions(), RankOptions.of({"guidance_ranks": 2}))
+
+
+def test_a_denoiser_that_names_no_blocks_is_not_put_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny("sd3", tmp_path)
+    options = RankOptions.of({"parallel": {"shard": 2}})
+    check_ranks(str(tmp_path), LoadOptions(), options)
+    monkeypatch.setattr(SD3Transformer2DModel, "_no_split_modules", None)
+    with pytest.raises(ValueError, match="SD3Transformer2DModel names no blocks"):
+        check_ranks(str(tmp_path), LoadOptions(), options)
 
 
 def test_denoisers_are_found_by_class_or_declared(tmp_path: Path) -> None:
