@@ -83,7 +83,7 @@ gpu-commands: venv
 gpu-speech: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_speech.py $(ARGS)
 
-# A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor", or "--tiny" on a CPU.
+# A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_ranks.py $(ARGS)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 CONFIG = "config.json"
+PIPELINE = "model_index.json"  # what a pipeline of Diffusers has in place of it
 MODEL_CURE = (
     "correct the path or the name; a model that is private or gated needs HF_TOKEN, and one that "
     "the hub cannot be asked for has to be in a folder"

@@ -40,7 +40,7 @@ OTHER_BACK_ENDS = ("ray", "external_launcher")
 HERE = "a stage starts all of its ranks and lanes itself, on one machine"
 
 # How ranks of a denoiser share a call, and what does not go with several of them.
-WAYS = ("ulysses", "ring", "tensor")
+WAYS = ("ulysses", "ring", "tensor", "shard")
 TILES = "vae"  # how many of these ranks share the tiles of a decoding: it asks for no more of them
 ALONE = {
     "offload": "each rank keeps its denoiser on its GPU",
@@ -122,10 +122,14 @@ def ranks_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem |
 
 
 def num_ranks(engine: Mapping[str, Any]) -> int:
-    """The processes that share a stage's denoisers, a GPU each."""
-    ways: Mapping[str, int] = engine.get("parallel") or {}
-    sizes = [size for name, size in ways.items() if name != TILES]
-    return prod(sizes) * int(engine.get("guidance_ranks") or 1)
+    """The processes that share a stage's denoisers, a GPU each.
+
+    Parts of weights are on those that share a call; where none do, each has one.
+    """
+    sizes: dict[str, int] = {**(engine.get("parallel") or {})}
+    sizes.pop(TILES, None)
+    num_parts = sizes.pop("shard", 1)
+    return max(prod(sizes.values()), num_parts) * int(engine.get("guidance_ranks") or 1)
 
 
 def _ways_problem(ways: Any) -> Problem | None:
@@ -142,6 +146,17 @@ def _ways_problem(ways: Any) -> Problem | None:
     others = [name for name in WAYS[:2] if ways.get(name, 1) > 1]
     if ways.get("tensor", 1) > 1 and others:
         return f"not with {others[0]}: Diffusers has no plan for both", (*place, "tensor")
+    return _parts_problem(ways)
+
+
+def _parts_problem(ways: Mapping[str, int]) -> Problem | None:
+    num_parts, num_sharing = ways.get("shard", 1), ways.get("ulysses", 1) * ways.get("ring", 1)
+    place = ("engine", "parallel", "shard")
+    if num_parts > 1 and ways.get("tensor", 1) > 1:
+        return "not with tensor: each rank holds a part of the weights already", place
+    if num_sharing > 1 and num_sharing % num_parts:
+        message = f"must divide the {num_sharing} ranks of ulysses x ring, which hold the parts"
+        return message, place
     return None
 
 
@@ -177,6 +192,8 @@ def _number_problem(gpus: Collection[int], engine: Mapping[str, Any]) -> Problem
         return None
     sizes = {**(engine.get("parallel") or {}), "guidance_ranks": engine.get("guidance_ranks")}
     sizes.pop(TILES, None)
+    if sizes.get("ulysses", 1) * sizes.get("ring", 1) > 1:
+        sizes.pop("shard", None)  # it uses no more
     made = " x ".join(f"{name} {size}" for name, size in sizes.items() if size is not None)
     given = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
     message = f"{given}, but its engine uses {wanted} ({made or 'no parallel, no guidance_ranks'})"

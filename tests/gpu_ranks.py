@@ -44,6 +44,8 @@ WAYS: Mapping[str, Engine] = {
     "ring": {"parallel": {"ring": 2}},
     "tensor": {"parallel": {"tensor": 2}},
     "tiles": {"parallel": {"vae": 2}, "guidance_ranks": 2},
+    "shard": {"parallel": {"shard": 2}},
+    "ulysses-shard": {"parallel": {"ulysses": 2, "shard": 2}},
     "ulysses4": {"parallel": {"ulysses": 4}},
     "guidance-ulysses": {"parallel": {"ulysses": 2}, "guidance_ranks": 2},
 }

@@ -140,14 +140,15 @@ OMNI: Rows = (
     (("--ulysses-degree", "--usp"), "use `--stage NAME.parallel={ulysses: N}`"),
     (("--ring",), "use `--stage NAME.parallel={ring: N}`"),
     (("--num-gpus",), "the graph file's `gpus`"),
+    (("--hsdp-shard-size", "--use-hsdp"), "use `--stage NAME.parallel={shard: N}`"),
     (
         ("--vae-patch-parallel-size",),
-        "use `--stage NAME.parallel={vae: N}` beside `guidance_ranks`, `ulysses`, `ring` or"
-        " `tensor`",
+        "use `--stage NAME.parallel={vae: N}` beside `guidance_ranks`, `ulysses`, `ring`, `tensor`"
+        " or `shard`",
     ),
     (("--vae-use-tiling",), "use `--stage NAME.vae_tiling=true`"),
     (
-        ("--hsdp-shard-size", "--text-encoder-tp-size", "--use-hsdp"),
+        ("--text-encoder-tp-size",),
         "not done: several GPUs share a denoiser and a VAE's tiles only",
     ),
     (

@@ -342,8 +342,9 @@ class AsyncOmni:
     ) -> Asleep:
         """Load a folder, or pairs of a name and a tensor; None: the last folder again.
 
-        Pairs are all of a checkpoint, by its own names. They are read in another thread, and
-        copied to a folder in shared memory that is gone afterwards.
+        Pairs are all of a checkpoint, by its own names; of a pipeline all of some components, as
+        `transformer.proj_out.weight`. They are read in another thread, and copied to a folder in
+        shared memory that is gone afterwards.
         """
         return await load_weights(self._engine, weights, {"stages": stages})
 

@@ -18,7 +18,7 @@ from omnistage.server.http.json_body import check_values
 from omnistage.server.offline.engine import Engine
 from omnistage.server.offline.errors import as_ours
 from omnistage.server.offline.outputs import Adapter
-from omnistage.stage_configs.checkpoint import Checkpoint
+from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
 
 if TYPE_CHECKING:
     from omnistage.stages.device.shared_weights import Weights
@@ -29,7 +29,7 @@ Asleep = dict[str, tuple[str, ...]]  # by stage, what of it sleeps
 Adapters = dict[str, tuple[Adapter, ...]]  # by stage
 PathLike = str | os.PathLike[str]
 
-NO_CONFIG = "as names and tensors are for models with a config.json; give a folder"
+NO_CONFIG = f"as names and tensors are for models with a config.json or {PIPELINE}; give a folder"
 SEVERAL_MODELS = "have models of their own; name those of one model"
 
 
@@ -85,21 +85,25 @@ async def load_folder(engine: Engine, fields: Mapping[str, Any]) -> Asleep:
     return asleep_of(await engine.commands.send_drained("load_weights", loading))
 
 
-async def model_folder(engine: Engine, loading: LoadWeights) -> Path:
-    """Where the model of these stages is; ApiError if they cannot load others of its weights."""
+async def model_folder(engine: Engine, loading: LoadWeights) -> Path | None:
+    """Where the model of these stages is; ApiError if they cannot load others of its weights.
+
+    None: it is a pipeline, which wants nothing but the weights.
+    """
     stages = engine.commands.taken_by("load_weights", loading)
     first, *others = {engine.graph.model_of(name) for name in stages}
     if others:
         raise invalid("stages", SEVERAL_MODELS)
-    folder = await asyncio.to_thread(lambda: Checkpoint(first).folder)
-    if folder is None:
+    checkpoint = Checkpoint(first)
+    folder = await asyncio.to_thread(lambda: checkpoint.folder)
+    if folder is None and not await asyncio.to_thread(checkpoint.has, PIPELINE):
         raise invalid("weights", NO_CONFIG)
     return folder
 
 
 @asynccontextmanager
 async def shared_folder(
-    weights: "Weights", model: Path, directory: Path
+    weights: "Weights", model: Path | None, directory: Path
 ) -> AsyncGenerator[Path, None]:
     """A folder of weights below a directory in memory, written and removed beside the loop."""
     kept, stopped = ExitStack(), threading.Event()

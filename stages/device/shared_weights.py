@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 import torch
 from safetensors.torch import save_file
 
+from omnistage.stage_configs.checkpoint import PIPELINE
+
 SHARED_MEMORY = "/dev/shm"
 FILE_BYTES = 1 << 30  # a file is written once so much has come
 
@@ -17,16 +19,18 @@ Weights = Iterable[tuple[str, torch.Tensor]]
 
 
 @contextmanager
-def shared_weights(weights: Weights, model: Path, folder: str = SHARED_MEMORY) -> Iterator[Path]:
+def shared_weights(
+    weights: Weights, model: Path | None, folder: str = SHARED_MEMORY
+) -> Iterator[Path]:
     """A folder for `load_weights`, until the context ends.
 
-    `weights` are all of a checkpoint, by its own names, on any device. `model` is the folder of
-    which the rest comes, such as `config.json`.
+    `weights` are all of a checkpoint, by its own names, on any device; of a pipeline all of some of
+    its parts. `model` is the folder of which the rest comes, such as `config.json`.
     """
     with TemporaryDirectory(prefix="omnistage-weights-", dir=folder) as name:
         path = Path(name)
-        for file in model.glob("*.json"):
-            if not file.name.endswith(".index.json"):
+        for file in model.glob("*.json") if model is not None else ():
+            if not file.name.endswith((".index.json", PIPELINE)):
                 shutil.copy(file, path)
         index = {}
         for number, part in enumerate(_parts(weights)):

@@ -34,7 +34,7 @@ class StoredTensor(NamedTuple):
 
 def stored_tensors(folder: Path) -> Iterator[StoredTensor]:
     """Every tensor of a folder's weights, each once."""
-    for path in _files(folder):
+    for path in stored_files(folder):
         for name, entry in _header(path).items():
             if name != "__metadata__":
                 start, end = entry["data_offsets"]
@@ -43,7 +43,9 @@ def stored_tensors(folder: Path) -> Iterator[StoredTensor]:
 
 def stored_shapes(folder: Path) -> Shapes:
     """The shape of every tensor of a folder's weights."""
-    return {name: shape for path in _files(folder) for name, shape in file_shapes(path).items()}
+    return {
+        name: shape for path in stored_files(folder) for name, shape in file_shapes(path).items()
+    }
 
 
 def file_shapes(path: Path) -> Shapes:
@@ -55,7 +57,7 @@ def file_shapes(path: Path) -> Shapes:
         raise ValueError("it is no safetensors file") from error
 
 
-def _files(folder: Path) -> list[Path]:
+def stored_files(folder: Path) -> list[Path]:
     """Those of an index, or the single file, or all; without variants (model.fp16.safetensors)."""
     indexes = [path for path in folder.glob(f"*{INDEX_SUFFIX}") if not _is_variant(path)]
     if indexes:

@@ -130,8 +130,9 @@ class DiffusionStage:
 
     @torch.inference_mode()
     def _join(self, ranks: Ranks, loaded: Loaded, once: Mapping[str, Any]) -> None:
-        """The denoisers of the other ranks, once a call of each was made without them."""
+        """The denoisers of the other ranks, once a call of each was made as without them."""
         tell_loading(Phase.WARMING_UP)
+        ranks.shard(loaded)
         alone = first_calls(loaded.pipeline, loaded.parts.dit, once) if ranks.size > 1 else {}
         ranks.join(loaded, alone)
         ranks.share_tiles(loaded)

@@ -134,13 +134,28 @@ def test_sizes_of_vllm_are_refused_elsewhere(
             "[0, 1]",
             "{parallel: {vae: 4}, guidance_ranks: 2}",
             "engine.parallel.vae: 4, but its denoiser has 2 ranks to share the tiles "
-            "(guidance_ranks, ulysses, ring, tensor)",
+            "(guidance_ranks, ulysses, ring, tensor, shard)",
         ),
         (
             "[0, 1]",
             "{parallel: {ulysses: 4, vae: 2}}",
             "gpus: 2 GPUs, but its engine uses 4 (ulysses 4)",
         ),
+        ("[]", "{parallel: {tensor: 2, shard: 2}}", "engine.parallel.shard: not with tensor"),
+        (
+            "[]",
+            "{parallel: {ulysses: 2, ring: 2, shard: 3}}",
+            "engine.parallel.shard: must divide the 4 ranks of ulysses x ring",
+        ),
+        ("[0]", "{parallel: {shard: 2}}", "gpus: 1 GPU, but its engine uses 2 (shard 2)"),
+        (
+            "[0, 1, 2, 3]",
+            "{parallel: {ulysses: 2, shard: 2}}",
+            "gpus: 4 GPUs, but its engine uses 2 (ulysses 2)",
+        ),
+        ("[]", "{parallel: {shard: 2}, offload: layerwise}", "engine.offload: not with several"),
+        ("[]", "{parallel: {shard: 2}, compile: true}", "engine.compile: not with several ranks"),
+        ("[]", "{parallel: {shard: 2}, step_cache: mag}", "engine.step_cache: not with several"),
         ("[]", "{guidance_ranks: 3}", "engine.guidance_ranks: must be 1 or 2, not 3"),
         ("[]", "{guidance_ranks: 2, offload: layerwise}", "engine.offload: not with several ranks"),
         ("[]", "{parallel: {ring: 2}, compile: true}", "engine.compile: not with several ranks"),
@@ -167,6 +182,9 @@ def test_ranks_that_a_denoiser_cannot_have_are_refused(
         ("[0]", "{parallel: {vae: 1}, offload: layerwise}"),
         ("[0]", "{parallel: {}, guidance_ranks: 1, compile: true}"),
         ("[]", "{parallel: {ulysses: 2}, device: cpu}"),
+        ("[0, 1]", "{parallel: {shard: 2}}"),
+        ("[0, 1, 2, 3]", "{parallel: {ulysses: 4, shard: 2}}"),
+        ("[0, 1, 2, 3]", "{parallel: {ring: 2, shard: 2}, guidance_ranks: 2}"),
     ],
 )
 def test_ranks_that_use_all_gpus_are_taken(tmp_path: Path, gpus: str, engine: str) -> None:

@@ -30,7 +30,7 @@ class Spread:
         self, name: str, folder: Path, engine: Mapping[str, Any], alone_s: float = ALONE_S
     ) -> None:
         write_tiny(name, folder)
-        self.name, self.bare = name, quiet(make_tiny(name))
+        self.name, self.folder, self.bare = name, folder, quiet(make_tiny(name))
         self.failures: Queue[str] = Queue()
         given = {"dtype": "float32", "worker_extension_cls": f"{EXTENSION}.Extension", **engine}
         load = LoadOptions.of(given)
@@ -47,11 +47,17 @@ class Spread:
         loaded = load.load(str(folder))
         once = Settings(0, 2, 3.0).arguments(name)
         with torch.inference_mode():
+            self.ranks.shard(loaded)
             self.ranks.join(loaded, first_calls(loaded.pipeline, loaded.parts.dit, once))
             self.ranks.share_tiles(loaded)
         options = ControlOptions.of({})
         self.control = Control(
-            loaded, options, lambda path: load.read(path or str(folder)), "dit", self.ranks
+            loaded,
+            options,
+            lambda path: load.read(path or str(folder)),
+            "dit",
+            self.ranks,
+            self.failures.put,
         )
         parts = loaded.parts.dit
         self.engine = StepBatcher(

@@ -19,7 +19,7 @@ from omnistage.stages.diffusion.loading.loading import Loaded
 from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales, Setting
 from omnistage.stages.diffusion.ranks.adapters import AdaptersOnRanks
-from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks
+from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks, end_stage
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -52,14 +52,17 @@ class Control:
         read: Callable[[str | None], Any],
         stage: str,
         ranks: Ranks | None = None,
+        on_failure: Callable[[str], None] = end_stage,
     ) -> None:
         """`read`: as for Weights. `ranks`: of the denoisers, which do what is done here.
 
-        Raises ValueError for a step cache that the pipeline refuses.
+        `on_failure` is called when weights are half exchanged: the stage cannot go on. Raises
+        ValueError for a step cache that the pipeline refuses.
         """
         self._pipeline = pipeline = loaded.pipeline
         self._turns = loaded.turns
         self._ranks = ranks
+        self._on_failure = on_failure
         loras = None if ranks is None else AdaptersOnRanks(pipeline, ranks)
         self._adapters = Adapters(pipeline, options.max_loras, loras)
         self._embeddings: EmbeddingCache | None = None
@@ -125,8 +128,8 @@ class Control:
         """All of them, each with why it is refused, or with nothing."""
         no_cache = "" if self._embeddings else "its engine has no embedding_cache_mb"
         no_profile = "" if self._profiler else "its engine has no profile_folder"
-        is_sharded = self._ranks is not None and self._ranks.is_sharded
-        whole = "its denoiser's weights are sharded (parallel.tensor)" if is_sharded else ""
+        is_cut = self._ranks is not None and self._ranks.is_tensor_parallel
+        whole = "its denoiser's weights are sharded (parallel.tensor)" if is_cut else ""
         loras = dict.fromkeys(
             ("add_lora", "remove_lora", "pin_lora", "list_loras"), whole or self._adapters.refusal
         )
@@ -163,11 +166,28 @@ class Control:
         return {"asleep": self._weights.asleep}
 
     def _load_weights(self, path: str | None) -> Mapping[str, Any]:
-        self._weights.load(path)
-        self._follow("load_weights", path)
+        self._weights.prepare(path)
+        self._prepare_on_ranks(path)
+        try:
+            self._weights.exchange()
+        except Exception as error:
+            self._on_failure(f"weights are half exchanged: {error}")
+            raise
+        self._follow("exchange_weights")
         if self._embeddings is not None:
             self._embeddings.clear()
         return {"asleep": self._weights.asleep}
+
+    def _prepare_on_ranks(self, path: str | None) -> None:
+        """Every rank has read and checked the weights, or none of them will take any."""
+        if self._ranks is None:
+            return
+        try:
+            self._ranks.others("prepare_weights", path)
+        except RankError as error:
+            self._weights.forget()
+            self._ranks.follow("forget_weights")
+            raise RequestError(400, str(error), param="path", code="invalid_value") from error
 
     def _follow(self, method: str, *arguments: Any) -> None:
         """The other ranks do what is done; before that whatever may be refused is refused."""

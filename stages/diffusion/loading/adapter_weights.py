@@ -6,6 +6,7 @@ from typing import Any
 from diffusers.utils.peft_utils import set_weights_and_activate_adapters
 
 from omnistage.stages.diffusion.merging.setting import Scales
+from omnistage.stages.diffusion.merging.torch_modes import for_any_mode
 
 
 class AdapterWeights:
@@ -21,7 +22,8 @@ class AdapterWeights:
         Then nothing of it is left.
         """
         try:
-            self._load(key, path, weight_name)
+            with for_any_mode():
+                self._load(key, path, weight_name)
         except Exception:
             self.delete(key)
             raise
@@ -48,7 +50,8 @@ class AdapterWeights:
         for part in loaded:  # peft would switch to another one instead of an active one
             AdapterWeights.put(self, part, ())
         if any(key in keys for keys in loaded.values()):
-            self._pipeline.delete_adapters(key)
+            with for_any_mode():
+                self._pipeline.delete_adapters(key)
 
     def put(self, name: str, scales: Scales) -> None:
         """Let a part of the pipeline work with these adapters and no other."""

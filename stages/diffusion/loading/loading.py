@@ -16,7 +16,13 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
-from omnistage.stages.diffusion.loading.components import Parts, Roles, denoises, has_tiles
+from omnistage.stages.diffusion.loading.components import (
+    Parts,
+    Roles,
+    denoises,
+    has_tiles,
+    modules_in,
+)
 from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
 from omnistage.stages.diffusion.loading.dummy_components import (
     INDEX,
@@ -68,6 +74,7 @@ class LoadOptions(EngineOptions):
     offload: str | None = None
     compile: bool = False
     vae_tiling: Tiling = False
+    parallel: Mapping[str, int] = field(default_factory=dict)  # checked as RankOptions'
 
     def __post_init__(self) -> None:
         for name, allowed in (("load_format", LOAD_FORMATS), ("offload", (None, *OFFLOADS))):
@@ -102,8 +109,13 @@ class LoadOptions(EngineOptions):
         """
         pipeline = self.read(model, device, stage=stage, only_denoisers=True, has_tiled=has_tiled)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
-        pipeline.to(device)
+        self._move(pipeline, parts, device)
         return Loaded(pipeline, parts, None, device)
+
+    @property
+    def shard(self) -> int:
+        """In how many parts the denoisers' weights will be; until then they are on the host."""
+        return self.parallel.get("shard", 1)
 
     @property
     def _roles(self) -> Roles:
@@ -132,12 +144,20 @@ class LoadOptions(EngineOptions):
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
         else:
-            pipeline.to(device)
+            self._move(pipeline, parts, device)
         if self.compile:
             compile_blocks(parts)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device)
+
+    def _move(self, pipeline: Any, parts: Parts, device: torch.device) -> None:
+        if self.shard == 1:
+            pipeline.to(device)
+            return
+        for _, module in modules_in(pipeline):
+            if not any(module is denoiser for denoiser in parts.dit.values()):
+                module.to(device)
 
     def read(
         self,
@@ -164,21 +184,30 @@ class LoadOptions(EngineOptions):
         made = class_of(self.pipeline_class)
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
-            sizes = sizes_of(folder, dtype)
-            self._check_fit(stage, device, dtype, without(left_out, sizes))
-            tell_loading(Phase.READING, total_bytes=sum(without(left_out, sizes).values()))
+            sizes = without(left_out, sizes_of(folder, dtype))
+            self._check_fit(stage, device, dtype, self._placed(sizes, folder))
+            tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
             given = {**left_out, **self.custom_pipeline_args}
             return made.from_pretrained(folder, dtype=dtype, **given)
         components = without(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
-        self._check_fit(stage, device, dtype, sizes)
-        for module in components.values():
-            fill(module, maker, HOST if is_offloaded else device)
+        self._check_fit(stage, device, dtype, self._placed(sizes, folder))
+        waiting = self.denoisers_in(folder) if self.shard > 1 else ()
+        for name, module in components.items():
+            fill(module, maker, HOST if is_offloaded or name in waiting else device)
         if made is DiffusionPipeline:  # which would not take its subclasses' optional components
             name = json.loads((folder / INDEX).read_text())["_class_name"]
             made = getattr(diffusers, name)
         given = {**components, **left_out, **self.custom_pipeline_args}
         return made.from_pretrained(folder, dtype=dtype, **given)
+
+    def _placed(self, sizes: Mapping[str, int], folder: Path) -> dict[str, int]:
+        """The bytes that will be on the device in the end."""
+        denoisers = self.denoisers_in(folder) if self.shard > 1 else ()
+        return {
+            name: -(-size // self.shard) if name in denoisers else size
+            for name, size in sizes.items()
+        }
 
     def folder_of(self, model: str) -> Path:
         """The folder of a pipeline, fetched from the hub if it is none."""

@@ -46,3 +46,13 @@ class TorchModes:
             torch.set_autocast_enabled(device, is_enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self.has_autocast_cache)
+
+
+@contextmanager
+def for_any_mode() -> Iterator[None]:
+    """Without gradients, yet outside of inference mode.
+
+    Tensors that are made here may be written to in any mode; DTensors can be detached only here.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        yield

@@ -61,11 +61,16 @@ class RankOptions(EngineOptions):
         return self.parallel.get(TILES, 1)
 
     @property
+    def shard(self) -> int:
+        """Ranks that hold a part of each weight, and gather them block by block."""
+        return self.parallel.get("shard", 1)
+
+    @property
     def plan(self) -> str:
         """The attribute of a denoiser's class that says how it is spread; none is needed: empty."""
         if self.tensor > 1:
             return "_tp_plan"
-        return "_cp_plan" if self.group_size > 1 else ""
+        return "_cp_plan" if self.ulysses * self.ring > 1 else ""
 
 
 def extension_of(path: str) -> type | None:

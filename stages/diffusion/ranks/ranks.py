@@ -33,6 +33,7 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import no_plan
+from omnistage.stages.diffusion.ranks.sharding import names_blocks, no_blocks
 from omnistage.stages.diffusion.ranks.tiles import SharedTiles, Tile, check_tiles, dtype_of
 from omnistage.stages.diffusion.ranks.wire import (
     Header,
@@ -81,11 +82,13 @@ def check_ranks(model: str, load: LoadOptions, options: RankOptions) -> None:
         raise ValueError(f"its engine has {options.size} ranks, a GPU each; CUDA has {num_gpus}")
     if options.vae > 1:
         check_vaes(load.tiled_in(load.folder_of(model)))
-    if not options.plan:
+    if not options.plan and options.shard == 1:
         return
     for made in load.denoisers_in(load.folder_of(model)).values():
-        if getattr(made, options.plan, None) is None:
+        if options.plan and getattr(made, options.plan, None) is None:
             raise ValueError(no_plan(made.__name__, options))
+        if options.shard > 1 and not names_blocks(made):
+            raise ValueError(no_blocks(made))
 
 
 def check_vaes(tiled: Mapping[str, type]) -> None:
@@ -125,6 +128,7 @@ class Ranks:
         self._number = 0
         self._heard: dict[int, int] = {}  # each rank's last reply
         self.denoisers: Mapping[str, torch.nn.Module] = {}
+        self._wholes: dict[str, Callable[..., Any]] = {}
         self._is_closed = threading.Event()
         self._stack = ExitStack()
         self.num_calls = 0
@@ -171,8 +175,8 @@ class Ranks:
         return self._options.guidance_ranks
 
     @property
-    def is_sharded(self) -> bool:
-        """Whether no rank has whole weights."""
+    def is_tensor_parallel(self) -> bool:
+        """Whether Diffusers has cut each weight by its plan."""
         return self._options.tensor > 1
 
     @property
@@ -193,6 +197,16 @@ class Ranks:
             device = device_of_rank(0, device_of(self._spec.load_options.device))
             self._stack.enter_context(joined_group(self._spec.place, device))
 
+    def shard(self, loaded: Loaded) -> None:
+        """Before `join`, if weights are to be in parts: wait for the ranks, and leave each its own.
+
+        From then on each call of a denoiser is put through to all, which compute it alike.
+        """
+        if self._options.shard > 1:
+            self._await(loaded)
+            self.rpc("shard")
+            self._mirror()
+
     def join(self, loaded: Loaded, seen: Mapping[str, Seen]) -> None:
         """Wait for the ranks, spread the denoisers, and put their calls through to all.
 
@@ -200,21 +214,30 @@ class Ranks:
         if one then comes to another result: one whose attention a plan does not reach computes
         nonsense in silence. RankError: a rank could not start.
         """
+        if not self._wholes:
+            self._await(loaded)
+        if self.size == 1:
+            return
+        for name, denoiser in self.denoisers.items():
+            denoiser.forward = self._wholes[name]
+        self.rpc("spread")
+        for name, call in seen.items():
+            self._compare(name, call, loaded)
+        self._mirror()
+
+    def _await(self, loaded: Loaded) -> None:
         self._device = loaded.device
         self.denoisers = loaded.parts.dit
+        self._wholes = {name: one.forward for name, one in self.denoisers.items()}
         self._worker: RankWorker = made_worker(self._spec, loaded)
         for rank in self._pipes:
             reply = self._received(rank, 0, None)
             if reply is not None and reply.error:
                 raise RankError(f"rank {rank}: {reply.error}")
-        if self.size == 1:
-            return
-        wholes = {name: one.forward for name, one in self.denoisers.items()}
-        self.rpc("spread")
-        for name, call in seen.items():
-            self._compare(name, call, loaded)
+
+    def _mirror(self) -> None:
         for name, denoiser in self.denoisers.items():
-            denoiser.forward = self._mirrored(name, wholes[name])
+            denoiser.forward = self._mirrored(name, self._wholes[name])
 
     def share_tiles(self, loaded: Loaded) -> None:
         """After `join`: let VAEs decode in tiles, and the first ranks share these."""

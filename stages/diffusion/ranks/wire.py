@@ -94,8 +94,8 @@ def as_bytes(header: Header, tensors: Sequence[torch.Tensor], device: torch.devi
     """All tensors one after another, on a device."""
     flat = room_for(header, device)
     for place, tensor in zip(header.places, tensors, strict=True):
-        values = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-        flat[place.start : place.start + place.num_bytes].copy_(values)
+        values = flat[place.start : place.start + place.num_bytes].view(place.dtype)
+        values.copy_(tensor.detach().reshape(-1))
     return flat
 
 

@@ -21,6 +21,7 @@ from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
+from omnistage.stages.diffusion.ranks.sharding import ShardedDenoiser, shard_mesh_of
 from omnistage.stages.diffusion.ranks.tiles import Tile, decoded, dtype_of
 from omnistage.stages.diffusion.ranks.wire import (
     Header,
@@ -106,15 +107,27 @@ class RankWorker:
         self._spec = spec
         self._adapters = AdapterWeights(self.pipeline)
         self._weights: Weights | None = None
+        self._sharded: dict[str, ShardedDenoiser] = {}
         self._forwards = self._now()
 
     def _now(self) -> dict[str, Callable[..., Any]]:
-        return {name: one.forward for name, one in self.denoisers.items()}
+        forwards: dict[str, Any] = {name: one.forward for name, one in self.denoisers.items()}
+        for name, sharded in self._sharded.items():
+            sharded.whole = forwards[name]
+            forwards[name] = sharded.call
+        return forwards
+
+    def shard(self) -> None:
+        """Leave each rank its part of the denoisers' weights; all ranks do it at once."""
+        mesh = shard_mesh_of(self._spec.rank_options, self.device)
+        for name, denoiser in self.denoisers.items():
+            self._sharded[name] = ShardedDenoiser(denoiser, mesh)
+        self._forwards = self._now()
 
     def spread(self) -> None:
-        """Spread the denoisers over the ranks of each group; all ranks do it at once."""
+        """Spread the denoisers' calls over the ranks of each group; all ranks do it at once."""
         options = self._spec.rank_options
-        if options.group_size > 1:
+        if options.plan:
             mesh = mesh_of(options, self.device)
             for denoiser in self.denoisers.values():
                 spread(denoiser, options, mesh, self.device)
@@ -165,14 +178,22 @@ class RankWorker:
         """Put them back."""
         self._own_weights.wake(self._own(tags))
 
-    def load_weights(self, folder: str | None) -> None:
-        """Other weights for the denoisers."""
-        self._own_weights.load(folder)
+    def prepare_weights(self, folder: str | None) -> None:
+        """Read and check other weights for the denoisers."""
+        self._own_weights.prepare(folder)
+
+    def exchange_weights(self) -> None:
+        """Put them in."""
+        self._own_weights.exchange()
+
+    def forget_weights(self) -> None:
+        """Drop what was prepared."""
+        self._own_weights.forget()
 
     @property
     def _own_weights(self) -> Weights:
         if self._weights is None:
-            self._weights = Weights(self.pipeline, self._read)
+            self._weights = Weights(self.pipeline, self._read, is_whole=False)
         return self._weights
 
     def _own(self, tags: Collection[str] | None) -> Collection[str] | None:

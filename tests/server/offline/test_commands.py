@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.gateway import OMNI
+from support.gateway import IMAGES, OMNI
 from support.offline import ObedientStages, engine_of, fake_async_omni, fake_omni
 from support.waiting import until, wait_until
 
@@ -289,6 +289,20 @@ def test_names_and_tensors_want_a_model_with_a_config(
         omni.load_weights(unread())
     assert raised.value.param == "weights"
     assert not stages.told
+
+
+def test_names_and_tensors_of_a_pipeline_come_with_nothing_else(
+    stages: ObedientStages, model: Path
+) -> None:
+    (model / "config.json").rename(model / "model_index.json")
+    with fake_omni(stages, {**IMAGES, "model": str(model)}) as omni:
+        reading = Reading(stages)
+        assert omni.load_weights(WEIGHTS.items()) == {"dit": ()}
+    (read,) = reading.read
+    assert read.keys() == WEIGHTS.keys()
+    assert {name for name in reading.files[0] if not name.endswith(".safetensors")} == {
+        "model.safetensors.index.json"
+    }
 
 
 def test_names_and_tensors_are_of_one_model(

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,36 @@ def modules_of(pipeline: Any) -> dict[str, torch.nn.Module]:
         for name, part in pipeline.components.items()
         if isinstance(part, torch.nn.Module)
     }
+
+
+@pytest.mark.parametrize("load_format", ["auto", "dummy"])
+def test_denoisers_that_will_be_in_parts_wait_on_the_host_and_count_by_their_part(
+    load_format: str, qwen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted: list[dict[str, int]] = []
+    monkeypatch.setattr(loading_module, "Start", lambda *given: wanted.append(given[-1]) or Fits())
+    monkeypatch.setattr(loading_module, "device_of", lambda given: torch.device("cpu"))
+    for shard in (1, 2):
+        options = LoadOptions(load_format=load_format, parallel={"shard": shard}, dtype="float32")
+        pipeline = options.read(str(qwen))
+        moved: list[torch.nn.Module] = []
+        for module in modules_of(pipeline).values():
+            monkeypatch.setattr(module, "to", moving(module, moved))
+        options.place(pipeline)
+        assert (pipeline.transformer in moved) == (shard == 1)
+        assert pipeline.vae in moved
+        assert pipeline.text_encoder in moved
+    whole, parts = wanted
+    assert parts == {**whole, "transformer": -(-whole["transformer"] // 2)}
+
+
+def moving(module: torch.nn.Module, moved: list[torch.nn.Module]) -> Callable[..., None]:
+    return lambda *_, **__: moved.append(module)
+
+
+class Fits:
+    def check(self, takes_turns: bool) -> None:
+        """It does."""
 
 
 def test_a_dummy_pipeline_is_the_real_one_but_for_its_weights(folder: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from diffusers import SD3Transformer2DModel
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
@@ -20,7 +21,7 @@ from omnistage.stages.diffusion.ranks.worker import RankSpec
     [
         (
             {"parallel": {"ulyses": 2}},
-            "parallel.ulyses: unknown; allowed: ulysses, ring, tensor, vae",
+            "parallel.ulyses: unknown; allowed: ulysses, ring, tensor, shard, vae",
         ),
         ({"parallel": {"vae": 2}}, "parallel.vae: 2, but its denoiser has no ranks to share"),
         ({"guidance_ranks": 4}, "guidance_ranks: must be 1 or 2, not 4"),
@@ -43,6 +44,8 @@ def test_a_wrong_argument_is_named(engine: dict[str, Any], message: str) -> None
         ({"parallel": {"ring": 2, "ulysses": 2}, "guidance_ranks": 2}, 8, 4, "_cp_plan"),
         ({"parallel": {"tensor": 2}}, 2, 2, "_tp_plan"),
         ({"parallel": {"vae": 2}, "guidance_ranks": 2}, 2, 1, ""),
+        ({"parallel": {"shard": 2}}, 2, 2, ""),
+        ({"parallel": {"ulysses": 4, "shard": 2}, "guidance_ranks": 2}, 8, 4, "_cp_plan"),
     ],
 )
 def test_sizes(engine: dict[str, Any], size: int, group_size: int, plan: str) -> None:
@@ -94,6 +97,17 @@ def test_ranks_that_share_tiles_load_the_vae_too(tmp_path: Path) -> None:
         loaded = options.load_denoisers(str(tmp_path), HOST, "dit", spec.has_tiles)
         names = {"transformer", "vae"} if has_vae else {"transformer"}
         assert modules_of(loaded.pipeline).keys() == names
+
+
+def test_a_denoiser_that_names_no_blocks_is_not_put_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tiny("sd3", tmp_path)
+    options = RankOptions.of({"parallel": {"shard": 2}})
+    check_ranks(str(tmp_path), LoadOptions(), options)
+    monkeypatch.setattr(SD3Transformer2DModel, "_no_split_modules", None)
+    with pytest.raises(ValueError, match="SD3Transformer2DModel names no blocks"):
+        check_ranks(str(tmp_path), LoadOptions(), options)
 
 
 def test_denoisers_are_found_by_class_or_declared(tmp_path: Path) -> None:

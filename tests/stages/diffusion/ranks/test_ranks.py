@@ -140,7 +140,7 @@ async def test_other_weights_are_on_all_ranks(flux: Spread, tmp_path: Path) -> N
     assert error(result(flux.ask(TOGETHER[2])), expected) < 1e-5
     with pytest.raises(RequestError, match="cannot be read"):
         await flux.obey("load_weights", path=str(tmp_path / "nowhere"))
-    await flux.obey("load_weights", path=None)
+    await flux.obey("load_weights", path=str(flux.folder))
     assert error(result(flux.ask(TOGETHER[2])), flux.expected(TOGETHER[2])) < 1e-5
 
 

@@ -25,8 +25,9 @@ def sent(value: Any) -> Any:
         torch.arange(12).reshape(3, 4).T,
         torch.randn(3, dtype=torch.complex64),
         torch.randn(2, 3, requires_grad=True),
+        torch.tensor(0.5).expand(1),
     ],
-    ids=["floats", "number", "bools", "empty", "transposed", "complex", "grad"],
+    ids=["floats", "number", "bools", "empty", "transposed", "complex", "grad", "expanded"],
 )
 def test_a_tensor_of_any_type_and_shape(tensor: torch.Tensor) -> None:
     # the first one's length is no multiple of any type's size
