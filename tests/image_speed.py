@@ -25,7 +25,7 @@ from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatche
 from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
-from omnistage.stages.diffusion.loading.weights import modules_of
+from omnistage.stages.diffusion.loading.other_weights import modules_of
 from omnistage.stages.diffusion.stage import WARM_UP_STEPS
 
 MATRIX = 8192

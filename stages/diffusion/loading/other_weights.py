@@ -69,10 +69,10 @@ class OtherWeights:
         self._read = read
         self._is_whole = is_whole
 
-    def of(self, folder: str | None) -> dict[str, Tensors]:
+    def of(self, folder: str | None) -> Mapping[str, Tensors]:
         """Those of a folder, by part; of a pipeline's all parts. Raises RequestError."""
         if folder is not None and has_only_tensors(Path(folder)):
-            found = self._named(Path(folder))
+            found: Mapping[str, Tensors] = self._named(Path(folder))
         else:
             made = modules_of(self._read_pipeline(folder))
             parts = {name: made.get(name) for name in self._expected}
@@ -91,7 +91,7 @@ class OtherWeights:
                 raise
             raise _unreadable(folder, error) from error
 
-    def _named(self, folder: Path) -> dict[str, Tensors]:
+    def _named(self, folder: Path) -> Mapping[str, Tensors]:
         found: dict[str, dict[str, torch.Tensor]] = {}
         for whole_name, tensor in self._tensors_in(folder):
             part, _, name = whole_name.partition(".")

@@ -1,10 +1,10 @@
 """Weights of a denoiser in parts, one on each rank; torch's FSDP gathers each block's in time."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn import Module
 
 from omnistage.stages.diffusion.merging.torch_modes import for_any_mode
@@ -42,7 +42,7 @@ class ShardedDenoiser(Module):
         try:
             return self(*args, **kwargs)
         except Exception:
-            self.reset_iter_state()  # a method of what `fully_shard` makes of this class
+            cast(FSDPModule, self).reset_iter_state()  # `fully_shard` has made it one
             raise
 
 

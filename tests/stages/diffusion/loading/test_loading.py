@@ -73,7 +73,12 @@ def test_denoisers_that_will_be_in_parts_wait_on_the_host_and_count_by_their_par
     load_format: str, qwen: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted: list[dict[str, int]] = []
-    monkeypatch.setattr(loading_module, "Start", lambda *given: wanted.append(given[-1]) or Fits())
+
+    def start(*given: Any) -> Fits:
+        wanted.append(given[-1])
+        return Fits()
+
+    monkeypatch.setattr(loading_module, "Start", start)
     monkeypatch.setattr(loading_module, "device_of", lambda given: torch.device("cpu"))
     for shard in (1, 2):
         options = LoadOptions(load_format=load_format, parallel={"shard": shard}, dtype="float32")
@@ -90,7 +95,10 @@ def test_denoisers_that_will_be_in_parts_wait_on_the_host_and_count_by_their_par
 
 
 def moving(module: torch.nn.Module, moved: list[torch.nn.Module]) -> Callable[..., None]:
-    return lambda *_, **__: moved.append(module)
+    def to(*_: Any, **__: Any) -> None:
+        moved.append(module)
+
+    return to
 
 
 class Fits:

@@ -12,9 +12,9 @@ from support.tiny_pipelines import quiet, result
 
 from omnistage.stages.device.shared_weights import shared_weights
 from omnistage.stages.diffusion.checkpoint import make_tiny
-from omnistage.stages.diffusion.control import control as control_module
 from omnistage.stages.diffusion.loading.other_weights import OtherWeights, modules_of
 from omnistage.stages.diffusion.loading.weights import Weights
+from omnistage.stages.diffusion.ranks.ranks import end_stage
 from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
@@ -199,4 +199,4 @@ def test_weights_that_are_half_exchanged_end_the_stage(
 
 
 def test_what_ends_a_stage_is_what_ends_ranks(controlled: Make) -> None:
-    assert controlled("sd3").control._on_failure is control_module.end_stage
+    assert controlled("sd3").control._on_failure is end_stage

@@ -14,7 +14,8 @@ from support.tiny_pipelines import error, quiet, result
 from omnistage.stages.diffusion.checkpoint import make_tiny
 from omnistage.stages.diffusion.loading import weights as weights_module
 from omnistage.stages.diffusion.loading.movable import pin
-from omnistage.stages.diffusion.loading.weights import Weights, modules_of, tensors_of, weights_of
+from omnistage.stages.diffusion.loading.other_weights import modules_of
+from omnistage.stages.diffusion.loading.weights import Weights, tensors_of, weights_of
 from omnistage.stages.worker.failure import RequestError
 
 Make = Callable[..., Controlled]
