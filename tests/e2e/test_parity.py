@@ -173,7 +173,7 @@ async def test_both_read_a_long_prompt_at_once_and_the_answer_equals_the_referen
     assert at_ms["talker.first_prefill"] < at_ms["thinker.first_token"]
 
 
-async def test_turns_that_read_the_prefix_cache_equal_the_reference(
+async def test_a_turn_that_reads_the_prefix_cache_equals_the_reference(
     server: TinyServer, reference: Reference
 ) -> None:
     """The rows of images and sounds that are not computed again come from the row cache."""

@@ -127,7 +127,7 @@ async def test_a_video_that_is_heard_equals_the_reference(
     assert_equal(await server.stream(asked.messages, **more), answer)  # cached by then
 
 
-async def test_turns_that_read_the_prefix_cache_equal_the_reference(
+async def test_a_turn_that_reads_the_prefix_cache_equals_the_reference(
     server: TinyServer, transformers: Qwen2_5Reference
 ) -> None:
     """Its talker takes a row of every position, those of the answers before among them."""

@@ -1,0 +1,51 @@
+"""What the bridge is told of a rendered prompt, and whether it may read the prefix cache."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from omnistage.stages.vllm.compat import SamplingParams
+from omnistage.stages.vllm.grammars import JudgedLLM
+from omnistage.stages.vllm.rendered import RenderedLLM
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
+    """What the engine was asked with."""
+    seen: list[SamplingParams] = []
+
+    async def generate(
+        self: JudgedLLM, prompt: Any, sampling_params: SamplingParams, request_id: str
+    ) -> AsyncGenerator[Any, None]:
+        seen.append(sampling_params)
+        yield prompt
+
+    monkeypatch.setattr(JudgedLLM, "generate", generate)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("has_row_cache", "bridge", "prompt_logprobs", "skips"),
+    [
+        (False, {"export_all": True}, None, True),
+        (False, {}, None, False),
+        (True, {"export_all": True}, None, False),
+        (True, {"export_all": True}, 1, True),  # as vLLM wants it: it computes them
+    ],
+)
+async def test_without_a_row_cache_a_prompt_whose_rows_leave_skips_the_prefix_cache(
+    has_row_cache: bool,
+    bridge: dict[str, Any],
+    prompt_logprobs: int | None,
+    skips: bool,
+    asked: list[SamplingParams],
+) -> None:
+    engine = RenderedLLM.__new__(RenderedLLM)
+    engine.has_row_cache = has_row_cache
+    engine.rendered = {"a": lambda prompt: bridge}
+    params = SamplingParams(extra_args={"omnistage_id": "a"}, prompt_logprobs=prompt_logprobs)
+    assert [one async for one in engine.generate("prompt", params, "r")] == ["prompt"]
+    (params,) = asked
+    assert bool(params.skip_reading_prefix_cache) is skips
+    assert (params.extra_args or {}).get("omnistage", {}) == bridge
