@@ -9,7 +9,8 @@ from diffusers import SD3Transformer2DModel
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
-from omnistage.stages.diffusion.loading.other_weights import HOST, modules_of
+from omnistage.stages.diffusion.loading.other_weights import modules_of
+from omnistage.stages.diffusion.loading.weights import HOST
 from omnistage.stages.diffusion.ranks.group import Place
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import check_ranks
