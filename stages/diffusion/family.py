@@ -25,6 +25,7 @@ FAMILY = Family(
             arguments=frozenset(
                 {
                     "compile",
+                    "custom_pipeline_args",
                     "device",
                     "dtype",
                     "embedding_cache_mb",
@@ -41,6 +42,7 @@ FAMILY = Family(
                     "profile_folder",
                     "step_cache",
                     "step_cache_options",
+                    "vae_tiling",
                     "warm_up",
                     "worker_extension_cls",
                 }
