@@ -100,16 +100,19 @@ class ShmConnector:
 
     @contextmanager
     def _alone(self, address: str) -> Iterator[None]:
-        """Nobody else renews the channel meanwhile; a process that ends lets others do it."""
+        """Nobody else renews the channel meanwhile; a process that ends lets others do it.
+
+        Whoever destroys it does not wait: raises NoChannel when files of it are gone.
+        """
         try:
             file = os.open(f"{self._directory / address}{HAS_ROOM}", os.O_RDWR | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(file)
         except FileNotFoundError:
             raise self._missing(address) from None
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(file)
 
     def _replace(self, address: str, size: int, generation: int) -> None:
         path = self._directory / address
@@ -161,7 +164,7 @@ class ShmConnector:
         try:
             with path.open("r+b") as file:
                 return memoryview(mmap.mmap(file.fileno(), 0))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # it is empty while it is being created
             raise self._missing(address) from None
 
     def _missing(self, address: str) -> NoChannel:

@@ -58,8 +58,9 @@ def serve(
             limit = options.max_requests
             environment = log_environment(options.log_level)
             placing = placing_of(graph, run.path, launch, environment)
-            runtime = Runtime(graph, run.path, placing.launch, max_requests=limit)
-            placing.listen(runtime.fleet.lose)
+            launch, release = placing.launch, placing.release
+            runtime = Runtime(graph, run.path, launch, max_requests=limit, release=release)
+            placing.listen(runtime.fleet.lose, runtime.fleet.is_ready)
             with mps_daemon(options.mps, graph, run.path):
                 asyncio.run(_serve(placing, runtime, listening, console, options))
         finally:

@@ -30,6 +30,7 @@ from omnistage.server.runtime.mps_daemon import Mps, end_daemon, mps_daemon
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.telemetry.logs import configure_logging
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.overrides import (
     any_override,
     default_override,
@@ -40,6 +41,8 @@ from omnistage.stage_configs.pick import resolve
 
 STOP_S = 30.0  # from the last answer's end until stages have ended
 KEYS, ADMIN_KEYS = "OMNISTAGE_API_KEY", "OMNISTAGE_ADMIN_KEY"  # as of `omnistage serve`
+
+NO_NODES = "placement ray: a cell has its stages on its own node; run `omnistage serve` for nodes"
 
 
 class Arguments(BaseModel):
@@ -74,7 +77,10 @@ class Arguments(BaseModel):
             *map(default_override, self.set_default),
             *([name_override(self.served_model_name)] if self.served_model_name else []),
         ]
-        return resolve(self.target, self.model, changes)
+        graph = resolve(self.target, self.model, changes)
+        if graph.placement.is_on_nodes:
+            raise GraphError(NO_NODES)
+        return graph
 
     @property
     def bundle(self) -> dict[str, float]:

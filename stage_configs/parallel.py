@@ -18,6 +18,27 @@ PIPELINE = (
 )
 CONTEXT = "what leaves a step with an edge is not tried where a prompt is read by several GPUs"
 
+NO_EDGE = {
+    "prefill_context_parallel_size": CONTEXT,
+    "decode_context_parallel_size": CONTEXT,
+}
+HALVES = "what leaves a step with an edge, or comes into it, is of a whole step"
+# What would put ranks or lanes of a stage on other machines, or have others start them.
+# By the value that changes nothing.
+ELSEWHERE: Mapping[str, Any] = {
+    "data_parallel_rank": None,
+    "data_parallel_start_rank": None,
+    "data_parallel_address": None,
+    "data_parallel_external_lb": False,
+    "data_parallel_hybrid_lb": False,
+    "node_rank": 0,
+    "nnodes": 1,
+    "enable_elastic_ep": False,
+}
+BACK_ENDS = ("data_parallel_backend", "distributed_executor_backend")
+OTHER_BACK_ENDS = ("ray", "external_launcher")
+HERE = "a stage starts all of its ranks and lanes itself, on one machine"
+
 # How ranks of a denoiser share a call, and what does not go with several of them.
 WAYS = ("ulysses", "ring", "tensor", "shard")
 ALONE = {
@@ -52,8 +73,8 @@ def parallel_problem(
         return None
     if has_edge and sizes.get("pipeline_parallel_size", 1) > 1 and not kind.is_pipeline:
         return f"must be 1: {PIPELINE}", ("engine", "pipeline_parallel_size")
-    if has_edge and sizes.get("prefill_context_parallel_size", 1) > 1:
-        return f"must be 1: {CONTEXT}", ("engine", "prefill_context_parallel_size")
+    if problem := (_edge_problem(engine) if has_edge else None) or _elsewhere_problem(engine):
+        return problem
     wanted = 1
     for size in sizes.values():
         wanted *= size
@@ -62,6 +83,26 @@ def parallel_problem(
         given = "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
         message = f"{given}, but its engine uses {wanted} ({made or 'no tensor_parallel_size'})"
         return f"{message}; the two must be equal", ("gpus",)
+    return None
+
+
+def _edge_problem(engine: Mapping[str, Any]) -> Problem | None:
+    for name, reason in NO_EDGE.items():
+        if (engine.get(name) or 1) != 1:
+            return f"must be 1: {reason}", ("engine", name)
+    if engine.get("enable_dbo"):
+        return f"must be false: {HALVES}", ("engine", "enable_dbo")
+    return None
+
+
+def _elsewhere_problem(engine: Mapping[str, Any]) -> Problem | None:
+    nothing = {**ELSEWHERE, "data_parallel_size_local": num_lanes(engine)}
+    for name, value in nothing.items():
+        if engine.get(name) not in (None, value):
+            return HERE, ("engine", name)
+    for name in BACK_ENDS:
+        if engine.get(name) in OTHER_BACK_ENDS:
+            return f"not {engine[name]}: {HERE}", ("engine", name)
     return None
 
 

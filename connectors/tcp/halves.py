@@ -61,7 +61,7 @@ class _Half:
     """One ring of this node.
 
     `number` is the channel's on its connection; it is joined when both rings have the same
-    generation, until either is renewed.
+    generation, as the sender's node counts it, until either is renewed.
     """
 
     def __init__(self, rings: ShmConnector, address: str, name: str) -> None:
@@ -90,10 +90,11 @@ class _Half:
         """The ring is a new one."""
 
     def _reattach(self) -> None:
-        """Go over to the ring that is there now."""
+        """Go over to the ring that is there now; raises NoChannel, and keeps the old one."""
+        buffer = self._reopen()
         self._words.release()
         self._records.release()
-        self._map(self._reopen())
+        self._map(buffer)
 
     @property
     def generation(self) -> int:
@@ -127,9 +128,11 @@ class _Half:
         return is_renewed
 
     def close(self) -> None:
-        """Let go of the ring."""
+        """Let go of the ring; an end that is on this node now gets the wake-ups that we took."""
         self._words.release()
         self._records.release()
+        self._has_chunk.set()
+        self._has_room.set()
         self._has_chunk.close()
         self._has_room.close()
 
@@ -233,9 +236,28 @@ class SenderHalf(_Half):
 
 
 class ReceiverHalf(_Half):
-    """The half on the node of the receiver: filled by the link; what is read, granted goes back."""
+    """The half on the node of the receiver: filled by the link; what is read, granted goes back.
+
+    Its ring may have been renewed more often than the sender's before they were joined. So the two
+    count from where they first met: nothing that waits at the sender is lost for it.
+    """
+
+    _ahead: int | None = None  # of the sender's generation
+
+    def meet(self, generation: int) -> None:
+        """The sender's ring has this generation: come to it, if ours is an older one."""
+        if self._ahead is None:
+            self._ahead = self.generation - generation
+        if generation > self.shared_generation:
+            self.renew(generation + self._ahead)
+
+    @property
+    def shared_generation(self) -> int:
+        """The ring's, as the sender's node counts; -1 before the two have met."""
+        return -1 if self._ahead is None else self.generation - self._ahead
 
     def _begin(self) -> None:
+        self._is_filled = False
         self._said: Sequence[int] = (0, 0, 0)
         self._granted = bytes(8 * NUM_SLOTS)
 
@@ -248,10 +270,21 @@ class ReceiverHalf(_Half):
         self._has_room.clear()
         return self.follow()
 
+    def lose(self) -> None:
+        """As for a sender; of a ring into which nothing came, nothing is lost.
+
+        Its sender may not know yet that it was joined: then what waits there stays, and comes.
+        """
+        if not self._is_filled:
+            self.is_joined = False
+            self._words[JOINED] = 0
+        super().lose()
+
     def place(self, position: int, num_bytes: int) -> memoryview:
         """Where bytes of the sender's ring belong."""
         if position + num_bytes > self.size:
             raise BadFrame(f"{num_bytes} bytes at {position} of a ring of {self.size}")
+        self._is_filled = True
         return self._records[position : position + num_bytes]
 
     def publish(self, body: bytes) -> None:
@@ -277,7 +310,7 @@ class ReceiverHalf(_Half):
             return [], False
         body = READ.pack(*read) + self._changed(granted)
         self._said, self._granted = read, granted
-        return [frame(BACK, self.number, self.generation, body)], False
+        return [frame(BACK, self.number, self.shared_generation, body)], False
 
     def _changed(self, granted: bytes) -> bytes:
         if granted == self._granted:

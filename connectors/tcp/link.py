@@ -1,15 +1,17 @@
 """The process that joins the rings of its node to those of other nodes.
 
-Its owner tells it over a socket which peers and channels there are, and hears over it of peers that
-come and go (`orders.py`). It ends when that socket does.
+Its owner tells it which peers and channels there are, at its start in a file, then over a socket
+over which it hears of peers that come and go (`orders.py`). It ends when that socket does.
 """
 
 import select
 import socket
+import ssl
 import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from omnistage.connectors.contract import NoChannel
@@ -31,6 +33,7 @@ from omnistage.connectors.tcp.frames import (
 from omnistage.connectors.tcp.halves import ReceiverHalf, SenderHalf
 from omnistage.connectors.tcp.handshake import Identity, Stranger, accept, connect, own_identity
 from omnistage.connectors.tcp.orders import (
+    BEGIN,
     MAX_BYTES,
     ORDERS,
     Begin,
@@ -47,7 +50,7 @@ from omnistage.connectors.tcp.orders import (
     Trouble,
     encoded,
 )
-from omnistage.connectors.tcp.wire import TlsWire, Wire, tls_context
+from omnistage.connectors.tcp.wire import TlsWire, Wire, connecting, tls_context
 
 HANDSHAKE_S = 2.0
 REDIAL_S = 0.1
@@ -91,7 +94,7 @@ class Peer:
 class Link:
     """All connections and halves of a node, in one loop that waits for any of them."""
 
-    def __init__(self, owner: socket.socket, listener: socket.socket) -> None:
+    def __init__(self, owner: socket.socket, listener: socket.socket, begin: Begin) -> None:
         owner.setblocking(False)
         listener.setblocking(False)
         self._owner, self._listener = owner, listener
@@ -102,8 +105,17 @@ class Link:
         self._unproved: dict[Connection, Peer | None] = {}
         self._num_made = 0
         self._num_refused, self._tell_refused_at = 0, 0.0
-        self._beat_at = 0.0
+        self._settings: LinkSettings = begin.settings
+        self._identity = own_identity(begin.name)
+        self._contexts = _contexts(begin.settings)
+        self._beat_at = time.monotonic()
+        for meet in begin.peers:
+            self._meet(meet)
+        for half in begin.halves:
+            self._open_half(half)
         self._watch(owner.fileno(), self._obey)
+        self._watch(listener.fileno(), self._accept)
+        self._tell(Started())
 
     # Waiting
 
@@ -114,8 +126,7 @@ class Link:
                 on_ready = self._on_ready.get(file)
                 if on_ready is not None:
                     on_ready()
-            if self._beat_at:
-                self._keep_time(time.monotonic())
+            self._keep_time(time.monotonic())
 
     def _watch(self, file: int, on_ready: Callable[[], None]) -> None:
         self._on_ready[file] = on_ready
@@ -123,11 +134,10 @@ class Link:
 
     def _unwatch(self, file: int) -> None:
         del self._on_ready[file]
-        self._poll.unregister(file)
+        with suppress(OSError):  # a file that is closed is waited on no longer
+            self._poll.unregister(file)
 
-    def _sleep_s(self) -> float | None:
-        if not self._beat_at:
-            return None
+    def _sleep_s(self) -> float:
         times = [self._beat_at]
         times += [one.begun_at + HANDSHAKE_S for one in self._unproved]
         times += [peer.dial_at for peer in self._peers.values() if peer.dial_at]
@@ -175,8 +185,6 @@ class Link:
 
     def _do(self, order: Order) -> None:
         match order:
-            case Begin():
-                self._begin(order)
             case Meet():
                 self._meet(order)
             case Leave():
@@ -185,17 +193,6 @@ class Link:
                 self._open_half(order)
             case CloseHalf():
                 self._close_half(order.address)
-
-    def _begin(self, order: Begin) -> None:
-        self._settings: LinkSettings = order.settings
-        self._identity = own_identity(order.name)
-        self._beat_at = time.monotonic()
-        for meet in order.peers:
-            self._meet(meet)
-        for half in order.halves:
-            self._open_half(half)
-        self._watch(self._listener.fileno(), self._accept)
-        self._tell(Started())
 
     # Peers
 
@@ -215,29 +212,28 @@ class Link:
         del self._peers[name]
 
     def _wire(self, connected: socket.socket, accepts: bool) -> Wire:
-        settings = self._settings
-        if not settings.certificate:
+        if not self._contexts:
             return Wire(connected)
-        context = tls_context(Path(settings.certificate), Path(settings.key), accepts)
-        return TlsWire(connected, context, accepts)
+        return TlsWire(connected, self._contexts[accepts], accepts)
 
     def _accept(self) -> None:
         try:
             connected, _ = self._listener.accept()
         except OSError:
             return
-        if len(self._unproved) >= MAX_STRANGERS:
-            self._refuse(next(iter(self._unproved)), "too many at once")
+        strangers = [one for one, dialled in self._unproved.items() if dialled is None]
+        if len(strangers) >= MAX_STRANGERS:
+            self._refuse(strangers[0], "too many at once")
         self._use(self._welcome(self._wire(connected, accepts=True), None))
 
     def _dial(self, peer: Peer) -> None:
         peer.dial_at = 0.0
-        host, port = peer.meet.host, peer.meet.port
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        connecting = socket.socket(family, socket.SOCK_STREAM)
-        connecting.setblocking(False)
-        connecting.connect_ex((host, port))
-        self._welcome(self._wire(connecting, accepts=False), peer).begin()
+        try:
+            begun = connecting(peer.meet.host, peer.meet.port)
+        except OSError:  # it has no route, as while a network is down
+            peer.dial_at = time.monotonic() + REDIAL_S
+            return
+        self._welcome(self._wire(begun, accepts=False), peer).begin()
 
     def _welcome(self, wire: Wire, dialled: Peer | None) -> Connection:
         """A connection whose other side has to prove itself."""
@@ -320,8 +316,8 @@ class Link:
         del self._unproved[connection]
         peer.dial_at = 0.0
         peer.connection = connection
-        if identity.boot == self._identity.boot:
-            self._note_clock(peer, Reckoning(0, 0))  # it is the same clock
+        if self._shares_clock(connection):
+            self._note_clock(peer, Reckoning(0, 0, time.monotonic_ns()))
         self._beat(peer, connection)
         for half in peer.senders.values():
             self._introduce(peer, half)
@@ -340,11 +336,14 @@ class Link:
         peer.heard_beat = answered, now
         if is_first:
             self._beat(peer, connection)  # so that the other can reckon soon
-        if sent:
+        if sent and not self._shares_clock(connection):
             self._note_clock(peer, reckon(sent, heard, answered, now))
 
+    def _shares_clock(self, connection: Connection) -> bool:
+        return connection.peer is not None and connection.peer.boot == self._identity.boot
+
     def _note_clock(self, peer: Peer, clock: Reckoning) -> None:
-        if peer.clock is not None and clock.way_ns >= peer.clock.way_ns:
+        if peer.clock is not None and not clock.is_surer(peer.clock):
             return
         is_up = peer.clock is not None
         peer.clock = clock
@@ -392,6 +391,8 @@ class Link:
             return
         peer, half = found
         self._unwatch(half.fileno())
+        if peer.connection is not None:
+            peer.connection.silence(half)
         if isinstance(half, SenderHalf):
             del peer.senders[half.name]
             del peer.by_number[half.number]
@@ -399,8 +400,6 @@ class Link:
         else:
             del peer.receivers[half.name]
             peer.filled = {key: one for key, one in peer.filled.items() if one is not half}
-        if peer.connection is not None:
-            peer.connection.silence(half)
         half.close()
 
     def _lose_half(self, half: EitherHalf) -> None:
@@ -450,8 +449,7 @@ class Link:
             return
         half.number = joining.number
         peer.filled[half.number] = half
-        if joining.generation > half.generation:
-            half.renew(joining.generation)
+        half.meet(joining.generation)
         self._answer(peer, half)
 
     def _answer(self, peer: Peer, half: ReceiverHalf) -> None:
@@ -459,7 +457,7 @@ class Link:
         if peer.connection is not None and peer.filled.get(half.number) is half:
             half.join()
             half.set_clock(-peer.clock.ahead_ns if peer.clock else 0)
-            peer.connection.say(frame(JOINED, half.number, half.generation))
+            peer.connection.say(frame(JOINED, half.number, half.shared_generation))
             self._flush(peer.connection)
 
     def _hear_joined(self, peer: Peer, half: SenderHalf, generation: int) -> None:
@@ -501,7 +499,7 @@ class Link:
         """Where bytes of a ring belong."""
         peer = self._peer_of(connection)
         half = None if peer is None else peer.filled.get(channel)
-        if half is None or half.generation != generation:
+        if half is None or half.shared_generation != generation:
             return None
         return half.place(position, size)
 
@@ -530,7 +528,7 @@ class Link:
     ) -> None:
         filled, filling = peer.filled.get(channel), peer.by_number.get(channel)
         if kind == HEAD:
-            if filled is not None and filled.generation == generation:
+            if filled is not None and filled.shared_generation == generation:
                 filled.publish(body)
         elif kind == BACK:
             if filling is not None and filling.generation == generation:
@@ -548,10 +546,18 @@ class Link:
             raise BadFrame(f"a frame of kind {kind}")
 
 
+def _contexts(settings: LinkSettings) -> dict[bool, ssl.SSLContext]:
+    """For what is accepted and what is dialled; none without a certificate."""
+    if not settings.certificate:
+        return {}
+    files = Path(settings.certificate), Path(settings.key)
+    return {accepts: tls_context(*files, accepts) for accepts in (True, False)}
+
+
 def main() -> None:
     """Run with the descriptors of the owner's socket and of the one that listens."""
     owner, listener = (socket.socket(fileno=int(file)) for file in sys.argv[1:3])
-    Link(owner, listener).run()
+    Link(owner, listener, BEGIN.decode(sys.stdin.buffer.read())).run()
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """A node's link as its owner has it: started, told, heard, started again."""
 
 import logging
+import os
 import select
 import socket
 import subprocess
 import sys
 from enum import Enum
 from pathlib import Path
+from typing import BinaryIO
 
 from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.shm import ShmConnector, ShmOptions
@@ -34,7 +36,8 @@ from omnistage.connectors.tcp.rings import renew_joined, ring_name
 
 logger = logging.getLogger(__name__)
 
-TELL_S = 2.0  # a link that does not take an order for so long is started again
+START_S = 30.0  # until a link says that it runs, on a machine that is busy
+TELL_S = 2.0  # a link that runs and does not take an order for so long is started again
 END_S = 2.0
 MAX_FAILED_STARTS = 5
 
@@ -182,6 +185,7 @@ class NodeLink:
         while (event := self._next()) is not None:
             if isinstance(event, Started):
                 self._num_failed_starts = 0
+                self._owner.settimeout(TELL_S)
             else:
                 happened.append(event)
         return happened
@@ -202,27 +206,26 @@ class NodeLink:
 
     def _start(self) -> None:
         self._owner, theirs = new_channel()
-        self._owner.settimeout(TELL_S)
-        with theirs:
+        self._owner.settimeout(START_S)
+        peers, halves = tuple(self._peers.values()), tuple(self._halves.values())
+        with theirs, _file(Begin(self.name, self._settings, peers, halves)) as begin:
             files = theirs.fileno(), self._listener.fileno()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "omnistage.connectors.tcp.link", *map(str, files)],
-                stdin=subprocess.DEVNULL,
+                stdin=begin,
                 pass_fds=files,
                 start_new_session=True,
             )
         self._poll.register(self._owner, select.EPOLLIN)
-        peers, halves = tuple(self._peers.values()), tuple(self._halves.values())
-        self._tell(Begin(self.name, self._settings, peers, halves))
 
     def _tell(self, order: Order) -> None:
         try:
             self._owner.send(encoded(order))
         except TimeoutError:
             logger.error("the link of node %s hangs: it is started again", self.name)
-            self.restart()
+            self._process.kill()
         except OSError:
-            return  # it has ended: `events` starts it again, and tells it all
+            return  # it has ended: `events` says so, starts it again, and tells it all
 
     def _next(self) -> Event | None:
         if not self._poll.poll(0):
@@ -257,6 +260,14 @@ class NodeLink:
     def _renew_joined(self) -> None:
         for half in self._halves.values():
             renew_joined(self._rings(), half.ring)
+
+
+def _file(begin: Begin) -> BinaryIO:
+    """In memory, to be read from its start."""
+    file = os.fdopen(os.memfd_create("begin"), "w+b")
+    file.write(encoded(begin))
+    file.seek(0)
+    return file
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -9,8 +9,9 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a node's link finds its peers and knows them.
 
     `secret`: the run's, the same on all of its nodes. `host`, `port`: where it listens; port 0 is
-    any free one. `certificate`, `key`: files in PEM, the same on all nodes: then all is encrypted.
-    `beat_s`: how often links say that they live; `patience_s`: how long a peer may say nothing.
+    any free one. `certificate`, `key`: files in PEM, the same on all nodes: then all is encrypted;
+    a link reads them when it starts. `beat_s`: how often links say that they live; `patience_s`:
+    how long a peer may say nothing.
     """
 
     secret: bytes
@@ -54,8 +55,8 @@ class CloseHalf(msgspec.Struct, frozen=True, tag=True):
     address: str
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
-    """Everything that a link needs to know at its start."""
+class Begin(msgspec.Struct, frozen=True):
+    """Everything that a link needs to know at its start: a file, as it may be long."""
 
     name: str
     settings: LinkSettings
@@ -63,7 +64,7 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
     halves: tuple[OpenHalf, ...]
 
 
-Order = Begin | Meet | Leave | OpenHalf | CloseHalf
+Order = Meet | Leave | OpenHalf | CloseHalf
 
 
 class PeerUp(msgspec.Struct, frozen=True, tag=True):
@@ -74,7 +75,7 @@ class PeerUp(msgspec.Struct, frozen=True, tag=True):
 
 
 class PeerLost(msgspec.Struct, frozen=True, tag=True):
-    """A peer was connected and is no longer; the rings of all channels to it are new.
+    """A peer was connected and is no longer; the rings of all channels to it are new, or empty.
 
     `is_silent`: its link or its node hangs, or the network between: whoever owns the link may
     `restart` it. Otherwise the link has ended.
@@ -106,6 +107,7 @@ Event = PeerUp | PeerLost | LinkEnded | Trouble | Started
 
 MAX_BYTES = 1 << 20
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)
+BEGIN: msgspec.msgpack.Decoder[Begin] = msgspec.msgpack.Decoder(Begin)
 EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event)
 
 
@@ -114,6 +116,6 @@ def new_channel() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def encoded(message: Order | Event) -> bytes:
+def encoded(message: Begin | Order | Event) -> bytes:
     """As it travels."""
     return msgspec.msgpack.encode(message)

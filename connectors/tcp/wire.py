@@ -1,5 +1,6 @@
 """A connected socket that never blocks, plain or with TLS."""
 
+import errno
 import socket
 import ssl
 from pathlib import Path
@@ -14,11 +15,12 @@ class Wire:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = connected
+        self._file = connected.fileno()  # TLS that cannot begin takes it from the socket
         self.is_connecting = True  # and writable once it is not
 
     def fileno(self) -> int:
-        """What to wait on."""
-        return self._socket.fileno()
+        """What to wait on; the same when it is closed."""
+        return self._file
 
     def begin(self) -> bool:
         """Whether it is connected; raises OSError if it could not be."""
@@ -101,6 +103,17 @@ class TlsWire(Wire):
     def num_decrypted(self) -> int:
         """What TLS has read ahead."""
         return 0 if self._tls is None else self._tls.pending()
+
+
+def connecting(host: str, port: int) -> socket.socket:
+    """A socket that begins to connect; raises OSError if it cannot even begin."""
+    begun = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    begun.setblocking(False)
+    code = begun.connect_ex((host, port))
+    if code not in (0, errno.EINPROGRESS):
+        begun.close()
+        raise OSError(code, "could not connect")
+    return begun
 
 
 def tls_context(certificate: Path, key: Path, accepts: bool) -> ssl.SSLContext:

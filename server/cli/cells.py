@@ -33,6 +33,10 @@ logger = logging.getLogger(__name__)
 
 MAX_CELLS = 64
 NOT_FOR_CELLS = ("target", "host", "port", "dry_run")  # what else `serve` is given, cells are too
+NO_NODES = (
+    "placement ray: cells are servers of one machine, each on GPUs of its own; run `omnistage "
+    "serve` for one server whose stages are on nodes"
+)
 NO_TLS = "cells speak HTTP with their balancer; put a proxy with TLS before it"
 REFUSED = {
     "ssl_certfile": f"--ssl-certfile: {NO_TLS}",
@@ -108,6 +112,8 @@ def graph_of_a_cell(
     gpus = visible_gpus()
     with seeing(gpu_share(num_cells, gpus)):
         graph = resolve(options["target"], options["model"], changes)
+        if graph.placement.is_on_nodes:
+            raise fail(NO_NODES)
         taken = gpus_of_cells(graph, num_cells, gpus)
         check_machine(graph)
     return graph, taken

@@ -14,7 +14,9 @@ GPU_CURE = (
 
 
 def missing_gpus(graph: StageGraph) -> list[str]:
-    """One sentence for each stage that wants a GPU which is not there."""
+    """One sentence for each stage that wants a GPU which is not there; nodes have their own."""
+    if graph.placement.is_on_nodes:
+        return []
     count = len(visible_gpus())
     return [
         f"stage {replica.name} wants GPU {gpu}; this machine has {count}: {GPU_CURE}"

@@ -31,13 +31,10 @@ def routes(gateway: Gateway) -> APIRouter:
     async def ready() -> Mapping[str, Any]:
         if gateway.runtime.flights.is_stopping:
             raise stopping()
-        unready = gateway.runtime.fleet.unready
-        if unready:
-            stages = ", ".join(f"{name} ({state})" for name, state in unready.items())
+        fleet = gateway.runtime.fleet
+        if reasons := fleet.unready or fleet.closed:
+            stages = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
             raise unavailable(f"Not ready: {stages}.", code="not_ready")
-        asleep = gateway.runtime.fleet.asleep
-        if asleep:
-            raise unavailable(f"Not ready: {', '.join(asleep)} (asleep).", code="not_ready")
         return {"ready": True}
 
     return router

@@ -105,8 +105,9 @@ class Engine:
         stack.enter_context(mps_daemon(self.options.mps, self.graph, run.path))
         placing = placing_of(self.graph, run.path, self._launch, self._environment)
         limit = self.options.max_requests
-        self.runtime = Runtime(self.graph, run.path, placing.launch, self._make_connector, limit)
-        placing.listen(self.runtime.fleet.lose)
+        launch, make, release = placing.launch, self._make_connector, placing.release
+        self.runtime = Runtime(self.graph, run.path, launch, make, limit, release)
+        placing.listen(self.runtime.fleet.lose, self.runtime.fleet.is_ready)
         self.commands = StageCommands(self.runtime)
         self.directory = run.path
         await stack.enter_async_context(placing)

@@ -95,17 +95,22 @@ def _of_key(stage: str, key: str, value: Any) -> Iterator[Override]:
 
 def check_machine(graph: StageGraph) -> None:
     """Raise StartFailed for a graph whose GPUs or packages this machine does not have or give."""
+    is_here = not graph.placement.is_on_nodes
+    if is_here:
+        _check_gpus(graph)
+    for sentence in missing_packages(graph):
+        raise StartFailed(sentence, code="invalid_graph")
+    for sentence in missing_features(graph):
+        logger.warning("%s", sentence)
+    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
+    if uses_gpus and (sentence := inherited_share_problem()):
+        raise StartFailed(sentence, code="invalid_graph")
+
+
+def _check_gpus(graph: StageGraph) -> None:
     count = len(visible_gpus())
     for replica in graph.replicas.values():
         for gpu in replica.gpus:
             if gpu >= count:
                 message = f"stage {replica.name} wants GPU {gpu}; this machine has {count}"
                 raise StartFailed(message, code="invalid_graph")
-    for sentence in missing_packages(graph):
-        raise StartFailed(sentence, code="invalid_graph")
-    for sentence in missing_features(graph):
-        logger.warning("%s", sentence)
-    is_here = not graph.placement.is_on_nodes
-    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
-    if uses_gpus and (sentence := inherited_share_problem()):
-        raise StartFailed(sentence, code="invalid_graph")

@@ -73,10 +73,10 @@ class Agent(Protocol):
         """How it ended, once it has."""
 
     async def kill(self, stage: str) -> None:
-        """End it at once, with everything below it."""
+        """End it at once, with everything below it, if it could be started."""
 
     async def stop(self, stage: str, grace_s: float) -> None:
-        """End it: it gets `grace_s` to do it by itself."""
+        """End it, if it could be started: it gets `grace_s` to do it by itself."""
 
     async def renew(self, stage: str) -> None:
         """Empty the channels that a stage has an end of: it starts again, here or elsewhere."""

@@ -59,14 +59,16 @@ class ProcessAgent:
         return await self._stages[stage].wait()
 
     async def kill(self, stage: str) -> None:
-        """End it at once, with everything below it."""
+        """End it at once, with everything below it, if it could be started."""
         async with self._starting[stage]:
-            self._stages[stage].kill()
+            if (process := self._stages.get(stage)) is not None:
+                process.kill()
 
     async def stop(self, stage: str, grace_s: float) -> None:
-        """End it: it gets `grace_s` to do it by itself."""
+        """End it, if it could be started: it gets `grace_s` to do it by itself."""
         async with self._starting[stage]:
-            await self._stages[stage].stop(grace_s)
+            if (process := self._stages.get(stage)) is not None:
+                await process.stop(grace_s)
 
 
 class LinkedAgent(ProcessAgent):

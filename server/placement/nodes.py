@@ -43,8 +43,11 @@ class Cluster(Protocol):
     async def address_of(self, node: str) -> str:
         """Where the other nodes reach a node, as numbers."""
 
-    def agent_on(self, node: str) -> Agent:
+    async def agent_on(self, node: str) -> Agent:
         """A new agent on a node."""
+
+    async def release(self, stage: str) -> None:
+        """A replica is gone: nothing is kept for it, unless others were asked for with it."""
 
     def drop(self, node: str) -> None:
         """End a node's agent and, with it, all that it started, as soon as it can be reached."""
@@ -190,9 +193,10 @@ class Nodes:
         if name != self.cluster.home:
             await self.on(self.cluster.home)
         unique = f"{name[:12]}-{next(self._numbers)}"
-        node = RunningNode(unique, self.cluster.agent_on(name), self._directory, self._hang_s)
         link = replace(self._link, host=await self.cluster.address_of(name))
         try:
+            agent = await self.cluster.agent_on(name)
+            node = RunningNode(unique, agent, self._directory, self._hang_s)
             await node.open(self._graph, self._environment, link)
             await self._introduce(node)
         except BaseException:
@@ -252,7 +256,9 @@ class Nodes:
         return [node for node in self._opened if not node.is_lost]
 
     async def close(self) -> None:
-        """Leave every node as it was found."""
+        """Leave every node as it was found; an agent that still starts is not waited for."""
+        for opening in self._opening.values():
+            opening.cancel()  # one that is done stays as it is
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.gather(*self._tasks)
         await asyncio.gather(*(node.close() for node in self._opened))

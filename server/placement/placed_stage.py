@@ -2,36 +2,44 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from omnistage.server.placement.nodes import NodeLost, Nodes, RunningNode
 from omnistage.stage_configs.gpus import VISIBLE
 from omnistage.stage_configs.graph import StageSpec
-from omnistage.stages.messages.loading import Loading, Phase, read_loading, write_loading
+from omnistage.stages.messages.loading import Loading, Phase, write_loading
 
 logger = logging.getLogger(__name__)
 
 ROOM_INTERVAL_S = 0.25
 ROOM_WARNING_S = 10.0
 STOP_PATIENCE_S = 30.0
+STOPPED = "it was stopped"
 
 
 class PlacedStage:
     """A stage's process on another machine, or on this one.
 
     It has started once there is a task for it: a node with room may come much later, and whatever
-    prevents the start is how it ended.
+    prevents the start is how it ended. `is_ready` is what the gateway knows.
     """
 
     def __init__(
-        self, name: str, spec: StageSpec, model: str, nodes: Nodes, directory: Path
+        self,
+        name: str,
+        spec: StageSpec,
+        model: str,
+        nodes: Nodes,
+        directory: Path,
+        is_ready: Callable[[str], bool],
     ) -> None:
         self._name = name
         self._spec = spec
         self._model = model
         self._nodes = nodes
         self._directory = directory
+        self._is_ready = is_ready
         self._node: RunningNode | None = None
 
     async def start(self) -> None:
@@ -41,7 +49,7 @@ class PlacedStage:
     async def wait(self) -> str:
         """How it ended."""
         await asyncio.wait({self._living})
-        return "it was stopped" if self._living.cancelled() else self._living.result()
+        return STOPPED if self._living.cancelled() else self._living.result()
 
     def kill(self) -> None:
         """End it at once."""
@@ -70,6 +78,9 @@ class PlacedStage:
             return await self._run_on(node)
         except NodeLost as error:
             return str(error)
+        except Exception as error:
+            logger.exception("stage %s cannot run on a node", self._name)
+            return f"it cannot run on a node: {error}"
         finally:
             write_loading(self._directory, self._name, None)
 
@@ -95,14 +106,13 @@ class PlacedStage:
     async def _run_on(self, node: RunningNode) -> str:
         gpus = await self._nodes.cluster.gpus_of(self._name)
         environment = {VISIBLE: ",".join(gpus)}
-        self._node = node
         ending = asyncio.create_task(self._process(node, environment))
         try:
             while not (ending.done() or node.is_lost):
                 unlinked = node.unlinked
                 waits = {ending, node.lost, unlinked}
                 await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                if unlinked.done() and read_loading(self._directory, self._name) is not None:
+                if unlinked.done() and not self._is_ready(self._name):
                     await node.ask(node.agent.kill(self._name))
                     return unlinked.result()  # what it said when it was ready may be lost
             return ending.result() if ending.done() else node.lost.result()
@@ -111,6 +121,9 @@ class PlacedStage:
             await asyncio.gather(ending, return_exceptions=True)
 
     async def _process(self, node: RunningNode, environment: Mapping[str, str]) -> str:
+        if self._living.cancelling():
+            return STOPPED
+        self._node = node  # the start is asked for at once, and a stop or a kill after it
         try:
             await node.agent.start(self._name, environment)
             logger.info("stage %s is on node %s", self._name, node.host)

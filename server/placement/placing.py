@@ -1,6 +1,6 @@
 """Where a run's stages are started: on this machine, or on nodes if its graph says so."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -9,6 +9,7 @@ from omnistage.server.placement.placed_stage import PlacedStage
 from omnistage.server.runtime.stage_link import StageHandle, StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
+IsReady = Callable[[str], bool]
 PATH_STARTS = ("/", "./", "../", "~")  # of what is a folder and no name of the hub's
 
 
@@ -19,8 +20,14 @@ class Placing(Protocol):
     def launch(self) -> StageLauncher:
         """What starts a stage."""
 
-    def listen(self, on_loss: OnLoss) -> None:
-        """Name who is called when what was under way between two nodes is gone."""
+    async def release(self, stage: str) -> None:
+        """A replica is gone: what was kept for it can be had by others."""
+
+    def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
+        """Name who is called when what was under way between two nodes is gone.
+
+        `is_ready` says of a replica whether it is known to be ready.
+        """
 
     async def __aenter__(self) -> Self:
         """Raises PlacementError."""
@@ -39,7 +46,10 @@ class OnThisMachine:
     def __init__(self, launch: StageLauncher) -> None:
         self.launch = launch
 
-    def listen(self, on_loss: OnLoss) -> None:
+    async def release(self, stage: str) -> None:
+        """Nothing is kept beside its process."""
+
+    def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
         """There is nothing between nodes."""
 
     async def __aenter__(self) -> Self:
@@ -63,11 +73,17 @@ class OnNodes:
     def launch(self, stage: str, directory: Path) -> StageHandle:
         """A replica of a stage on whichever node there is room for it."""
         spec = self._graph.spec_of(stage)
-        return PlacedStage(stage, spec, self._graph.model_of(spec.name), self._nodes, directory)
+        model = self._graph.model_of(spec.name)
+        return PlacedStage(stage, spec, model, self._nodes, directory, self._is_ready)
 
-    def listen(self, on_loss: OnLoss) -> None:
+    async def release(self, stage: str) -> None:
+        """Its room, unless others were asked for with it."""
+        await self._cluster.release(stage)
+
+    def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
         """Name who is called when what was under way between two nodes is gone."""
         self._on_loss = on_loss
+        self._is_ready = is_ready
 
     async def __aenter__(self) -> Self:
         from omnistage.server.placement.ray import NoCluster

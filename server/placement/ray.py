@@ -1,7 +1,11 @@
 """A Ray cluster as the nodes of a run: a placement group with a bundle a stage, an agent a node.
 
 The only file that knows Ray. The bundles keep their room, and their GPUs, until the run ends or
-this process does; then Ray ends the agents too, and with them what they started.
+this process does; then Ray ends the agents too, and with them what they started. A replica that was
+added later has a group of its own, which goes with it.
+
+Many calls of Ray wait for its head. They are made one after another in a thread of their own, so
+that neither requests nor the gateway's other threads wait.
 """
 
 import asyncio
@@ -9,10 +13,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import ray
@@ -36,6 +41,7 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.placement import GPU
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 CREATED = "CREATED"
 OMP = "OMP_NUM_THREADS"
@@ -55,6 +61,7 @@ class RayCluster:
         self._own_agent = HomeAgent(directory, environment)
         self._bundles: dict[str, tuple[PlacementGroup, int]] = {}
         self._actors: dict[str, Any] = {}
+        self._thread = ThreadPoolExecutor(1, "ray")
 
     def connect(self) -> None:
         """Join the cluster and ask it for room for every stage; raises NoCluster."""
@@ -85,6 +92,7 @@ class RayCluster:
 
     def close(self) -> None:
         """Give the room back and leave."""
+        self._thread.shutdown()
         for group in {group.id: group for group, _ in self._bundles.values()}.values():
             remove_placement_group(group)
         if self._is_ours:
@@ -92,38 +100,59 @@ class RayCluster:
 
     async def node_of(self, stage: str) -> str | None:
         """Where a stage's bundle is, if that node lives."""
+        return await self._call(self._node_of, stage)
+
+    async def _call(self, function: Callable[[str], T], argument: str) -> T:
+        """Have something done in the thread of Ray's calls."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, function, argument)
+
+    def _node_of(self, stage: str) -> str | None:
         if stage not in self._bundles:
             self._reserve([stage])  # a replica that was added later
-        return await asyncio.to_thread(self._node_of, *self._bundles[stage])
-
-    def _node_of(self, group: PlacementGroup, index: int) -> str | None:
+        group, index = self._bundles[stage]
         table = placement_group_table(group)
         node: str | None = table["bundles_to_node_id"].get(index)
         living = {one["NodeID"] for one in ray.nodes() if one["Alive"]}
         return node if node in living and table["state"] == CREATED else None
 
+    async def release(self, stage: str) -> None:
+        """Give back the room of a replica that is gone, unless others were asked for with it."""
+        await self._call(self._release, stage)
+
+    def _release(self, stage: str) -> None:
+        groups = [group for group, _ in self._bundles.values()]
+        group, _ = self._bundles.get(stage, (None, 0))
+        if groups.count(group) == 1:
+            with warned(f"the room of stage {stage} is kept for now"):
+                remove_placement_group(group)
+                del self._bundles[stage]
+
     async def gpus_of(self, stage: str) -> Sequence[str]:
         """Those of its bundle: they are its own until the group is removed."""
-        spec = self._graph.spec_of(stage)
-        if not spec.num_gpus:
+        if not self._graph.spec_of(stage).num_gpus:
             return ()
-        bundle = PlacementGroupSchedulingStrategy(*self._bundles[stage])
-        task = ray.remote(num_cpus=0, num_gpus=spec.num_gpus, max_retries=0)(given_gpus)
         with lost_as_ours():
-            gpus: Sequence[str] = await task.options(scheduling_strategy=bundle).remote()
+            gpus: Sequence[str] = await (await self._call(self._ask_gpus, stage))
         return gpus
+
+    def _ask_gpus(self, stage: str) -> Any:
+        bundle = PlacementGroupSchedulingStrategy(*self._bundles[stage])
+        num_gpus = self._graph.spec_of(stage).num_gpus
+        task = ray.remote(num_cpus=0, num_gpus=num_gpus, max_retries=0)(given_gpus)
+        return task.options(scheduling_strategy=bundle).remote()
 
     async def address_of(self, node: str) -> str:
         """As Ray itself reaches it."""
-        nodes = await asyncio.to_thread(ray.nodes)
-        addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in nodes}
-        address: str = addresses[node]
-        return address
+        return await self._call(address_of, node)
 
-    def agent_on(self, node: str) -> Agent:
+    async def agent_on(self, node: str) -> Agent:
         """A new actor on a node; on our own, none is needed."""
         if node == self.home:
             return self._own_agent
+        return await self._call(self._make_agent, node)
+
+    def _make_agent(self, node: str) -> Agent:
         there = NodeAffinitySchedulingStrategy(node, soft=False)
         actor = ray.remote(num_cpus=0, max_concurrency=CONCURRENCY)(RayAgent)
         self._actors[node] = actor.options(scheduling_strategy=there).remote()
@@ -131,9 +160,20 @@ class RayCluster:
 
     def drop(self, node: str) -> None:
         """End a node's actor."""
+        self._thread.submit(self._drop, node)
+
+    def _drop(self, node: str) -> None:
         actor = self._actors.pop(node, None)
         if actor is not None:
-            ray.kill(actor)
+            with warned(f"the agent on node {node} runs for now"):
+                ray.kill(actor)
+
+
+def address_of(node: str) -> str:
+    """Where Ray reaches a node."""
+    addresses = {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes()}
+    address: str = addresses[node]
+    return address
 
 
 class RayAgent(NodeAgent):
@@ -250,6 +290,15 @@ def lost_as_ours() -> Iterator[None]:
     except RayError as error:
         reason = str(error).strip().splitlines()
         raise NodeLost(f"{type(error).__name__}: {reason[0] if reason else ''}") from None
+
+
+@contextmanager
+def warned(what: str) -> Iterator[None]:
+    """What cannot be given back now is said: it goes with this process, at the latest."""
+    try:
+        yield
+    except Exception:
+        logger.exception("%s", what)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """What commands have changed in the stages, for replicas of them that start afterwards."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Arguments = Mapping[str, Any]
@@ -28,6 +28,13 @@ class Changes:
         elif command in (ADD, PIN, REMOVE):
             told = self._adapters.get(stage, [])
             self._adapters[stage] = _with(told, command, arguments)
+
+
+def without(missed: Sequence[Change], done: Change) -> tuple[Change, ...]:
+    """What a replica has still missed once it has done this: other weights replace all before."""
+    command, arguments = done
+    void = [WEIGHTS] if command == WEIGHTS and arguments["path"] is not None else []
+    return tuple(one for one in missed if one != done and one[0] not in void)
 
 
 def _with(told: list[Change], command: str, arguments: Arguments) -> list[Change]:

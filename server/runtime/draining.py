@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from omnistage.server.errors import ApiError
+from omnistage.server.runtime.changes import WEIGHTS
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.fleet import Fleet
 from omnistage.server.runtime.flights import Flights
@@ -28,7 +29,8 @@ class Draining:
 
         Each answers what of it is asleep now; while that is anything, it stays closed. Raises
         ApiError before anything is done if one of them does not take the command, and after all
-        have answered if one of them failed.
+        have answered if one of them failed. A replica that has failed to load what another of its
+        stage has loaded gets no more requests.
         """
         async with self.lock:
             for link in links:
@@ -36,10 +38,24 @@ class Draining:
             async with self.closed(links):
                 sending = (self._send(link, command, arguments) for link in links)
                 answers = await asyncio.gather(*sending, return_exceptions=True)
+                done = [link for link, error in zip(links, answers, strict=True) if error is None]
+                self._note(links, done, command, arguments)
         for answer in answers:
             if answer is not None:
                 raise answer
-        self._fleet.note_change(links, command, arguments)
+
+    def _note(
+        self,
+        links: Sequence[StageLink],
+        done: Sequence[StageLink],
+        command: str,
+        arguments: Mapping[str, Any],
+    ) -> None:
+        self._fleet.note_change(done, command, arguments)
+        if command == WEIGHTS:
+            stages = {link.stage for link in done}
+            differing = [link for link in links if link.stage in stages and link not in done]
+            self._fleet.note_missed(differing, command, arguments)
 
     @asynccontextmanager
     async def closed(self, links: Sequence[StageLink]) -> AsyncIterator[None]:

@@ -17,7 +17,14 @@ from omnistage.server.runtime.channels import Channels, MakeConnector
 from omnistage.server.runtime.command import Commander
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import check_open, dead, lost
-from omnistage.server.runtime.stage_link import OwnedStage, StageLauncher, StageLink, StageState
+from omnistage.server.runtime.stage_link import (
+    OwnedStage,
+    Release,
+    StageLauncher,
+    StageLink,
+    StageState,
+    release_nothing,
+)
 from omnistage.server.runtime.supervisor import Supervisor
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.addresses import (
@@ -69,11 +76,13 @@ class Fleet:
         directory: Path,
         launch: StageLauncher = StageProcess,
         make_connector: MakeConnector = make_connector,
+        release: Release = release_nothing,
     ) -> None:
         self.graph = graph
         self.commander = Commander(graph.deadlines.command_s)
         self._directory = directory
         self._launch = launch
+        self._release = release
         self._channels = Channels(graph, directory, make_connector)
         self._losses: list[Losses] = []
         self._links: dict[str, OwnedStage] = {}  # of each replica that runs
@@ -155,6 +164,7 @@ class Fleet:
         del self._links[name], self._keepers[name]
         self.commander.fail(link, dead(link))
         self._close_link(link)
+        await self._release(name)
 
     def _on_death(self, link: OwnedStage) -> None:
         self._receive(link)  # what it completed before it died
@@ -187,7 +197,11 @@ class Fleet:
         """End every stage, then close and remove all channels."""
         for name, link in self._links.items():
             link.send(name, Stop())
-        await asyncio.gather(*(keeper.supervisor.stop() for keeper in self._keepers.values()))
+        stops = {name: keeper.supervisor.stop() for name, keeper in self._keepers.items()}
+        ends = await asyncio.gather(*stops.values(), return_exceptions=True)
+        for name, failure in zip(stops, ends, strict=True):
+            if failure is not None:
+                logger.error("stage %s could not be ended", name, exc_info=failure)
         for link in self._links.values():
             self._close_link(link)
         for losses in self._losses:
@@ -221,15 +235,20 @@ class Fleet:
         }
 
     @property
-    def asleep(self) -> Sequence[str]:
-        """The replicas of stages that could serve if they were not closed to requests."""
-        return [
-            link.name
+    def closed(self) -> Mapping[str, str]:
+        """The ready replicas of stages that take no requests, and why they do not."""
+        return {
+            link.name: "differs" if link.record.missed else "asleep"
             for stage in self.graph.stages
             if not any(link.is_open for link in self.replicas_of(stage))
             for link in self.replicas_of(stage)
             if link.is_ready
-        ]
+        }
+
+    @property
+    def has_settled(self) -> bool:
+        """Whether every replica was ready once, or one ended before."""
+        return self._settled.is_set()
 
     @property
     def is_broken(self) -> bool:
@@ -275,13 +294,17 @@ class Fleet:
         """Every replica that runs, as it is now; a single one has the name of its stage."""
         return self._links
 
+    def is_ready(self, name: str) -> bool:
+        """Whether a replica runs and has said that it is ready."""
+        return name in self._links and self._links[name].is_ready
+
     def replicas_of(self, stage: str) -> Sequence[StageLink]:
         """Those of one stage, at least one."""
         return [link for link in self._links.values() if link.stage == stage]
 
     def one_of(self, stage: str) -> StageLink:
         """A replica that can tell what all of the stage have in common: a ready one, if any is."""
-        return max(self.replicas_of(stage), key=lambda link: link.is_ready)
+        return max(self.replicas_of(stage), key=lambda link: (link.is_equal, link.is_ready))
 
     @property
     def channel_usages(self) -> Mapping[str, ChannelUsage]:
@@ -309,7 +332,7 @@ class Fleet:
         links = self.replicas_of(stage)
         is_open = [link for link in links if link.is_open]
         if not is_open and goes_on:
-            is_open = [link for link in links if link.is_ready]
+            is_open = [link for link in links if link.is_equal]
         if not is_open:
             check_open(self.one_of(stage))
         return is_open
@@ -348,18 +371,27 @@ class Fleet:
         for stage in {link.stage for link in links}:
             if self.graph.stages[stage].most_replicas > 1:
                 self._changes.note(stage, command, arguments)
+        for link in self._owned(links):
+            link.note_done((command, arguments))
+
+    def note_missed(self, links: Collection[StageLink], command: str, arguments: Arguments) -> None:
+        """These have not done what others of their stages have; one that loads will be told."""
+        for link in self._owned(links):
+            if link.is_ready:
+                logger.error("stage %s takes no requests: it differs", link.name)
+                link.note_missed([*link.record.missed, (command, arguments)])
 
     async def _repeat(self, link: OwnedStage, changes: Sequence[Change]) -> None:
         """Make a replica as the others of its stage are; until then it takes no request."""
-        try:
-            for command, arguments in changes:
+        for command, arguments in changes:
+            try:
                 answer = await self.commander.send(link, command, arguments)
-                if "loras" in answer:
-                    link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
-        except ApiError as error:
-            logger.error("stage %s takes no requests: it differs: %s", link.name, error)
-        else:
-            link.accept_requests()
+            except ApiError as error:
+                logger.error("stage %s takes no requests: it differs: %s", link.name, error)
+                continue
+            if "loras" in answer:
+                link.note_loras(tuple(msgspec.convert(answer["loras"], list[Lora])))
+            link.note_done((command, arguments))
 
     def fail_commands(self, error: ApiError) -> None:
         """No stage answers any command that it was sent."""
@@ -389,7 +421,7 @@ class Fleet:
         if isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
             if changes := self._changes.of(link.stage):
-                link.refuse_requests()
+                link.note_missed(changes)
                 repeating = asyncio.create_task(self._repeat(link, changes))
                 self._repeating.add(repeating)
                 repeating.add_done_callback(self._repeating.discard)

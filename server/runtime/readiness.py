@@ -19,6 +19,9 @@ def check_open(link: StageLink) -> None:
     check_ready(link)
     if link.record.is_closed:
         raise unavailable(f"Stage {link.name} is asleep.", code="sleeping")
+    if link.record.missed:
+        message = f"Stage {link.name} is not as commands have made the others of its stage."
+        raise unavailable(message, code="stage_unavailable")
 
 
 def dead(link: StageLink) -> ApiError:

@@ -11,7 +11,7 @@ from omnistage.server.runtime.flights import MAX_REQUESTS, Flights
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.readiness import stopping
 from omnistage.server.runtime.scaling import Scaling
-from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.server.runtime.stage_link import Release, StageLauncher, release_nothing
 from omnistage.stage_configs.graph import StageGraph
 
 
@@ -25,9 +25,10 @@ class Runtime:
         launch: StageLauncher = StageProcess,
         make_connector: MakeConnector = make_connector,
         max_requests: int = MAX_REQUESTS,
+        release: Release = release_nothing,
     ) -> None:
         self.graph = graph
-        self.fleet = Fleet(graph, directory, launch, make_connector)
+        self.fleet = Fleet(graph, directory, launch, make_connector, release)
         self.flights = Flights(self.fleet, max_requests)
         self.draining = Draining(self.fleet, self.flights)
         self.scaling = Scaling(self.fleet, self.draining)

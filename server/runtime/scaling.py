@@ -5,6 +5,7 @@ import asyncio
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.draining import Draining
 from omnistage.server.runtime.fleet import Fleet, StageDied
+from omnistage.server.runtime.readiness import unavailable
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stage_configs.replicas import number_of
 
@@ -20,9 +21,12 @@ class Scaling:
     async def scale(self, stage: str, num_replicas: int) -> None:
         """Return once so many replicas run, all ready that were added.
 
-        It goes on if its caller is cancelled. Raises ApiError for a replica that cannot be started,
-        and if the requests of one that goes do not end; then it stays.
+        It goes on if its caller is cancelled. Raises ApiError while the server's stages load, for a
+        replica that cannot be started, and if the requests of one that goes do not end; then it
+        stays.
         """
+        if not self._fleet.has_settled:
+            raise unavailable("The stages are still loading.", code="loading")
         change = asyncio.create_task(self._scale(stage, num_replicas))
         self._changes.add(change)
         change.add_done_callback(self._forget)
@@ -61,6 +65,6 @@ class Scaling:
             await asyncio.gather(*(self._fleet.remove(link.name) for link in links))
 
 
-def _worth(link: StageLink) -> tuple[bool, int]:
-    """Those go first that serve nobody, then the last."""
-    return link.is_ready, -number_of(link.name)
+def _worth(link: StageLink) -> tuple[bool, bool, int]:
+    """Those go first that serve nobody, of them those that are down; then the last."""
+    return link.is_open, link.is_ready, -number_of(link.name)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.server.runtime.changes import Change, without
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
@@ -43,6 +44,11 @@ class StageHandle(Protocol):
 
 
 StageLauncher = Callable[[str, Path], StageHandle]
+Release = Callable[[str], Awaitable[None]]  # of what is kept for a replica
+
+
+async def release_nothing(_: str) -> None:
+    """Nothing is kept for a replica beside its process."""
 
 
 class StageState(StrEnum):
@@ -77,6 +83,7 @@ class StageRecord:
     speech: Speech | None = None  # of an entry that speaks a given text
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
     asleep: tuple[str, ...] = ()  # what of it sleeps
+    missed: tuple[Change, ...] = ()  # what others of its stage have done, and it has not
     progress: int | None = None  # of what it computes; None: it computes nothing, or does not say
     stuck_at: float | None = None  # when a request became overdue, if it has not got on since
     stuck_limit_s: float = 0.0
@@ -130,7 +137,12 @@ class StageLink:
     @property
     def is_open(self) -> bool:
         """Whether it takes requests."""
-        return self.is_ready and not self.record.is_closed
+        return self.is_equal and not self.record.is_closed
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether it is ready, and as the others of its stage are."""
+        return self.is_ready and not self.record.missed
 
     def send(self, request_id: str, message: Cancel | Stop | Command) -> None:
         """Send the last chunk of a request, or the only one."""
@@ -246,6 +258,7 @@ class OwnedStage(StageLink):
             loras=None,
             is_closed=False,
             asleep=(),
+            missed=(),
             counters=dict.fromkeys(COUNTERS, 0),
             held={},
             progress=None,
@@ -271,6 +284,14 @@ class OwnedStage(StageLink):
     def note_asleep(self, parts: tuple[str, ...]) -> None:
         """These parts of it sleep now."""
         self._record = replace(self._record, asleep=parts)
+
+    def note_missed(self, changes: Sequence[Change]) -> None:
+        """Others of its stage have done these: it gets no request until it has done them too."""
+        self._record = replace(self._record, missed=tuple(changes))
+
+    def note_done(self, change: Change) -> None:
+        """It has done this as the others of its stage."""
+        self._record = replace(self._record, missed=without(self._record.missed, change))
 
     def note_loras(self, loras: tuple[Lora, ...]) -> None:
         """It has these adapters now; of a stage whose adapters are no models nothing is noted."""

@@ -61,6 +61,12 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
                 f"accept_hidden_layer is {layer}; it must be greater than the number of deepstack "
                 f"levels, {num_deepstack}: below, vLLM's layers and transformers' differ"
             )
+        num_layers = config.thinker_config.text_config.num_hidden_layers
+        if layer >= num_layers:
+            raise ValueError(
+                f"accept_hidden_layer is {layer}; the thinker has {num_layers} layers, and what "
+                "leaves is what one of them takes"
+            )
         device = torch.get_default_device()
         self.table = StepTable(vllm_config, device, HIDDEN_STATES)
         model = self.language_model.model

@@ -46,3 +46,10 @@ class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.convert(options, cls)
         except msgspec.ValidationError as error:
             raise ValueError(f"options of the talker: {error}") from None
+
+    def check(self, engine: Mapping[str, Any]) -> None:
+        """Raise ValueError for what does not go with the engine's arguments."""
+        if self.check_ranks and (engine.get("tensor_parallel_size") or 1) == 1:
+            raise ValueError(
+                "check_ranks: there is one rank; the engine has no tensor_parallel_size"
+            )

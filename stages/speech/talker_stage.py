@@ -22,7 +22,7 @@ from omnistage.stages.speech.talker_options import (
 )
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.control import EngineControl
-from omnistage.stages.vllm.engine import make_engine, refuse_preemption
+from omnistage.stages.vllm.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
@@ -93,6 +93,7 @@ class TalkerStage(EngineStage, ABC):
     def __init__(self, ports: StagePorts, speakers: Sequence[str]) -> None:
         self._ports = ports
         self._options = self.options_class.of(ports.options)
+        self._options.check(ports.engine)
         self._speakers = sorted(speakers)
         self._silent: dict[str, asyncio.Event] = {}
         self._edges: dict[str, Sequence[Downstream]] = {}  # of each request, those that are live
@@ -157,7 +158,6 @@ class TalkerStage(EngineStage, ABC):
             stage=ports.name,
             part=parts.part,
         )
-        refuse_preemption(self._engine)
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()
         self._control = EngineControl(self._engine, NO_WEIGHTS)

@@ -16,7 +16,7 @@ from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine import make_engine, refuse_drafts
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
@@ -93,7 +93,11 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports, parts = self._ports, self.parts
+        self._media_ids = list(parts.media_ids)
         bridge = None
+        edges = ports.carrying(Payload.ROWS)
+        if edges and self.exported((), edges).get("export_all"):
+            refuse_drafts(ports)
         if self._sinks:
             bridge = BridgeConfig(HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger)
         self._engine = make_engine(
@@ -110,7 +114,6 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         self._chat = Chat(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
-        self._media_ids = list(parts.media_ids)
         tokenizer = self._engine.renderer.tokenizer
         self._markers = tokenizer.convert_ids_to_tokens(self._media_ids)
         await self._take_control(ports, self._chat, parts.part.prefix)

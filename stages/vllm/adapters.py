@@ -175,6 +175,7 @@ class Adapters:
             await self._pin(one)
 
     async def _pin(self, one: Adapter) -> None:
+        await self._engine.add_lora(one.request)  # a lane may have put it out for others
         await self._engine.pin_lora(one.request.lora_int_id)
         one.pinned = True
 

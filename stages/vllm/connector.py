@@ -21,6 +21,7 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.exporter import Exporter
+from omnistage.stages.vllm.kv_room import refuse_preemption
 from omnistage.stages.vllm.late_inputs import LateInputs
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.ranks import RankCheck, is_first_of_equals, own_lane
@@ -63,13 +64,16 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         if role == KVConnectorRole.SCHEDULER:
             late = None
             if self._config.late_inputs:
+                max_model_len = vllm_config.model_config.max_model_len
+                num_blocks = kv_cache_config.num_blocks
+                refuse_preemption(num_blocks, self._block_size, self._num_rows, max_model_len)
                 feeds = self._config.feeds
                 receivers = [one for port in feeds for one in port.receivers(self._lane)]
                 late = LateInputs(
                     receivers,
                     self._config.schema,
                     vllm_config.model_config.dtype,
-                    vllm_config.model_config.max_model_len,
+                    max_model_len,
                     self._config.first_chunk_s,
                     self._config.next_chunk_s,
                 )

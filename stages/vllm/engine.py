@@ -19,6 +19,7 @@ from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.weights_worker import EXTENSION
+from omnistage.stages.worker.stage import StagePorts
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ def make_engine(
     else:
         config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
     refuse_lora_of_experts(config)
+    refuse_expert_parallel_lanes(config)
     check_fit(stage, config, options, part)
     # What is switched off here are the loggers that vLLM adds to those that it is given.
     loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
@@ -119,18 +121,18 @@ def refuse_lora_of_experts(config: VllmConfig) -> None:
         )
 
 
-def refuse_preemption(engine: AsyncLLM) -> None:
-    """Refuse an engine whose KV cache cannot hold every request at full length.
+def refuse_expert_parallel_lanes(config: VllmConfig) -> None:
+    """Refuse lanes that share their experts on a CPU: vLLM's engine would end at the first step."""
+    parallel = config.parallel_config
+    has_both = parallel.enable_expert_parallel and parallel.data_parallel_size > 1
+    if current_platform.is_cpu() and has_both:
+        raise ValueError("enable_expert_parallel: not with a data_parallel_size on a CPU")
 
-    A preempted request would have to be prefilled again with codes that are no longer known.
-    """
-    config = engine.vllm_config
-    num_blocks = config.cache_config.num_gpu_blocks
-    needed = config.scheduler_config.max_num_seqs * config.model_config.max_model_len
-    num_lanes = config.parallel_config.data_parallel_size  # whose blocks vLLM adds up
-    held = (num_blocks or 0) // num_lanes * config.cache_config.block_size
-    if held and held < needed:
+
+def refuse_drafts(ports: StagePorts) -> None:
+    """Refuse speculation in a stage from which the rows of all tokens leave."""
+    if ports.engine.get("speculative_config"):
         raise ValueError(
-            f"the KV cache holds {held} tokens; max_num_seqs x max_model_len needs {needed}: "
-            "raise kv_cache_memory_bytes or gpu_memory_utilization, or lower one of the two"
+            f"stage {ports.name} has an edge and a speculative_config: "
+            "rows of drafts that were not taken would leave too"
         )

@@ -13,10 +13,11 @@ from collections.abc import AsyncGenerator, Collection
 from typing import Any
 
 from omnistage.stages.messages.log_bound import shortened
-from omnistage.stages.vllm.compat import AsyncLLM, GrammarRefused, SamplingParams
+from omnistage.stages.vllm.compat import GrammarRefused, SamplingParams
 from omnistage.stages.vllm.grammar_judge import SCHEMA, Kind
 from omnistage.stages.vllm.spelled_tokens import check_schema, check_texts
 from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_choice, lark_of_pattern
+from omnistage.stages.vllm.together import TogetherLLM
 
 JUDGE = "omnistage.stages.vllm.grammar_judge"
 NUM_AT_ONCE = 2
@@ -129,7 +130,7 @@ def constraint_of(
     return None if given.grammar is None else ("grammar", given.grammar)
 
 
-class JudgedLLM(AsyncLLM):
+class JudgedLLM(TogetherLLM):
     """AsyncLLM that gets no grammar which its engine cannot take."""
 
     grammars: Grammars

@@ -37,6 +37,23 @@ def is_end_of_pipeline() -> bool:
     return not model_parallel_is_initialized() or get_pp_group().is_last_rank
 
 
+def first_problem(own: str) -> str:
+    """What went wrong in the first of all ranks of this lane in which something did, or nothing.
+
+    Each rank asks, with its own problem. Not those of other lanes: they may be in a step.
+    """
+    for group in (get_tp_group(), get_pp_group()):
+        told = [""] * group.world_size
+        distributed.all_gather_object(told, own, group=group.cpu_group)
+        own = next(filter(None, told), "")
+    return own
+
+
+def is_read_last() -> bool:
+    """Whether vLLM reads this rank's answer to a call after those of all others of the lane."""
+    return get_tp_group().is_last_rank and get_pp_group().is_last_rank
+
+
 class RankCheck:
     """Compares what tensor-parallel ranks computed alike, by a checksum each `CHECK_EVERY` steps.
 

@@ -13,7 +13,7 @@ from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine import make_engine, refuse_drafts
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.followers import wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
@@ -109,11 +109,7 @@ def check_edges(ports: StagePorts) -> None:
                 f"the edge from {ports.name} to {edge.target} carries nothing: "
                 "set hidden_states: all"
             )
-    if ports.engine.get("speculative_config"):
-        raise ValueError(
-            f"stage {ports.name} has an edge and a speculative_config: "
-            "rows of drafts that were not taken would leave too"
-        )
+    refuse_drafts(ports)
     load_format = ports.engine.get("load_format", "auto")
     if load_format not in LOAD_FORMATS:
         allowed = " or ".join(LOAD_FORMATS)

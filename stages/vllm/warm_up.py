@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from vllm.config import VllmConfig
@@ -44,6 +44,11 @@ def warm_up_samplings(config: VllmConfig) -> list[tuple[int, dict[str, float]]]:
     return [(count, keep) for count in SAMPLED_TOGETHER if count <= most for keep in FILTERS]
 
 
+def num_lanes(engine: AsyncLLM) -> int:
+    """Engines that share its requests; each compiles for itself."""
+    return int(engine.vllm_config.parallel_config.data_parallel_size)
+
+
 Answer = Callable[..., Awaitable[None]]
 
 
@@ -64,10 +69,15 @@ async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
 
     async def answer(length: int, **filters: Any) -> None:
         number = next(numbers)  # its token: a prompt that begins as another would be cached
+        await asyncio.gather(*(answer_in(lane, number, length, filters) for lane in range(lanes)))
+
+    async def answer_in(lane: int, number: int, length: int, filters: Mapping[str, Any]) -> None:
         prompt = {"prompt_token_ids": [number] * length}
         params = SamplingParams(max_tokens=2, **filters)
-        async for _ in engine.generate(prompt, params, f"warm-up-{number}"):
+        name = f"warm-up-{number}-{lane}"
+        async for _ in engine.generate(prompt, params, name, data_parallel_rank=lane):
             pass
 
+    lanes = num_lanes(engine)
     await warm_up(engine.vllm_config, answer)
     await engine.reset_prefix_cache()

@@ -6,7 +6,8 @@ from typing import Any
 from omnistage.stages.device.stored_weights import Shapes, stored_shapes
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.fit import folder_of
-from omnistage.stages.vllm.weights_worker import EXTENSION, LOAD
+from omnistage.stages.vllm.together import call_together, has_extension
+from omnistage.stages.vllm.weights_worker import LOAD
 from omnistage.stages.worker.failure import RequestError
 
 # Caches of what the weights before them computed.
@@ -26,8 +27,7 @@ class EngineWeights:
     @property
     def refusal(self) -> str:
         """Why the engine takes none; empty if it does."""
-        parallel = self._engine.vllm_config.parallel_config
-        if parallel.worker_extension_cls != EXTENSION:
+        if not has_extension(self._engine):
             return "its engine has a worker_extension_cls of its own"
         return ""
 
@@ -78,7 +78,7 @@ class EngineWeights:
     async def _read(self, folder: Path | None) -> None:
         if folder is None:
             raise _refused(self.no_source)
-        await self._engine.collective_rpc(LOAD, args=(str(folder),))
+        await call_together(self._engine, LOAD, str(folder))
         for name in CACHES:
             reset: Any = getattr(self._engine, name, None)
             if reset is not None:

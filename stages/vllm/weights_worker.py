@@ -6,10 +6,15 @@ from typing import Any
 from torch import nn
 from vllm.platforms import current_platform
 
+from omnistage.stages.vllm.compat import LoRARequest
 from omnistage.stages.vllm.loading import CountedLoader
+from omnistage.stages.vllm.ranks import first_problem, is_read_last
 
 EXTENSION = "omnistage.stages.vllm.weights_worker.WeightsWorker"
 LOAD = "omnistage_load_weights"
+ADD_LORA = "omnistage_add_lora"
+PIN_LORA = "omnistage_pin_lora"
+TOGETHER = "omnistage_together"
 
 
 class WeightsWorker:
@@ -19,6 +24,31 @@ class WeightsWorker:
     model_config: Any
     load_config: Any
     reload_weights: Any
+    add_lora: Any
+    pin_lora: Any
+
+    def omnistage_together(self, method: str, *arguments: Any) -> None:
+        """Call a method in every rank; RuntimeError, in the last one, if it failed in any.
+
+        vLLM reads the answers in the order of the ranks and stops at the first that is an error.
+        The ones behind it would be taken for the answers to its next call.
+        """
+        problem = ""
+        try:
+            getattr(self, method)(*arguments)
+        except Exception as error:  # noqa: BLE001 - of whatever kind: it is told
+            problem = f"{type(error).__name__}: {error}"
+        problem = first_problem(problem)
+        if problem and is_read_last():
+            raise RuntimeError(problem)
+
+    def omnistage_add_lora(self, name: str, number: int, folder: str) -> None:
+        """Load an adapter."""
+        self.add_lora(LoRARequest(name, number, folder))
+
+    def omnistage_pin_lora(self, number: int) -> None:
+        """Keep an adapter in its place."""
+        self.pin_lora(number)
 
     def omnistage_load_weights(self, folder: str) -> None:
         """Put the weights of a checkpoint's folder into the model, as vLLM's reload does it."""

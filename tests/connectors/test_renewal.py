@@ -242,3 +242,27 @@ def test_processes_that_renew_at_once_do_it_one_after_the_other(tmp_path: Path) 
         list(pool.map(lambda _: ShmConnector(tmp_path).renew("c"), range(200)))
     assert connector.ring("c").generation == 200
     assert {path.name for path in tmp_path.iterdir()} == {"c", "c.chunk", "c.room"}
+
+
+@pytest.mark.parametrize("step", ["link", "rename"])
+def test_a_channel_that_is_destroyed_while_it_is_renewed_is_no_channel(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connector = ShmConnector(tmp_path)
+    connector.create("c")
+    where = os if step == "link" else Path
+    goes_on = getattr(where, step)
+
+    def destroyed_first(*paths: Path | str) -> None:
+        connector.destroy("c")
+        goes_on(*paths)
+
+    monkeypatch.setattr(where, step, destroyed_first)
+    with pytest.raises(NoChannel, match="'c'"):
+        connector.renew("c")
+
+
+def test_a_channel_that_is_being_created_is_no_channel_yet(tmp_path: Path) -> None:
+    (tmp_path / "c").touch()
+    with pytest.raises(NoChannel, match="'c'"):
+        ShmConnector(tmp_path).access("c")

@@ -71,6 +71,8 @@ def test_what_cannot_be_served_is_refused() -> None:
         Arguments.model_validate({"target": "m", "gpu": 1})
     with pytest.raises(GraphError, match="model: the key is missing"):
         Arguments(target=TINY).graph()
+    with pytest.raises(GraphError, match="placement ray: a cell has its stages on its own node"):
+        Arguments(target=TINY, model="m", set=["placement=ray"]).graph()
 
 
 def applications(text: str) -> list[Any]:

@@ -201,9 +201,37 @@ def test_only_where_one_rank_has_all_that_an_edge_needs_there_may_be_a_pipeline(
     said = refusal(tmp_path, OMNI.replace("qwen3_omni.talker}", f"qwen3_omni.talker, {engine}}}"))
     place = "6: stages.talker.engine.pipeline_parallel_size"
     assert said.startswith(f"{place}: must be 1: the ranks of a pipeline do not all have")
-    said = refusal(tmp_path, OMNI.replace("max_num_seqs: 4", "prefill_context_parallel_size: 2"))
-    place = "5: stages.thinker.engine.prefill_context_parallel_size"
-    assert said.startswith(f"{place}: must be 1: ")
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("prefill_context_parallel_size: 2", "must be 1: what leaves a step with an edge"),
+        ("decode_context_parallel_size: 2", "must be 1: what leaves a step with an edge"),
+        ("enable_dbo: true", "must be false: what leaves a step with an edge"),
+        ("data_parallel_rank: 0", "a stage starts all"),
+        ("data_parallel_size_local: 2", "a stage starts all"),
+        ("data_parallel_external_lb: true", "a stage starts all"),
+        ("data_parallel_backend: ray", "not ray: a stage starts all"),
+        ("distributed_executor_backend: ray", "not ray: a stage starts all"),
+        ("nnodes: 2", "a stage starts all"),
+        ("enable_elastic_ep: true", "a stage starts all"),
+    ],
+)
+def test_what_would_leave_wrongly_or_start_ranks_elsewhere_is_refused(
+    tmp_path: Path, engine: str, told: str
+) -> None:
+    said = refusal(tmp_path, OMNI.replace("max_num_seqs: 4", engine))
+    name = engine.partition(":")[0]
+    assert said.startswith(f"5: stages.thinker.engine.{name}: {told}")
+
+
+@pytest.mark.parametrize(
+    "engine",
+    ["nnodes: 1", "data_parallel_size_local: 1", "enable_dbo: false", "data_parallel_backend: mp"],
+)
+def test_what_changes_nothing_is_not(tmp_path: Path, engine: str) -> None:
+    load_graph(written(tmp_path, OMNI.replace("max_num_seqs: 4", engine)))
 
 
 def test_the_kinds_whose_edges_allow_a_pipeline_are_known() -> None:

@@ -30,6 +30,7 @@ class FakeAgent:
         self.name = ""
         self.is_closed = False
         self.ignores = ""  # a call that never ends
+        self.refuses = ""  # a stage whose process cannot be started
         self.is_deaf = False  # it answers no call any more
         self._said: asyncio.Queue[News] = asyncio.Queue()
         self._gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -52,6 +53,8 @@ class FakeAgent:
         self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
     ) -> Node:
         await self._check()
+        if self.ignores == "open":
+            await asyncio.Event().wait()
         self.name = name
         self.num_link_starts += 1
         return Node(self.host, self.version, 1)
@@ -90,6 +93,8 @@ class FakeAgent:
 
     async def start(self, stage: str, environment: Mapping[str, str]) -> None:
         await self._check()
+        if stage == self.refuses:
+            raise BlockingIOError("no more processes")
         self.environments[stage] = environment
         self.ends[stage] = asyncio.get_running_loop().create_future()
 
@@ -110,7 +115,7 @@ class FakeAgent:
         self._end(stage, "exit code 0")
 
     def _end(self, stage: str, how: str) -> None:
-        if not self.ends[stage].done():
+        if stage in self.ends and not self.ends[stage].done():
             self.ends[stage].set_result(how)
 
     async def renew(self, stage: str) -> None:
@@ -140,6 +145,8 @@ class FakeCluster:
         self.gpus: dict[str, Sequence[str]] = {}
         self.agents: dict[str, list[FakeAgent]] = {}
         self.dropped: list[str] = []
+        self.released: list[str] = []
+        self.slow: set[str] = set()  # nodes whose agents do not get to `open`
         self._folders = folders
         self._version = version
 
@@ -152,11 +159,15 @@ class FakeCluster:
     async def address_of(self, node: str) -> str:
         return "127.0.0.1"
 
-    def agent_on(self, node: str) -> FakeAgent:
+    async def agent_on(self, node: str) -> FakeAgent:
         version = VERSION if node == self.home else self._version
         agent = FakeAgent(node, self._folders, version)
+        agent.ignores = "open" if node in self.slow else ""
         self.agents.setdefault(node, []).append(agent)
         return agent
+
+    async def release(self, stage: str) -> None:
+        self.released.append(stage)
 
     def drop(self, node: str) -> None:
         self.dropped.append(node)

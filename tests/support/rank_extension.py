@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+import torch
+
 
 class Extension:
     """What tests want of ranks."""
@@ -27,6 +29,19 @@ class Extension:
         if self.rank == rank:
             raise RuntimeError("as it was told")
         return "fine"
+
+    def asleep(self) -> list[str]:
+        """The parts of a rank other than 0 that sleep."""
+        found: list[str] = self._own_weights.asleep  # type: ignore[attr-defined]  # the worker's
+        return found
+
+    def one(self) -> torch.Tensor:
+        """A tensor, which is sent."""
+        return torch.ones(1)
+
+    def sparse(self) -> torch.Tensor:
+        """One that cannot be sent: its values are no bytes in a row."""
+        return torch.eye(2).to_sparse()
 
     def fail_next_call_on(self, rank: int) -> None:
         """Raise in the forward of one of them."""
@@ -59,3 +74,17 @@ class Unwilling(Extension):
         super().__init__(*args)
         if self.rank == 1:
             raise RuntimeError("not today")
+
+
+class Incapable(Extension):
+    """Cannot spread a denoiser on the second rank, when the other one has begun to."""
+
+    def spread(self) -> None:
+        """As it is, but for the second rank."""
+        if self.rank == 1:
+            for denoiser in self.denoisers.values():
+                denoiser.enable_parallelism = self._refuse
+        super().spread()  # type: ignore[misc]  # of the worker that this is mixed into
+
+    def _refuse(self, config: Any) -> None:
+        raise RuntimeError("not this one")

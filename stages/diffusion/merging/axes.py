@@ -20,7 +20,8 @@ class Axes:
     """For each argument that grows with the batch, its axis; of a list it is 0.
 
     `probe`: an argument whose size along its axis is the batch. `shared`: arguments that were a
-    tensor or list and did not grow. `spread`: numbers that may be given one a row.
+    tensor or list and did not grow. `spread`: numbers that may be given one a row. `has_row_lists`:
+    lists of the results have an item a row.
     """
 
     by_name: Mapping[str, int]
@@ -28,6 +29,7 @@ class Axes:
     shared: frozenset[str] = frozenset()
     spread: frozenset[str] = frozenset()
     paddings: tuple[TextPadding, ...] = ()
+    has_row_lists: bool = False
 
     @classmethod
     def learn(cls, once: Arguments, twice: Arguments) -> "Axes":

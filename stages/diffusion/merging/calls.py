@@ -95,20 +95,38 @@ def split(result: Any, sizes: Sequence[int]) -> list[Any]:
     raise ValueError(f"a result of type {type(result).__name__} cannot be taken apart")
 
 
-def joined_rows(results: Sequence[Any]) -> Any:
-    """The result of which these are the rows, as `split` takes it apart."""
+def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> Any:
+    """The result of which these are the rows, as `split` takes it apart.
+
+    `has_row_lists`: its lists have an item a row, not one for all rows.
+    """
     first = results[0]
     if len(results) == 1:
         return first
     if isinstance(first, torch.Tensor):
         return torch.cat(list(results))
+    if isinstance(first, list) and has_row_lists:
+        return [row for rows in results for row in rows]
     if isinstance(first, tuple | list):
-        return type(first)(joined_rows(parts) for parts in zip(*results, strict=True))
+        parts = zip(*results, strict=True)
+        return type(first)(joined_rows(part, has_row_lists) for part in parts)
     if isinstance(first, Mapping):
-        return type(first)(**{k: joined_rows([one[k] for one in results]) for k in first})
+        values = {name: [one[name] for one in results] for name in first}
+        return type(first)(**{k: joined_rows(v, has_row_lists) for k, v in values.items()})
     if first is None or isinstance(first, bool | int | float | str):
         return first
     raise ValueError(f"results of type {type(first).__name__} cannot be put together")
+
+
+def has_row_lists(once: Any, twice: Any) -> bool:
+    """Whether a list of a result has an item a row, seen by a result of twice as many rows."""
+    if isinstance(once, list):
+        return len(once) != len(twice)
+    if isinstance(once, tuple):
+        return any(map(has_row_lists, once, twice))
+    if isinstance(once, Mapping):
+        return any(has_row_lists(value, twice[name]) for name, value in once.items())
+    return False
 
 
 def _split_cache(cache: Any, sizes: Sequence[int]) -> Iterator[Any]:

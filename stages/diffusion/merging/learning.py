@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from omnistage.stages.diffusion.merging.axes import Axes
 from omnistage.stages.diffusion.merging.calls import (
     Arguments,
     bind,
+    has_row_lists,
     is_close,
     is_same,
     nested,
@@ -77,7 +78,8 @@ def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, Seen]) -> Ite
 @torch.inference_mode()
 def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
     """How calls of a denoiser may be merged; None: not at all."""
-    axes = Axes.learn(once.arguments, twice.arguments)
+    row_lists = has_row_lists(once.result, twice.result)
+    axes = replace(Axes.learn(once.arguments, twice.arguments), has_row_lists=row_lists)
     forward: Callable[..., Any] = module.forward
     numbers = [
         name

@@ -100,7 +100,8 @@ class Denoiser:
         if len(calls) == 1:
             rows = self._rows(calls[0], beside.num_groups)
             results = beside.run(self.name, [((), nested(one)) for one in rows])
-            return [joined_rows(results)]
+            has_row_lists = self._axes is not None and self._axes.has_row_lists
+            return [joined_rows(results, has_row_lists)]
         parts = divided(calls, beside.num_groups)
         merged = [((), nested(self._merged(part))) for part in parts]
         results = beside.run(self.name, merged)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,11 @@ class Place:
     def is_first(self) -> bool:
         """Whether its results are its group's."""
         return self.rank % self.group_size == 0
+
+    @property
+    def failure_file(self) -> Path:
+        """It says why the rank has ended, if it failed alone."""
+        return Path(f"{self.store}-failure-{self.rank}")
 
 
 def device_of_rank(rank: int, device: torch.device) -> torch.device:

@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -34,7 +34,14 @@ from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import no_plan
 from omnistage.stages.diffusion.ranks.sharding import names_blocks, no_blocks
-from omnistage.stages.diffusion.ranks.wire import Header, as_bytes, from_bytes, pack, unpack
+from omnistage.stages.diffusion.ranks.wire import (
+    Header,
+    as_bytes,
+    from_bytes,
+    pack,
+    room_for,
+    unpack,
+)
 from omnistage.stages.diffusion.ranks.worker import (
     ALONE_S,
     Call,
@@ -95,8 +102,8 @@ class Ranks:
         """The ranks begin to load at once, while we do: `join` them. `engine`: as RankSpec's.
 
         `on_failure` is called when a rank has died or ranks disagree, from any thread. A rank that
-        has failed alone ends after `alone_s`; where we have failed, the others are in a collective
-        without us if they have said nothing after half of it.
+        has failed alone in its group ends after `alone_s`; where we have failed, the others are in
+        a collective without us if they have said nothing after half of it.
         """
         self._options = RankOptions.of(engine)
         self._on_failure = on_failure
@@ -136,9 +143,14 @@ class Ranks:
             for sentinel in wait(list(sentinels), 0.2):
                 rank = sentinels.pop(sentinel)
                 if not self._is_closed.is_set():
-                    process = self.processes[rank]
-                    process.join()
-                    self._on_failure(f"rank {rank} has died (exit code {process.exitcode})")
+                    self._on_failure(self._death(rank))
+
+    def _death(self, rank: int) -> str:
+        process = self.processes[rank]
+        process.join()
+        told = replace(self._spec.place, rank=rank).failure_file
+        why = f": {told.read_text()}" if told.exists() else ""
+        return f"rank {rank} has died (exit code {process.exitcode}){why}"
 
     @property
     def size(self) -> int:
@@ -324,20 +336,22 @@ class Ranks:
             self._fail(str(error))
             raise
 
-    def _fail(self, problem: str) -> None:
+    def _fail(self, problem: str) -> NoReturn:
         self._on_failure(problem)
         raise RankError(problem)
 
     def _send(self, method: str, args: Any, wants_result: bool) -> tuple[Order, Any]:
         """An order to all, and its arguments. Nothing has left if they cannot be sent."""
         header, tensors = pack(args)
+        has_tensors = header.places and self._pipes
+        flat = as_bytes(header, tensors, self._device) if has_tensors else None
         self._number += 1
         order = Order(self._number, method, header, wants_result)
         for rank in self._pipes:
             self._drain(rank)
         self._tell(order)
-        if header.places and self._pipes:
-            dist.broadcast(as_bytes(header, tensors, self._device), 0)
+        if flat is not None:
+            dist.broadcast(flat, 0)
         return order, args
 
     def _tell(self, order: Order) -> None:
@@ -355,7 +369,10 @@ class Ranks:
         return self._with_tensors(rank, reply.result)
 
     def _with_tensors(self, rank: int, header: Header) -> Any:
-        flat = torch.empty(header.num_bytes, dtype=torch.uint8, device=self._device)
+        try:
+            flat = room_for(header, self._device)
+        except RuntimeError as error:  # the rank sends them, and they cannot be taken
+            self._fail(f"there is no room for a result of rank {rank}: {error}")
         if header.places:
             dist.recv(flat, rank)
         return unpack(header, from_bytes(header, flat))

@@ -85,9 +85,14 @@ def unpack(header: Header, tensors: Sequence[torch.Tensor]) -> Any:
     return _Unpickler(io.BytesIO(header.pickled), tensors).load()
 
 
+def room_for(header: Header, device: torch.device) -> torch.Tensor:
+    """Where the bytes of all tensors go."""
+    return torch.empty(header.num_bytes, dtype=torch.uint8, device=device)
+
+
 def as_bytes(header: Header, tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """All tensors one after another, on a device."""
-    flat = torch.empty(header.num_bytes, dtype=torch.uint8, device=device)
+    flat = room_for(header, device)
     for place, tensor in zip(header.places, tensors, strict=True):
         values = flat[place.start : place.start + place.num_bytes].view(place.dtype)
         values.copy_(tensor.detach().reshape(-1))

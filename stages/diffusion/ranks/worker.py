@@ -22,16 +22,24 @@ from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined
 from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
 from omnistage.stages.diffusion.ranks.sharding import ShardedDenoiser, shard_mesh_of
-from omnistage.stages.diffusion.ranks.wire import Header, as_bytes, from_bytes, pack, unpack
+from omnistage.stages.diffusion.ranks.wire import (
+    Header,
+    as_bytes,
+    from_bytes,
+    pack,
+    room_for,
+    unpack,
+)
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
 from omnistage.stages.worker.lifetime import end_with_parent
 
 logger = logging.getLogger(__name__)
 
-# A rank that failed alone leaves the others in a collective for ever; one that has heard nothing
-# for so long after it failed ends, and its stage with it.
+# A rank that failed alone leaves the others of its group in a collective for ever; one that has
+# heard nothing for so long after it failed ends, and its stage with it.
 ALONE_S = 20.0
 FAILED_ALONE = 71  # our exit code
+COLLECTIVE = ("shard", "spread", "run")  # methods in which ranks of a group wait for each other
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
 
@@ -208,7 +216,7 @@ def worker_main(spec: RankSpec, pipe: Connection) -> None:
     with joined_group(spec.place, device):
         worker = _loaded(spec, pipe, device)
         if worker is not None:
-            _obey(worker, pipe, device, spec.alone_s)
+            _obey(worker, pipe, device, spec)
 
 
 def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorker | None:
@@ -226,7 +234,7 @@ def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorke
 
 
 @torch.inference_mode()
-def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: float) -> None:
+def _obey(worker: RankWorker, pipe: Connection, device: torch.device, spec: RankSpec) -> None:
     while True:
         try:
             order: Order = pipe.recv()
@@ -234,20 +242,22 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, alone_s: f
             return
         if order.arguments is None:
             return
-        reply, tensors = execute(worker, order, order.arguments, device)
+        reply, flat = execute(worker, order, order.arguments, device)
         pipe.send(reply)
-        if reply.result is not None and reply.result.places:
-            dist.send(as_bytes(reply.result, tensors, device), 0)
-        if reply.error and order.method == "run" and not pipe.poll(alone_s):
+        if flat is not None:
+            dist.send(flat, 0)
+        may_be_waited_for = order.method in COLLECTIVE and spec.place.group_size > 1
+        if reply.error and may_be_waited_for and not pipe.poll(spec.alone_s):
             logger.error("a call failed here and nowhere else: %s", reply.error)
+            spec.place.failure_file.write_text(reply.error)
             os._exit(FAILED_ALONE)
 
 
 def execute(
     worker: RankWorker, order: Order, header: Header, device: torch.device
-) -> tuple[Reply, list[torch.Tensor]]:
-    """What an order comes to, and the tensors of its result."""
-    flat = torch.empty(header.num_bytes, dtype=torch.uint8, device=device)
+) -> tuple[Reply, torch.Tensor | None]:
+    """What an order comes to, and the tensors of its result as bytes, if it has any."""
+    flat = room_for(header, device)
     if header.places:
         dist.broadcast(flat, 0)
     try:
@@ -256,13 +266,14 @@ def execute(
         if not order.wants_reply:
             result = None
         packed, tensors = pack(result)
-        return Reply(order.number, packed), tensors
+        made = as_bytes(packed, tensors, device) if packed.places else None
+        return Reply(order.number, packed), made
     except Exception as error:  # noqa: BLE001 - it is told where the order came from
         is_memory = is_out_of_memory(error)
         reply = Reply(order.number, None, _told(error), is_memory)
     if is_memory:
         release_cached()
-    return reply, []
+    return reply, None
 
 
 def _told(error: Exception) -> str:

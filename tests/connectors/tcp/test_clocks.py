@@ -21,9 +21,27 @@ def test_a_clock_is_known_to_half_of_the_way(ahead_ms: int, there_ms: int, back_
     heard = sent + (there_ms + ahead_ms) * MS
     answered = heard + held_ms * MS
     now = sent + (there_ms + held_ms + back_ms) * MS
-    way_ns, ahead_ns = reckon(sent, heard, answered, now)
+    way_ns, ahead_ns, at_ns = reckon(sent, heard, answered, now)
+    assert at_ns == now
     assert way_ns == (there_ms + back_ms) * MS
     assert abs(ahead_ns - ahead_ms * MS) <= way_ns // 2
+
+
+def test_a_clock_that_drifts_is_reckoned_again() -> None:
+    """For an hour by beats each 0.5 s, of which the first was by far the fastest."""
+    drift, hour_ns, beat_ns = 40e-6, 3600 * 10**9, 500 * MS
+    best = reckon(0, MS // 20, MS // 20, MS // 10)
+    for now in range(beat_ns, hour_ns, beat_ns):
+        there = now + round(drift * now)  # heard and answered at once, half way
+        new = reckon(now - MS, there - MS // 2, there - MS // 2, now)
+        best = new if new.is_surer(best) else best
+        assert abs(best.ahead_ns - drift * now) < 2 * MS
+
+
+def test_a_slower_beat_soon_after_is_no_surer() -> None:
+    first = reckon(0, MS, MS, 2 * MS)
+    assert not reckon(500 * MS, 502 * MS, 502 * MS, 504 * MS).is_surer(first)
+    assert reckon(500 * MS, 500 * MS, 500 * MS, 501 * MS).is_surer(first)
 
 
 @pytest.mark.parametrize(

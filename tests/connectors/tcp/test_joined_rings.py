@@ -95,6 +95,40 @@ def test_a_sender_stays_open_while_its_receiver_moves_away_and_back_and_away_aga
     close(sender, again)
 
 
+def test_what_waits_at_the_sender_comes_however_often_the_other_ring_was_renewed(
+    rings: Rings,
+) -> None:
+    for _ in range(3):
+        rings.two.renew(ADDRESS)
+    sender, receiver = rings.one.sender(ADDRESS), rings.two.receiver(ADDRESS, NOTES)
+    sender.send(chunk(index=1))
+    rings.join()
+    assert received(receiver).index == 1
+    sender.send(chunk(index=2))
+    assert received(receiver).index == 2
+    receiver.grant(chunk().request_id, 2)
+    wait_until(lambda: sender.credit(chunk().request_id) == 2)
+    close(sender, receiver)
+
+
+def test_a_receiver_that_begins_anew_gets_nothing_of_what_was_sent_to_the_one_before(
+    rings: Rings,
+) -> None:
+    rings.two.renew(ADDRESS)
+    sender, receiver = rings.one.sender(ADDRESS), rings.two.receiver(ADDRESS, NOTES)
+    rings.join()
+    sender.send(chunk(index=1))
+    assert received(receiver).index == 1
+    receiver.close()
+    generation = rings.one.ring(ADDRESS).generation
+    rings.two.renew(ADDRESS)
+    wait_until(lambda: rings.one.ring(ADDRESS).generation == generation + 1)
+    again = rings.two.receiver(ADDRESS, NOTES)
+    sender.send(chunk("new", index=2))
+    assert received(again).index == 2
+    close(sender, again)
+
+
 def test_a_receiver_stays_open_while_its_sender_moves_to_its_node(rings: Rings) -> None:
     rings.join()
     there, receiver = rings.one.sender(ADDRESS), rings.two.receiver(ADDRESS, NOTES)

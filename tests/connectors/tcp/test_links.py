@@ -1,15 +1,18 @@
 """Two nodes joined by their links: what crosses, what is renewed, what is lost and told."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from support.nodes import Nodes, chunk, nothing_comes, received
 from support.notes import Note
@@ -17,6 +20,7 @@ from support.waiting import wait_until
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import NoChannel
+from omnistage.connectors.tcp import node_link
 from omnistage.connectors.tcp.connector import TcpOptions
 from omnistage.connectors.tcp.handshake import new_secret
 from omnistage.connectors.tcp.node_link import End, NodeLink
@@ -214,6 +218,16 @@ def test_a_channel_that_is_gone_is_named(joined: Nodes, address: str) -> None:
         link.destroy(address)
 
 
+def test_a_peer_without_a_route_costs_no_processor(joined: Nodes) -> None:
+    link = joined.one.link
+    link.meet("without-route", "255.255.255.255", 9)
+    times = psutil.Process(link.pid).cpu_times
+    before = times().user
+    time.sleep(1.0)
+    link.leave("without-route")
+    assert times().user - before < 0.1
+
+
 # Deaths
 
 
@@ -247,6 +261,38 @@ def test_a_link_that_is_killed_is_told_on_both_nodes_and_goes_on(name: str, mort
     receiver.close()
 
 
+def test_a_link_with_many_channels_begins_again_after_it_was_killed(mortal: Nodes) -> None:
+    """What it is told then is more than a message may be long."""
+    mortal.create("c")
+    for number in range(300):
+        address = f"{number}".rjust(230, "n")
+        mortal.one.link.create(address, "two", End.SENDER, TcpOptions(arena_mb=1))
+    os.kill(mortal.one.link.pid, signal.SIGKILL)
+    mortal.one.wait_for(LinkEnded)
+    mortal.one.wait_for(PeerUp)
+    sender, receiver = mortal.ends("c")
+    sender.send(chunk("new"))
+    assert received(receiver).request_id == "new"
+    sender.close()
+    receiver.close()
+
+
+def test_a_link_may_take_long_to_start_while_it_is_told_much(
+    mortal: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_link, "TELL_S", 0.1)
+    link = mortal.one.link
+    link.restart()
+    started, pid = time.monotonic(), link.pid
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
+    for _ in range(1000):
+        link.meet("a-node-that-connects", "127.0.0.1", 1)
+    assert time.monotonic() - started > 0.4  # its socket was full
+    mortal.one.wait_for(PeerUp)
+    assert link.pid == pid
+
+
 @pytest.mark.parametrize("way", ["is started again", "goes on by itself"])
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_a_silent_link_is_noticed_within_two_seconds(name: str, way: str, mortal: Nodes) -> None:
@@ -268,6 +314,30 @@ def test_a_silent_link_is_noticed_within_two_seconds(name: str, way: str, mortal
     for node in (victim, other):
         node.wait_for(PeerUp)
     sender.flush()
+    sender.send(chunk("new"))
+    assert received(receiver).request_id == "new"
+    sender.close()
+    receiver.close()
+
+
+def test_a_link_that_takes_no_orders_is_told_as_ended_after_what_it_said_before(
+    mortal: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_link, "TELL_S", 0.2)
+    mortal.create("c")
+    link = mortal.one.link
+    link.restart()
+    mortal.one.wait_for(PeerUp)
+    mortal.two.link.restart()  # which the first link says, and nobody has heard yet
+    wait_until(lambda: select.select([link], [], [], 0)[0])
+    os.kill(link.pid, signal.SIGSTOP)
+    for _ in range(1000):
+        link.meet("a-node-that-connects", "127.0.0.1", 1)
+    events = [type(event) for event in link.events()]
+    assert events[0] is PeerLost
+    assert events[-1] is LinkEnded
+    mortal.one.wait_for(PeerUp)
+    sender, receiver = mortal.ends("c")
     sender.send(chunk("new"))
     assert received(receiver).request_id == "new"
     sender.close()

@@ -115,6 +115,25 @@ def test_many_strangers_take_no_more_than_their_places(joined: Nodes) -> None:
     wait_until(lambda: len(list(files.iterdir())) <= before)
 
 
+def test_strangers_do_not_take_the_place_of_a_peer_that_is_dialled(tmp_path: Path) -> None:
+    with (
+        Nodes(tmp_path, SETTINGS, SETTINGS) as nodes,
+        socket.create_server((LOOPBACK, 0)) as slow,
+        contextlib.ExitStack() as stack,
+    ):
+        nodes.one.link.meet("slow", LOOPBACK, slow.getsockname()[1])
+        peer = stack.enter_context(slow.accept()[0])
+        port = nodes.one.link.port
+        strangers = [
+            stack.enter_context(socket.create_connection((LOOPBACK, port), 10))
+            for _ in range(MAX_STRANGERS + 2)
+        ]
+        all_that_comes(strangers[1])  # the first two have made way
+        peer.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            peer.recv(1)
+
+
 def test_strangers_are_told_of_once_a_minute(tmp_path: Path) -> None:
     with Nodes(tmp_path, SETTINGS, SETTINGS) as nodes:
         for _ in range(5):

@@ -75,6 +75,19 @@ def test_a_gpu_that_is_not_there_is_said_and_never_served(
     assert f"error: {sentence}: correct `gpus` of the stage, or take a" in plain(result.output)
 
 
+def test_gpus_of_nodes_are_not_looked_for_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = tmp_path / "graph.yaml"
+    graph = "placement: ray\nstages: {text: {kind: vllm.text, gpus: 1}}\noutputs: {text: text}\n"
+    path.write_text(f"model: m\n{graph}")
+    for command in (["check"], ["plan"], ["serve", "--port", "0", "--dry-run"]):
+        result = runner.invoke(cli.app, [*command, str(path)])
+        assert result.exit_code == 0, result.output
+        assert "wants GPU" not in plain(result.output)
+
+
 def test_a_port_that_is_taken_is_told_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "graph.yaml"
     path.write_text("model: m\nstages: {text: {kind: vllm.text}}\noutputs: {text: text}\n")

@@ -387,6 +387,15 @@ def test_cells_that_cannot_be_served_are_refused(
     assert says in done.output
 
 
+def test_cells_whose_stages_would_be_on_nodes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    graph = "placement: ray\nstages: {text: {kind: vllm.text, gpus: 1}}\noutputs: {text: text}\n"
+    path.write_text(f"model: m\n{graph}")
+    done = cells("2", str(path), "--port", "0", "--dry-run", env={"COLUMNS": "200"})
+    assert done.exit_code == 1
+    assert "placement ray: cells are servers of one machine" in done.output
+
+
 def test_a_port_that_is_taken_is_told_before_any_cell_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

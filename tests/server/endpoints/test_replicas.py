@@ -156,11 +156,12 @@ def test_a_command_goes_to_all_replicas_of_a_stage(server: Replicated) -> None:
     assert answer.json() == {"stages": {name: {"asleep": ["weights"]} for name in TALKERS}}
     assert server.told == [(name, "sleep") for name in TALKERS]
     assert server.speaks() == 503
-    assert "talker@0, talker@1 (asleep)" in server.client.get("/ready").text
+    refused = server.client.get("/ready").json()["error"]["message"]
+    assert refused == "Not ready: talker@0 (asleep), talker@1 (asleep)."
     assert server.admin("wake", stages=["talker"]).status_code == 200
     assert server.speaks() == 200
-    refused = server.admin("sleep", stages=["talker@0"])
-    assert refused.json()["error"]["param"] == "stages[0]"
+    wrong = server.admin("sleep", stages=["talker@0"])
+    assert wrong.json()["error"]["param"] == "stages[0]"
 
 
 def test_a_command_that_one_replica_cannot_take_is_sent_to_none(server: Replicated) -> None:
@@ -202,6 +203,20 @@ def test_an_adapter_that_one_replica_refuses_is_taken_from_the_others(
     wait_until(lambda: server.health["talker@0"]["generation"] == 2)
     server.wait_for("talker@0", "ready")
     assert server.told == []
+
+
+def test_a_replica_that_differs_is_named_when_nothing_else_could_serve(server: Replicated) -> None:
+    server.take("load_weights")
+    server.refusing = "talker@1"
+    assert server.admin("load_weights", path="/other", stages=["talker"]).status_code == 400
+    assert server.client.get("/ready").status_code == 200
+    assert server.speaks() == 200
+    server.gateway.stages.is_loading = {"talker@0"}
+    server.kill("talker@0")
+    server.wait_for("talker@0", "loading")
+    refused = server.client.get("/ready")
+    assert refused.json()["error"]["message"] == "Not ready: talker@1 (differs)."
+    assert refused.status_code == server.speaks() == 503
 
 
 # Scaling

@@ -77,6 +77,16 @@ def test_a_gpu_that_is_not_there_is_said() -> None:
         check_machine(graph)
 
 
+def test_gpus_of_nodes_are_not_looked_for_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = tmp_path / "graph.yaml"
+    stages = "{text: {kind: vllm.text, gpus: 2, engine: {tensor_parallel_size: 2}}}"
+    path.write_text(f"placement: ray\nstages: {stages}\noutputs: {{text: text}}\n")
+    check_machine(GraphChoice("m", str(path)).resolve())
+
+
 def test_a_package_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = GraphChoice("m", TINY).resolve()
     sentence = "stage thinker needs vllm"

@@ -120,6 +120,21 @@ async def test_a_stop_during_the_start_ends_the_process(agent: NodeAgent) -> Non
     assert (await agent.wait("reader")).startswith(("signal ", "exit code "))
 
 
+async def test_a_stage_that_could_not_be_started_is_ended_without_an_error(
+    agent: NodeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+    with pytest.raises(BlockingIOError, match="no more processes"):
+        await agent.start("writer", {})
+    await agent.kill("writer")
+    await agent.stop("writer", 0)
+    await agent.close()
+    assert not own_folders()
+
+
 async def test_what_a_stage_prints_and_how_it_loads_is_told_once(
     agent: NodeAgent, broken: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,15 +41,18 @@ class Placed:
         self.directory = directory
         self.cluster = cluster
         self.lost: list[set[tuple[str, str]]] = []
+        self.ready: set[str] = set()  # as the gateway knows
         self.nodes = Nodes(GRAPH, directory, {"LEVEL": "INFO"}, cluster, self._note_loss)
 
     def _note_loss(self, edges: Collection[tuple[str, str]]) -> None:
         self.lost.append(set(edges))
 
     def stage(self, name: str) -> PlacedStage:
-        return PlacedStage(
-            name, GRAPH.stages[name], GRAPH.model_of(name), self.nodes, self.directory
-        )
+        spec, model = GRAPH.stages[name], GRAPH.model_of(name)
+        return PlacedStage(name, spec, model, self.nodes, self.directory, self._is_ready)
+
+    def _is_ready(self, name: str) -> bool:
+        return name in self.ready
 
     def agent(self, node: str) -> FakeAgent:
         """The one that was made last on a node."""
@@ -139,6 +142,36 @@ async def test_a_node_with_another_version_is_refused(tmp_path: Path) -> None:
     await stage.start()
     assert (await stage.wait()).startswith("node right has omnistage 0.0.1, the gateway ")
     assert cluster.dropped == ["right"]
+
+
+async def test_a_process_that_cannot_be_started_is_how_the_stage_ended(placed: Placed) -> None:
+    talker = await placed.started("talker")
+    placed.agent("right").refuses = "code2wav"
+    code2wav = placed.stage("code2wav")
+    await code2wav.start()
+    assert await code2wav.wait() == "it cannot run on a node: no more processes"
+    await code2wav.stop(0)  # as a supervisor does
+    assert not placed.agent("right").ends["talker"].done()
+    await talker.stop(0)
+
+
+async def test_a_stop_right_before_the_process_starts_leaves_none(
+    placed: Placed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_next = asyncio.get_running_loop().create_future()
+
+    async def gpus_of(_: str) -> Sequence[str]:
+        is_next.set_result(None)
+        return ()
+
+    monkeypatch.setattr(placed.cluster, "gpus_of", gpus_of)
+    talker = placed.stage("talker")
+    await talker.start()
+    async with asyncio.timeout(10):
+        await is_next
+        await talker.stop(0)
+    assert await talker.wait() == "it was stopped"
+    assert not placed.agent("right").ends
 
 
 async def test_a_nodes_death_is_the_death_of_its_stages_and_of_no_other(placed: Placed) -> None:
@@ -255,7 +288,7 @@ async def test_a_lost_link_is_told_with_the_edges_that_go_over_it_and_ends_no_st
 ) -> None:
     stages = [await placed.started(name) for name in ("thinker", "talker", "code2wav")]
     home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
-    left.say(thinker=None)  # it is ready
+    placed.ready = {"thinker", "talker", "code2wav"}
     left.lose(right)
     await until(lambda: placed.lost)
     why = "the link between left and right was lost: it broke"
@@ -271,7 +304,7 @@ async def test_a_lost_link_is_told_with_the_edges_that_go_over_it_and_ends_no_st
         assert await stage.wait() == "exit code 0"
 
 
-async def test_a_stage_that_loads_when_its_link_is_lost_starts_again(placed: Placed) -> None:
+async def test_a_stage_that_loads_when_its_link_is_lost_is_ended(placed: Placed) -> None:
     thinker, talker = await placed.started("thinker"), await placed.started("talker")
     home, left, right = (placed.agent(name) for name in ("home", "left", "right"))
     left.say(thinker=Loading(Phase.READING, 1, 2))
@@ -281,6 +314,31 @@ async def test_a_stage_that_loads_when_its_link_is_lost_starts_again(placed: Pla
     assert left.ends["thinker"].result() == "signal SIGKILL"
     assert not right.ends["talker"].done()
     await talker.stop(0)
+
+
+async def test_a_stage_whose_ready_was_lost_with_its_link_ends_though_it_loads_no_longer(
+    placed: Placed,
+) -> None:
+    thinker = await placed.started("thinker")
+    home, left = placed.agent("home"), placed.agent("left")
+    left.say(thinker=None)
+    await until(lambda: read_loading(placed.directory, "thinker") is None)
+    home.lose(left)
+    assert await thinker.wait() == "the link between home and left was lost: it broke"
+    assert left.ends["thinker"].result() == "signal SIGKILL"
+
+
+async def test_a_stage_that_is_known_to_be_ready_outlives_its_link(placed: Placed) -> None:
+    placed.ready = {"thinker"}
+    thinker = await placed.started("thinker")
+    home, left = placed.agent("home"), placed.agent("left")
+    left.say(thinker=Loading(Phase.READING, 1, 2))  # which the node has told late
+    await until(lambda: read_loading(placed.directory, "thinker") == Loading(Phase.READING, 1, 2))
+    home.lose(left)
+    await until(lambda: placed.lost)
+    await asyncio.sleep(0.05)
+    assert not left.ends["thinker"].done()
+    await thinker.stop(0)
 
 
 async def test_lines_and_notes_of_a_node_are_those_of_its_stages(
@@ -310,4 +368,19 @@ async def test_at_the_end_every_node_is_left_and_one_that_is_gone_is_not_waited_
     await placed.nodes.close()
     assert placed.agent("left").is_closed
     assert not placed.agent("right").is_closed
+    assert set(placed.cluster.dropped) == {"home", "left", "right"}
+
+
+async def test_the_end_does_not_wait_for_an_agent_that_starts(placed: Placed) -> None:
+    thinker = await placed.started("thinker")
+    placed.cluster.slow = {"right"}
+    talker = placed.stage("talker")
+    await talker.start()
+    await until(lambda: "right" in placed.cluster.agents)
+    async with asyncio.timeout(10):
+        await talker.stop(0)
+        await thinker.stop(0)
+        await placed.nodes.close()
+    assert placed.agent("home").is_closed
+    assert placed.agent("left").is_closed
     assert set(placed.cluster.dropped) == {"home", "left", "right"}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ray.util import placement_group_table
 from support.chats import request_of
 from support.gateway import outputs_of
 from support.ray_nodes import HEAD, OTHER, RayNodes, folders_left, running_nodes, workers
@@ -15,6 +16,7 @@ from support.waiting import until
 
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.server.placement.placing import OnNodes, PlacementError
+from omnistage.server.placement.ray import RayCluster
 from omnistage.server.runtime.request import TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
@@ -61,8 +63,9 @@ class Run:
     def __init__(self, graph: StageGraph) -> None:
         self._directory = make_run_directory()
         self.placing = OnNodes(graph, self._directory.path, {})
-        self.runtime = Runtime(graph, self._directory.path, self.placing.launch)
-        self.placing.listen(self.runtime.fleet.lose)
+        launch, release = self.placing.launch, self.placing.release
+        self.runtime = Runtime(graph, self._directory.path, launch, release=release)
+        self.placing.listen(self.runtime.fleet.lose, self.runtime.fleet.is_ready)
 
     @property
     def states(self) -> dict[str, str]:
@@ -125,6 +128,30 @@ async def test_a_model_that_a_node_does_not_have_is_named_with_the_node(
         ended_by = fleet.health["writer"]["ended_by"]
         assert f"has no folder {tmp_path / 'nowhere'}, the model of stage writer" in ended_by
     await run.left()
+
+
+async def test_room_that_a_replica_waited_for_is_not_kept_once_the_replica_is_gone(
+    nodes: RayNodes, tmp_path: Path
+) -> None:
+    graph = graph_of(tmp_path, nodes.address, node="nowhere")
+    writer = graph.stages["writer"].model_copy(update={"max_replicas": 2})
+    graph = graph.model_copy(update={"stages": {**graph.stages, "writer": writer}})
+    before = nodes.groups().count("REMOVED")
+    cluster = RayCluster(graph, tmp_path, {})
+    cluster.connect()
+    try:
+        assert await cluster.node_of("writer@1") is None
+        assert states().count("PENDING") == 2
+        await cluster.release("writer@1")
+        await until(lambda: states().count("PENDING") == 1, SLOW_S)
+    finally:
+        cluster.close()
+    assert nodes.groups().count("REMOVED") == before + 2
+
+
+def states() -> list[str]:
+    """Of the placement groups, for a process that has joined."""
+    return [group["state"] for group in placement_group_table().values()]
 
 
 async def test_no_cluster_is_told_with_its_cure(tmp_path: Path) -> None:

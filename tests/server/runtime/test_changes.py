@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnistage.server.runtime.changes import Change, Changes
+from omnistage.server.runtime.changes import Change, Changes, without
 
 
 def added(name: str, pinned: bool = False) -> Change:
@@ -44,3 +44,18 @@ def test_what_is_void_is_not_repeated(told: list[Change], repeated: list[Change]
         changes.note("talker", command, arguments)
     assert changes.of("talker") == repeated
     assert changes.of("thinker") == []
+
+
+@pytest.mark.parametrize(
+    ("missed", "done", "left"),
+    [
+        ([loaded("/1"), added("a"), added("b")], added("a"), (loaded("/1"), added("b"))),
+        ([loaded("/1"), loaded("/2"), added("a")], loaded("/3"), (added("a"),)),
+        ([loaded("/1"), loaded(None)], loaded(None), (loaded("/1"),)),
+        ([added("a")], loaded("/1"), (added("a"),)),
+    ],
+)
+def test_other_weights_make_up_for_those_that_were_missed_and_the_last_ones_again_do_not(
+    missed: list[Change], done: Change, left: tuple[Change, ...]
+) -> None:
+    assert without(missed, done) == left

@@ -1,5 +1,6 @@
 """Stages that die, hang, are late or never get ready, and what becomes of their requests."""
 
+import asyncio
 import itertools
 import json
 import os
@@ -192,6 +193,61 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
     assert told == [("code2wav", "a"), ("code2wav", "died")]
     await fleet.stop_restarts()
     await fleet.close()
+
+
+async def test_what_is_kept_for_a_replica_is_given_back_when_it_is_gone_and_not_before(
+    tmp_path: Path,
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    kinds: Any = OMNI["stages"]
+    thinker = {**kinds["thinker"], "max_replicas": 3}
+    graph = StageGraph.model_validate({**OMNI, "stages": {**kinds, "thinker": thinker}})
+    released: list[str] = []
+
+    async def release(name: str) -> None:
+        assert name not in runtime.fleet.stages
+        released.append(name)
+
+    async with Runtime(graph, tmp_path, stages.launch, shared, release=release) as runtime:
+        fleet = runtime.fleet
+        await fleet.loaded()
+        await fleet.add("thinker@1")
+        stages.stages["thinker@1"].die("exit code 1")
+        await until(lambda: fleet.stages["thinker@1"].record.generation == 2)
+        assert released == []
+        await fleet.remove("thinker@1")
+        assert released == ["thinker@1"]
+        stages.is_loading = {"thinker@2"}
+        adding = asyncio.create_task(fleet.add("thinker@2"))
+        await until(lambda: "thinker@2" in fleet.stages)
+        stages.stages["thinker@2"].die("exit code 1")
+        with pytest.raises(StageDied, match="thinker@2 ended while it loaded"):
+            await adding
+        assert released == ["thinker@1", "thinker@2"]
+
+
+async def test_a_stage_that_cannot_be_ended_keeps_nothing_else_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    graph = StageGraph.model_validate(OMNI)
+
+    async def refuse(_: float) -> None:
+        raise OSError("the node does not end it")
+
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        await runtime.fleet.loaded()
+        thinker = stages.stages["thinker"]
+        end = thinker.stop
+        monkeypatch.setattr(thinker, "stop", refuse)
+        ends = [link.requests.fileno() for link in runtime.fleet.stages.values()]
+    assert "stage thinker could not be ended" in caplog.messages
+    loop = asyncio.get_running_loop()
+    assert not any(loop.remove_reader(end) for end in ends)
+    assert await stages.stages["code2wav"].wait() == "stop"
+    await end(0)
 
 
 EDGES = [("thinker", "talker"), ("talker", "code2wav")]

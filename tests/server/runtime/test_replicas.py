@@ -12,17 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.chats import request_of
-from support.fake_stages import FakeGraph
+from support.fake_stages import FakeGraph, obey
 from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
+from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
 from omnistage.server.trace import GATEWAY, Trace, following
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.to_gateway import Answer, Lora
+from omnistage.stages.messages.to_gateway import Answer, Failed, Lora
+from omnistage.stages.messages.to_stage import Command
 
 EVERY = ("thinker", "talker@0", "talker@1", "code2wav@0", "code2wav@1")
 
@@ -61,6 +63,16 @@ class Running:
     async def kill(self, name: str) -> None:
         self.fake.stages[name].die("signal SIGKILL")
         await until(lambda: self.runtime.fleet.stages[name].record.ended_by)
+
+    def refuse_all(self, *names: str) -> None:
+        """These carry out no command from now on, and others all."""
+
+        def obey_or_refuse(stage: str, command: str, arguments: Any) -> Answer:
+            if stage in names:
+                return Answer(error=Failed(400, "no folder", "invalid_request_error", stage))
+            return obey(stage, command, arguments)
+
+        self.fake.obey = obey_or_refuse
 
     async def until_ready(self, name: str, generation: int) -> None:
         link = self.runtime.fleet.stages[name]
@@ -315,6 +327,50 @@ async def test_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
     assert list(thinkers.states) == ["thinker@0", "thinker@1", "talker", "code2wav"]
 
 
+async def test_one_less_and_one_more_replaces_a_replica_that_differs(thinkers: Running) -> None:
+    await restart_unlike(thinkers)
+    assert thinkers.states["thinker@0"] == "ready"
+    await thinkers.runtime.scaling.scale("thinker", 1)
+    assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
+    assert is_whole(await thinkers.ask("words"))
+    await thinkers.runtime.scaling.scale("thinker", 2)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await until(lambda: all(link.is_open for link in links))
+    assert [link.name for link in links] == ["thinker@0", "thinker@1"]
+
+
+async def test_of_a_stage_that_sleeps_a_replica_that_is_down_goes_first(thinkers: Running) -> None:
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await thinkers.runtime.draining.run(links, "sleep", {})
+    thinkers.fake.is_loading = {"thinker@0"}
+    await thinkers.kill("thinker@0")
+    await thinkers.runtime.scaling.scale("thinker", 1)
+    assert list(thinkers.states) == ["thinker@1", "talker", "code2wav"]
+
+
+@pytest.mark.parametrize("num_replicas", [1, 3])
+async def test_while_the_stages_load_nothing_is_scaled_and_the_server_starts(
+    num_replicas: int, tmp_path: Path
+) -> None:
+    shared = SharedConnector(tmp_path)
+    stages = FakeGraph(shared.connector)
+    stages.is_loading = {"thinker@1", "thinker@2"}
+    graph = replicated(thinker={"replicas": 2, "max_replicas": 3})
+    async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
+        loading = asyncio.create_task(runtime.fleet.loaded())
+        await until(lambda: runtime.fleet.stages["thinker@0"].is_ready)
+        with pytest.raises(ApiError, match="still loading") as refused:
+            await asyncio.wait_for(runtime.scaling.scale("thinker", num_replicas), 5)
+        assert (refused.value.status, refused.value.code) == (503, "loading")
+        assert refused.value.headers["Retry-After"] == "5"
+        assert not loading.done()
+        stages.stages["thinker@1"].become_ready()
+        await loading
+        stages.is_loading.clear()
+        await runtime.scaling.scale("thinker", num_replicas)
+        assert len(runtime.fleet.replicas_of("thinker")) == num_replicas
+
+
 async def test_one_that_cannot_load_is_told_of_and_gone(thinkers: Running) -> None:
     thinkers.fake.is_loading = {"thinker@2"}
     adding = asyncio.create_task(thinkers.runtime.scaling.scale("thinker", 3))
@@ -370,11 +426,11 @@ async def test_a_replica_that_starts_again_is_told_what_its_stage_was_told(
     lora = Lora("ink", "/ink", 8)
     thinkers.fake.loras = []
 
-    def obey(stage: str, command: str, arguments: Any) -> Any:
+    def note(stage: str, command: str, arguments: Any) -> Any:
         told.append((stage, command))
         return Answer({"loras": [{"name": "ink", "path": "/ink", "rank": 8}]})
 
-    thinkers.fake.obey = obey
+    thinkers.fake.obey = note
     fleet = thinkers.runtime.fleet
     links = fleet.replicas_of("thinker")
     fleet.note_change(links, "add_lora", {"name": "ink", "path": "/ink"})
@@ -397,3 +453,221 @@ async def test_one_that_cannot_be_made_equal_takes_no_request(thinkers: Running)
     assert is_whole(await thinkers.ask("words"))
     assert not fleet.stages["thinker@0"].is_open
     assert not thinkers.fake.stages["thinker@0"].opened
+
+
+async def restart_unlike(thinkers: Running) -> None:
+    """Start thinker@0 again; it cannot be given the adapter that its stage has."""
+    fleet = thinkers.runtime.fleet
+    fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
+    thinkers.refuse_all("thinker@0")
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    stage = thinkers.fake.stages["thinker@0"]
+    await until(lambda: any(isinstance(chunk.message, Command) for chunk in stage.seen))
+    thinkers.fake.obey = obey
+
+
+async def test_sleep_and_wake_do_not_open_a_replica_that_differs(thinkers: Running) -> None:
+    await restart_unlike(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    for command in ("sleep", "wake"):
+        await thinkers.runtime.draining.run(links, command, {})
+    assert [link.is_open for link in links] == [False, True]
+    assert all(is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "ab")))
+    assert not thinkers.fake.stages["thinker@0"].opened
+
+
+async def test_without_others_a_replica_that_differs_refuses_also_what_goes_on(
+    thinkers: Running,
+) -> None:
+    await restart_unlike(thinkers)
+    thinkers.fake.is_loading = {"thinker@1"}
+    await thinkers.kill("thinker@1")
+    for goes_on in (False, True):
+        with pytest.raises(ApiError, match="thinker@0 is not as commands have made") as refused:
+            thinkers.runtime.fleet.open_path(["text"], goes_on)
+        assert (refused.value.status, refused.value.code) == (503, "stage_unavailable")
+
+
+async def begin_repeat(thinkers: Running) -> str:
+    """Start thinker@0 again: the id of what it is told, and does not answer by itself."""
+    fleet = thinkers.runtime.fleet
+    fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
+    thinkers.fake.obey = lambda *_: None
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    stage = thinkers.fake.stages["thinker@0"]
+    await until(lambda: stage.seen)
+    thinkers.fake.obey = obey
+    return stage.seen[0].request_id
+
+
+def answer(thinkers: Running, told: str) -> None:
+    """Thinker@0 has carried it out."""
+    thinkers.fake.stages["thinker@0"].outputs.send(Chunk(told, Answer({}), last=True))
+
+
+async def test_sleep_and_wake_do_not_open_a_replica_before_it_has_done_what_it_is_told(
+    thinkers: Running,
+) -> None:
+    told = await begin_repeat(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    for command in ("sleep", "wake"):
+        await thinkers.runtime.draining.run(links, command, {})
+    assert [link.is_open for link in links] == [False, True]
+    answer(thinkers, told)
+    await until(lambda: links[0].is_open)
+
+
+async def test_a_replica_that_is_to_go_is_not_opened_when_it_has_done_what_it_is_told(
+    thinkers: Running,
+) -> None:
+    told = await begin_repeat(thinkers)
+    link = thinkers.runtime.fleet.stages["thinker@0"]
+    async with thinkers.runtime.draining.closed([link]):
+        answer(thinkers, told)
+        await until(lambda: not link.record.missed)
+        assert not link.is_open
+    assert link.is_open
+
+
+# Weights
+
+
+async def load(thinkers: Running, path: str | None) -> None:
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await thinkers.runtime.draining.run(links, "load_weights", {"path": path})
+
+
+async def can_load(thinkers: Running) -> None:
+    """All stages take load_weights from now on."""
+    thinkers.fake.commands = {**thinkers.fake.commands, "load_weights": ""}
+    links = thinkers.runtime.fleet.stages.values()
+    for link in links:
+        thinkers.fake.stages[link.name].become_ready()
+    await until(lambda: all("load_weights" in link.record.commands for link in links))
+
+
+async def load_apart(thinkers: Running) -> None:
+    """Only thinker@1 has other weights."""
+    await can_load(thinkers)
+    thinkers.refuse_all("thinker@0")
+    with pytest.raises(ApiError, match="no folder"):
+        await load(thinkers, "/other")
+    thinkers.fake.obey = obey
+
+
+async def test_a_replica_that_fails_to_load_what_another_has_loaded_takes_no_request(
+    thinkers: Running,
+) -> None:
+    await load_apart(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    assert [link.is_open for link in links] == [False, True]
+    assert all(is_whole(one) for one in await asyncio.gather(*(thinkers.ask("slow") for _ in "ab")))
+    assert not thinkers.fake.stages["thinker@0"].opened
+
+
+async def test_it_serves_again_with_other_weights_and_not_with_the_last_ones_again(
+    thinkers: Running,
+) -> None:
+    await load_apart(thinkers)
+    links = thinkers.runtime.fleet.replicas_of("thinker")
+    await load(thinkers, None)
+    assert [link.is_open for link in links] == [False, True]
+    await load(thinkers, "/third")
+    assert [link.is_open for link in links] == [True, True]
+
+
+async def test_it_is_told_of_them_when_it_starts_again(thinkers: Running) -> None:
+    await load_apart(thinkers)
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    await until(lambda: thinkers.runtime.fleet.stages["thinker@0"].is_open)
+    told = thinkers.fake.stages["thinker@0"].seen[0].message
+    assert told == Command("load_weights", {"path": "/other"})
+
+
+async def test_a_replica_that_dies_over_other_weights_gets_them_before_its_first_request(
+    thinkers: Running,
+) -> None:
+    await can_load(thinkers)
+    thinkers.fake.obey = lambda stage, *told: None if stage == "thinker@0" else obey(stage, *told)
+    loading = asyncio.create_task(load(thinkers, "/other"))
+    await until(lambda: thinkers.fake.stages["thinker@0"].seen)
+    thinkers.fake.is_loading = {"thinker@0"}
+    await thinkers.kill("thinker@0")
+    with pytest.raises(ApiError, match="thinker@0 has ended"):
+        await loading
+    link = thinkers.runtime.fleet.stages["thinker@0"]
+    await until(lambda: link.record.generation == 2)
+    thinkers.fake.stages["thinker@0"].become_ready()
+    await until(lambda: thinkers.fake.stages["thinker@0"].seen)
+    assert link.is_ready
+    assert not link.is_open
+    told = thinkers.fake.stages["thinker@0"].seen[0].message
+    assert told == Command("load_weights", {"path": "/other"})
+
+
+async def test_a_replica_that_starts_again_while_another_reads_its_weights_again_serves(
+    thinkers: Running,
+) -> None:
+    await can_load(thinkers)
+    thinkers.fake.obey = lambda *_: None
+    loading = asyncio.create_task(load(thinkers, None))
+    other = thinkers.fake.stages["thinker@1"]
+    await until(lambda: other.seen)
+    thinkers.fake.is_loading = {"thinker@0"}
+    await thinkers.kill("thinker@0")
+    link = thinkers.runtime.fleet.stages["thinker@0"]
+    await until(lambda: link.record.generation == 2)
+    other.outputs.send(Chunk(other.seen[0].request_id, Answer({"asleep": []}), last=True))
+    with pytest.raises(ApiError, match="thinker@0 has ended"):
+        await loading
+    thinkers.fake.stages["thinker@0"].become_ready()
+    await until(lambda: link.is_open)
+
+
+async def test_weights_that_no_replica_can_load_leave_all_as_they_were(thinkers: Running) -> None:
+    await can_load(thinkers)
+    thinkers.refuse_all("thinker@0", "thinker@1")
+    with pytest.raises(ApiError, match="no folder"):
+        await load(thinkers, "/other")
+    assert all(link.is_open for link in thinkers.runtime.fleet.replicas_of("thinker"))
+
+
+async def test_weights_that_another_stage_cannot_load_are_kept_for_the_stage_that_can(
+    thinkers: Running,
+) -> None:
+    await can_load(thinkers)
+    thinkers.refuse_all("talker")
+    fleet = thinkers.runtime.fleet
+    both = [*fleet.replicas_of("thinker"), *fleet.replicas_of("talker")]
+    with pytest.raises(ApiError, match="no folder"):
+        await thinkers.runtime.draining.run(both, "load_weights", {"path": "/other"})
+    assert all(link.is_open for link in both)
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    await until(lambda: fleet.stages["thinker@0"].is_open)
+    told = thinkers.fake.stages["thinker@0"].seen[0].message
+    assert told == Command("load_weights", {"path": "/other"})
+
+
+async def test_adapters_are_added_also_where_weights_cannot_be_loaded(thinkers: Running) -> None:
+    await can_load(thinkers)
+    await load(thinkers, "/other")
+    fleet = thinkers.runtime.fleet
+    fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
+
+    def obey_but_load(stage: str, command: str, arguments: Any) -> Answer:
+        if command == "load_weights":
+            return Answer(error=Failed(400, "no folder", "invalid_request_error", stage))
+        return obey(stage, command, arguments)
+
+    thinkers.fake.obey = obey_but_load
+    await thinkers.kill("thinker@0")
+    await thinkers.until_ready("thinker@0", 2)
+    link = fleet.stages["thinker@0"]
+    await until(lambda: link.record.missed == (("load_weights", {"path": "/other"}),))
+    thinkers.fake.obey = obey
+    await load(thinkers, "/third")
+    assert link.is_open

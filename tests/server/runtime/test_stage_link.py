@@ -102,6 +102,7 @@ async def test_the_next_generation_keeps_only_what_outlives_a_process(stage: Own
     alive_at = stage.record.alive_at
     stage.note_asleep(("weights",))
     stage.refuse_requests()
+    stage.note_missed([("load_weights", {"path": "/ink"})])
     stage.note_overdue(5.0)
     stage.end("signal SIGKILL", is_lost=False)
     assert stage.record.state is StageState.DEAD
@@ -128,6 +129,24 @@ def test_a_stage_of_which_something_sleeps_takes_no_requests(stage: OwnedStage) 
     stage.note_asleep(())
     stage.accept_requests()
     assert not stage.record.is_closed
+
+
+async def test_what_a_stage_has_missed_and_whether_it_is_closed_are_apart(
+    stage: OwnedStage,
+) -> None:
+    stage.apply(READY)
+    weights, adapter = ("load_weights", {"path": "/ink"}), ("add_lora", {"name": "ink"})
+    stage.note_missed([weights, adapter])
+    stage.refuse_requests()
+    stage.accept_requests()
+    assert not stage.is_open
+    stage.note_done(weights)
+    assert not stage.is_open
+    stage.refuse_requests()
+    stage.note_done(adapter)
+    assert not stage.is_open
+    stage.accept_requests()
+    assert stage.is_open
 
 
 async def test_a_stage_is_stuck_from_the_first_overdue_request_until_it_gets_on(

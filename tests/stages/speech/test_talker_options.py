@@ -26,3 +26,12 @@ def test_an_option_that_the_talker_does_not_know_or_cannot_use_is_refused() -> N
     for wrong in ({"prefil_part": 64}, {"prefill_part": -1}, {"prefill_part": "many"}):
         with pytest.raises(ValueError, match="options of the talker: "):
             TalkerOptions.of(wrong)
+
+
+def test_one_rank_cannot_compare_what_it_computed() -> None:
+    options = TalkerOptions.of({"check_ranks": True})
+    options.check({"tensor_parallel_size": 2})
+    TalkerOptions.of({}).check({})
+    for engine in ({}, {"tensor_parallel_size": 1}, {"data_parallel_size": 2}):
+        with pytest.raises(ValueError, match="check_ranks: there is one rank"):
+            options.check(engine)

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from omnistage.stages.vllm.control import NO_SLEEP_ON_A_CPU, EngineControl
 from omnistage.stages.vllm.weights import EngineWeights
-from omnistage.stages.vllm.weights_worker import EXTENSION, LOAD
+from omnistage.stages.vllm.weights_worker import EXTENSION, LOAD, TOGETHER
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -40,8 +40,9 @@ class FakeEngine:
         self.told.append("stop")
 
     async def collective_rpc(self, method: str, args: tuple[str, ...]) -> None:
-        self.told.append((method, *args))
-        if args[0] in self.unreadable:
+        assert method == TOGETHER
+        self.told.append(args)
+        if args[1] in self.unreadable:
             raise RuntimeError("the file ends early")
 
     async def reset_prefix_cache(self) -> None:

@@ -6,7 +6,11 @@ from typing import Any
 import pytest
 
 from omnistage.stages.vllm import engine
-from omnistage.stages.vllm.engine import refuse_lora_of_experts
+from omnistage.stages.vllm.engine import (
+    refuse_drafts,
+    refuse_expert_parallel_lanes,
+    refuse_lora_of_experts,
+)
 
 
 def config(num_experts: int | None, has_lora: bool = True) -> Any:
@@ -30,3 +34,31 @@ def test_adapters_for_all_else_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_lora_of_experts(config(4, has_lora=False))
     refuse_lora_of_experts(config(0))
     refuse_lora_of_experts(config(None))
+
+
+def parallel(data_parallel_size: int, enable_expert_parallel: bool) -> Any:
+    sizes = SimpleNamespace(
+        data_parallel_size=data_parallel_size, enable_expert_parallel=enable_expert_parallel
+    )
+    return SimpleNamespace(parallel_config=sizes)
+
+
+def test_lanes_share_no_experts_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_cpu in (True, False):
+        platform = SimpleNamespace(is_cpu=lambda is_cpu=is_cpu: is_cpu)
+        monkeypatch.setattr(engine, "current_platform", platform)
+        refuse_expert_parallel_lanes(parallel(1, True))
+        refuse_expert_parallel_lanes(parallel(2, False))
+        if not is_cpu:
+            refuse_expert_parallel_lanes(parallel(2, True))
+            return
+        with pytest.raises(ValueError, match="enable_expert_parallel: not with a data_parallel_si"):
+            refuse_expert_parallel_lanes(parallel(2, True))
+
+
+def test_rows_of_drafts_do_not_leave() -> None:
+    ports: Any = SimpleNamespace(name="thinker", engine={"speculative_config": {"method": "ngram"}})
+    with pytest.raises(ValueError, match="stage thinker has an edge and a speculative_config"):
+        refuse_drafts(ports)
+    ports.engine = {}
+    refuse_drafts(ports)

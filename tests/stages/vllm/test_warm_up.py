@@ -24,8 +24,12 @@ class Engine:
         self.vllm_config = config
         self.prompts: list[list[int]] = []
         self.is_cache_empty = True
+        self.lanes: list[int] = []
 
-    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[str]:
+    async def generate(
+        self, prompt: Any, params: Any, request_id: str, data_parallel_rank: int
+    ) -> AsyncIterator[str]:
+        self.lanes.append(data_parallel_rank)
         self.prompts.append(prompt["prompt_token_ids"])
         self.is_cache_empty = False
         yield request_id
@@ -41,8 +45,9 @@ class Chat:
         yield request_id
 
 
-def config_of(captured: int) -> Any:
+def config_of(captured: int, num_lanes: int = 1) -> Any:
     return SimpleNamespace(
+        parallel_config=SimpleNamespace(data_parallel_size=num_lanes),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=2048, max_num_seqs=64),
         model_config=SimpleNamespace(max_model_len=8192),
         compilation_config=SimpleNamespace(max_cudagraph_capture_size=captured),
@@ -67,6 +72,17 @@ async def test_no_prompt_is_answered_from_the_prefix_cache() -> None:
         count for count, _ in warm_up_samplings(config)
     )
     assert engine.is_cache_empty
+
+
+async def test_each_lane_answers_all_of_it() -> None:
+    alone: Any = Engine(config_of(256))
+    engine: Any = Engine(config_of(256, num_lanes=3))
+    chat: Any = Chat()
+    await warm_up_text(alone, chat)
+    await warm_up_text(engine, chat)
+    for lane in range(3):
+        pairs = zip(engine.lanes, engine.prompts, strict=True)
+        assert sorted(prompt for one, prompt in pairs if one == lane) == sorted(alone.prompts)
 
 
 @pytest.mark.parametrize("captured", [128, 256, 512])

@@ -53,6 +53,19 @@ def test_ranks_that_cannot_work_are_refused_at_start(
         pass
 
 
+def test_a_rank_that_cannot_spread_its_denoiser_ends_a_start_in_which_others_wait_for_it(
+    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = f"{EXTENSION}.Incapable"
+    engine: dict[str, Any] = {"parallel": {"tensor": 2}, "worker_extension_cls": path}
+    with (
+        pytest.raises(RankError, match=r"rank 1: ValueError: .*not this one"),
+        spread_over_ranks("flux", tmp_path_factory, 0.5, **engine),
+    ):
+        pass
+    caplog.clear()  # its tracebacks hold the group
+
+
 @pytest.fixture(scope="module")
 def flux(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spread]:
     with spread_over_ranks("flux", tmp_path_factory, parallel={"ulysses": 2}) as spread:
@@ -110,7 +123,11 @@ async def test_a_lora_that_one_rank_cannot_take_is_on_none(flux: Spread, tmp_pat
 async def test_all_ranks_sleep_and_wake(flux: Spread, level: int) -> None:
     asleep = await flux.obey("sleep", level=level, tags=None)
     assert "transformer" in asleep["asleep"]
+    assert (await flux.rpc("asleep", from_all=True))[1] == ["transformer"]
+    if level == 2:
+        assert await flux.rpc("num_weights", from_all=True) == [0, 0]
     assert await flux.obey("wake", tags=None) == {"asleep": []}
+    assert (await flux.rpc("asleep", from_all=True))[1] == []
     assert error(result(flux.ask(TOGETHER[1])), flux.expected(TOGETHER[1])) < 1e-5
 
 
@@ -127,20 +144,23 @@ async def test_other_weights_are_on_all_ranks(flux: Spread, tmp_path: Path) -> N
     assert error(result(flux.ask(TOGETHER[2])), flux.expected(TOGETHER[2])) < 1e-5
 
 
-def test_a_cancelled_request_leaves_no_rank_behind(flux: Spread) -> None:
-    begun = Event()
+def test_a_request_cancelled_in_the_middle_of_a_call_leaves_no_rank_behind(flux: Spread) -> None:
+    begun, cancelled = Event(), Event()
 
-    def note(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
+    def wait(module: Any, args: Any) -> None:
         begun.set()
-        return tensors
+        assert cancelled.wait(TIMEOUT_S)
 
-    arguments = {**Settings(0, 500).arguments("flux"), "callback_on_step_end": note}
-    job = flux.engine.submit(**arguments)
-    assert begun.wait(TIMEOUT_S)
-    flux.engine.cancel(job)
-    with pytest.raises(CancelledError):
-        job.result.result(TIMEOUT_S)
+    transformer: Any = flux.ranks.denoisers["transformer"]
+    with transformer.single_transformer_blocks[0].register_forward_pre_hook(wait):
+        job = flux.engine.submit(**Settings(0, 500).arguments("flux"))
+        assert begun.wait(TIMEOUT_S)
+        flux.engine.cancel(job)
+        cancelled.set()
+        with pytest.raises(CancelledError):
+            job.result.result(TIMEOUT_S)
     assert error(result(flux.ask(TOGETHER[0])), flux.expected(TOGETHER[0])) < 1e-5
+    assert flux.failures.empty()
 
 
 async def test_a_call_that_fails_on_all_ranks_fails_its_request_alone(flux: Spread) -> None:
@@ -155,6 +175,29 @@ async def test_a_call_that_fails_on_all_ranks_fails_its_request_alone(flux: Spre
 async def flux_run(flux: Spread, call: Any) -> None:
     """A call of the denoiser between two steps."""
     flux.engine.between_steps(lambda: flux.ranks.run("transformer", [call])).result(TIMEOUT_S)
+
+
+async def test_a_call_that_there_is_no_room_to_send_reaches_no_rank(
+    flux: Spread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("omnistage.stages.diffusion.ranks.ranks.as_bytes", full)
+        with pytest.raises(torch.OutOfMemoryError, match="full"):
+            result(flux.ask(TOGETHER[0]))
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    larger = Settings(1, 3, 3.0, height=48)
+    assert error(result(flux.ask(larger)), flux.expected(larger)) < 1e-5
+    assert flux.failures.empty()
+
+
+async def test_a_result_that_cannot_be_sent_is_an_error_of_its_rank(flux: Spread) -> None:
+    with pytest.raises(RequestError, match="rank 1: RuntimeError: unsupported memory"):
+        await flux.rpc("sparse", from_all=True)
+    assert await flux.rpc("fail_on", 2, from_all=True) == ["fine", "fine"]
+    assert flux.failures.empty()
 
 
 def test_replies_that_nobody_waits_for_do_not_fill_the_pipe(flux: Spread) -> None:
