@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 # heard nothing for so long after it failed ends, and its stage with it.
 ALONE_S = 20.0
 FAILED_ALONE = 71  # our exit code
-COLLECTIVE = ("spread", "run")  # methods in which ranks of a group wait for each other
+COLLECTIVE = ("shard", "spread", "run")  # methods in which ranks of a group wait for each other
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
 
