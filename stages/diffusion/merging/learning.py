@@ -27,7 +27,9 @@ from omnistage.stages.diffusion.merging.text_padding import candidates
 
 logger = logging.getLogger(__name__)
 
-EXTRA_TOKENS = 3
+# Several lengths, one after another: where ranks share the positions, Diffusers 0.42 puts a mask
+# together wrongly for those that more than two ranks cannot share alike, which are among any three.
+EXTRA_TOKENS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +93,9 @@ def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
         if _is_like(forward, spread.spread_out(twice.arguments), twice.result):
             axes = spread
     for padding in candidates(list(inspect.signature(forward).parameters), once.arguments):
-        length = once.arguments[padding.texts[0]].shape[1] + EXTRA_TOKENS
-        if _is_like(forward, padding.padded(once.arguments, length), once.result):
+        length = once.arguments[padding.texts[0]].shape[1]
+        longer = [padding.padded(once.arguments, length + extra) for extra in EXTRA_TOKENS]
+        if all(_is_like(forward, one, once.result) for one in longer):
             axes = axes.with_padding(padding)
     if _may_merge(forward, axes, once, twice):
         return axes

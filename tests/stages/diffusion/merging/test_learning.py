@@ -55,6 +55,16 @@ class RoundsByBatch(Masked):
         return super().forward(x, t, text, text_mask) * len(x)
 
 
+class MisplacesMasks(Masked):
+    def forward(
+        self, x: torch.Tensor, t: torch.Tensor, text: torch.Tensor, text_mask: Any = None
+    ) -> torch.Tensor:
+        """For one length in three."""
+        if text_mask is not None and text.shape[1] % 3 == 2:
+            text_mask = text_mask.roll(1, 1)
+        return super().forward(x, t, text, text_mask)
+
+
 def call(batch: int, length: int = 4, t: float = 0.5, mask: Any = None) -> dict[str, Any]:
     random = torch.Generator().manual_seed(batch)
     return {
@@ -65,8 +75,9 @@ def call(batch: int, length: int = 4, t: float = 0.5, mask: Any = None) -> dict[
     }
 
 
-def learned(module: torch.nn.Module) -> Axes | None:
-    seen = [Seen(call(batch), module(**call(batch))) for batch in (1, 2)]
+def learned(module: torch.nn.Module, length: int = 4) -> Axes | None:
+    calls = [call(batch, length) for batch in (1, 2)]
+    seen = [Seen(one, module(**one)) for one in calls]
     return learn(module, *seen)
 
 
@@ -100,6 +111,14 @@ def test_a_mask_without_effect_pads_nothing() -> None:
     assert axes.paddings == ()
     assert axes.key(call(1, 4)) != axes.key(call(1, 5))
     assert not axes.fits(call(1, mask=torch.ones(1, 4)))  # no mask was there to learn from
+
+
+@pytest.mark.parametrize("length", [4, 5, 6])
+def test_a_mask_that_is_wrong_for_some_lengths_pads_nothing(length: int) -> None:
+    module = MisplacesMasks()
+    axes = learned(module, length)
+    assert axes is not None
+    assert axes.paddings == ()
 
 
 def test_one_number_for_all_rows_splits_calls_that_differ_in_it() -> None:
