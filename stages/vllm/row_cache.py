@@ -144,6 +144,7 @@ class RowCache:
         """A step computes these positions of a request: what is replayed before, what is kept."""
         one = self._requests.get(request_id)
         if one is None:
+            assert positions[0] == 0, "a request read the prefix cache unasked"
             return None, np.full(len(positions), -1, np.int64)
         first, end = int(positions[0]), int(positions[-1]) + 1
         if first < one.num_computed:
@@ -168,6 +169,12 @@ class RowCache:
 
     def _keep(self, one: _Exporting, positions: Longs, is_exported: Flags) -> Places:
         places = np.full(len(positions), -1, np.int64)
+        if len(positions) == 1:  # as in each step that answers
+            block, offset = divmod(int(positions[0]), self._size)
+            slot = self._slot(one, block) if is_exported[0] else None
+            if slot is not None:
+                places[0] = self._index.keep_one(slot, offset)
+            return places
         exported = np.flatnonzero(is_exported)
         if len(exported) == 0:
             return places

@@ -92,12 +92,22 @@ class RowIndex:
         self._kept[slot, offsets] = True
         return places
 
+    def keep_one(self, slot: int, offset: int) -> int:
+        """The same of one row."""
+        if self._kept[slot, offset]:
+            return -1
+        self._kept[slot, offset] = True
+        return slot * self.block_size + offset
+
     def name(self, slot: int, block_hash: Hashable) -> None:
-        """Say of which block a slot is that was opened without a hash; the fuller one stays."""
+        """Say of which block a slot is that was opened without a hash.
+
+        It takes the place of another that has none of its rows besides, and is not in use.
+        """
         other = self._slots.get(block_hash)
         if other is None:
             self._slots[block_hash] = slot
-        elif self._kept[slot].sum() > self._kept[other].sum():
+        elif self._used_in[other] != self._step and (self._kept[slot] >= self._kept[other]).all():
             self._slots[block_hash] = slot
             self._free.append(other)
         else:

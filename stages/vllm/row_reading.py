@@ -43,6 +43,10 @@ class _BoundedManager:
         bounded: Any = request if num_readable is None else _Bounded(request, num_readable)
         return self._manager.get_computed_blocks(bounded)
 
+    def get_computed_blocks_for_connector(self, request: Request) -> Any:
+        """As vLLM 0.27 asks where there is a connector; layers of one kind do not diverge."""
+        return (*self.get_computed_blocks(request), False)
+
 
 class _ReadsRows:
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -18,7 +18,7 @@ from omnistage.stages.vllm.prefill_part import Part, least_part
 from omnistage.stages.vllm.ranks import is_lockstep
 from omnistage.stages.vllm.row_cache import RowCache, Wanted, has_export, wanted_rows
 from omnistage.stages.vllm.row_store import RowStore
-from omnistage.stages.vllm.rows import Rows, Tokens
+from omnistage.stages.vllm.rows import Longs, Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
 from omnistage.stages.worker.ledger import Held, Ledger, Seen
 
@@ -275,9 +275,10 @@ class SchedulerHalf:
     def _add_export(self, meta: StepMeta, tokens: Tokens) -> None:
         is_exported = np.zeros(len(tokens.rows), bool)
         places = np.full(len(tokens.rows), -1, np.int64)
+        parts = parts_of(tokens.rows)
         for row, (request_id, wanted) in list(self._export.items()):
-            mine = tokens.rows == row
-            if not mine.any():
+            mine = parts.get(row)
+            if mine is None:
                 continue
             positions = tokens.positions[mine]
             if isinstance(wanted, bool):
@@ -301,3 +302,10 @@ class SchedulerHalf:
         """Close what this half owns."""
         if self._late is not None:
             self._late.shutdown()
+
+
+def parts_of(rows: Longs) -> dict[int, slice]:
+    """Where each request's tokens are in a step, in which they are neighbours."""
+    starts = np.flatnonzero(np.diff(rows, prepend=-1)).tolist()
+    ends = [*starts[1:], len(rows)]
+    return {int(rows[start]): slice(start, end) for start, end in zip(starts, ends, strict=True)}

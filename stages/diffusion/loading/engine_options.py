@@ -16,5 +16,6 @@ class EngineOptions:
 
     @classmethod
     def of(cls, engine: Mapping[str, Any]) -> Self:
-        """Those that are given; raises ValueError."""
-        return cls(**{name: engine[name] for name in cls.names() & engine.keys()})
+        """Those that are given, and not as null; raises ValueError."""
+        names = cls.names() & engine.keys()
+        return cls(**{name: engine[name] for name in names if engine[name] is not None})

@@ -38,8 +38,9 @@ class Shards:
         for weight in weights:
             if weight not in self._sizes:
                 continue
-            weight.to_local().untyped_storage().resize_(self._sizes.pop(weight))
-            memory_of(weight).copy_(self._kept.pop(weight))
+            weight.to_local().untyped_storage().resize_(self._sizes[weight])  # for want of room
+            memory_of(weight).copy_(self._kept[weight])  # it is tried again
+            del self._sizes[weight], self._kept[weight]
 
     def set(self, weight: DTensor, whole: torch.Tensor) -> None:
         """The part of a whole weight that is ours; on the host if it is away."""

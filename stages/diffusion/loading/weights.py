@@ -78,7 +78,8 @@ class Weights:
             self._shards.put_back([one for one in tensors if isinstance(one, DTensor)])
             for tensor in tensors:
                 if not isinstance(tensor, DTensor):
-                    tensor.data = tensor.data.to(self._homes.pop(tensor, tensor.device))
+                    tensor.data = tensor.data.to(self._homes.get(tensor, tensor.device))
+                    self._homes.pop(tensor, None)
             del self._levels[name]
 
     def load(self, folder: str | None) -> None:

@@ -29,6 +29,7 @@ class ShardedDenoiser(Module):
         blocks = _blocks_of(denoiser)
         if not blocks:
             raise ValueError(no_blocks(type(denoiser)))
+        denoiser.requires_grad_(False)  # of weights that are trained FSDP wants one dtype
         with for_any_mode():
             for block in (*blocks, self):
                 fully_shard(block, mesh=mesh, reshard_after_forward=True)

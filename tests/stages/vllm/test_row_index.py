@@ -95,10 +95,33 @@ def test_a_slot_gets_its_name_later_and_the_fuller_one_stays() -> None:
         slot = index.open(None)
         assert slot is not None
         index.keep(slot, np.array(offsets))
+        index.begin_step()
         index.name(slot, name)
         assert covered(index, name, [0, 1]) == count
         assert len(index) == 1
     assert index.open(None) is not None  # the slots of the others are free
+
+
+@pytest.mark.parametrize("offsets", [[0, 1, 2], [1, 2, 3]])
+def test_a_slot_in_use_or_with_a_row_of_its_own_keeps_its_name(offsets: list[int]) -> None:
+    index = RowIndex(2, SIZE)
+    held = index.open(None)
+    assert held is not None
+    index.keep(held, np.array(offsets))
+    index.begin_step()
+    (places,) = kept(index, "a", offsets=[0, 1])
+    if 0 not in offsets:
+        index.begin_step()
+    index.name(held, "a")
+    assert index.places("a", np.array([0, 1])).tolist() == places
+
+
+def test_one_row_is_kept_once() -> None:
+    index = RowIndex(1, SIZE)
+    slot = index.open("a")
+    assert slot is not None
+    assert [index.keep_one(slot, 2), index.keep_one(slot, 2)] == [slot * SIZE + 2, -1]
+    assert covered(index, "a", [2]) == 1
 
 
 def test_nothing_is_kept_after_clearing_and_all_slots_are_free() -> None:

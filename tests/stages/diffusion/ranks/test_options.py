@@ -54,6 +54,12 @@ def test_sizes(engine: dict[str, Any], size: int, group_size: int, plan: str) ->
     assert (options.size, options.group_size, options.plan) == (size, group_size, plan)
 
 
+def test_an_argument_that_is_null_is_as_if_it_were_not_given() -> None:
+    assert LoadOptions.of({"parallel": None}).shard == 1
+    options = RankOptions.of({"parallel": None, "guidance_ranks": 2})
+    assert (options.size, options.ulysses, options.plan) == (2, 1, "")
+
+
 @pytest.mark.parametrize(("way", "plan"), [("ulysses", "_cp_plan"), ("tensor", "_tp_plan")])
 def test_a_denoiser_without_a_plan_is_refused_before_its_weights_load(
     way: str, plan: str, tmp_path: Path

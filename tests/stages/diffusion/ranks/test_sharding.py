@@ -53,6 +53,8 @@ async def test_ranks_that_share_nothing_but_weights(
         whole = sum(one.nbytes for one in wan.bare.transformer.parameters())
         sizes = await wan.rpc("num_bytes", from_all=True)
         assert all(whole / 2 <= size < 0.53 * whole for size in sizes)
+        weights = wan.ranks.denoisers["transformer"].parameters()
+        assert not any(one.requires_grad for one in weights)  # FSDP would want one dtype of them
         other = quiet(make_tiny("wan", OTHER_SEED))
         with shared_weights(tensors_of(other, "transformer", "vae", "text_encoder"), None) as path:
             await wan.obey("load_weights", path=str(path))
