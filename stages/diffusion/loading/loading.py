@@ -185,13 +185,13 @@ class LoadOptions(EngineOptions):
         is_offloaded = self.offload is not None
         if self.load_format != "dummy":
             sizes = without(left_out, sizes_of(folder, dtype))
-            self._check_fit(stage, device, dtype, self._placed(sizes, folder, device))
+            self._check_fit(stage, device, dtype, self._placed(sizes, folder))
             tell_loading(Phase.READING, total_bytes=sum(sizes.values()))
             given = {**left_out, **self.custom_pipeline_args}
             return made.from_pretrained(folder, dtype=dtype, **given)
         components = without(left_out, empty_components(folder, dtype))
         sizes = {name: num_bytes(one) for name, one in components.items()}
-        self._check_fit(stage, device, dtype, self._placed(sizes, folder, device))
+        self._check_fit(stage, device, dtype, self._placed(sizes, folder))
         waiting = self.denoisers_in(folder) if self.shard > 1 else ()
         for name, module in components.items():
             fill(module, maker, HOST if is_offloaded or name in waiting else device)
@@ -201,12 +201,9 @@ class LoadOptions(EngineOptions):
         given = {**components, **left_out, **self.custom_pipeline_args}
         return made.from_pretrained(folder, dtype=dtype, **given)
 
-    def _placed(
-        self, sizes: Mapping[str, int], folder: Path, device: torch.device
-    ) -> dict[str, int]:
-        """The bytes that will be on the device in the end; on the host all are whole."""
-        is_parted = self.shard > 1 and device != HOST
-        denoisers = self.denoisers_in(folder) if is_parted else ()
+    def _placed(self, sizes: Mapping[str, int], folder: Path) -> dict[str, int]:
+        """The bytes that will be on the device in the end."""
+        denoisers = self.denoisers_in(folder) if self.shard > 1 else ()
         return {
             name: -(-size // self.shard) if name in denoisers else size
             for name, size in sizes.items()
