@@ -19,12 +19,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omnistage.stages.qwen3_omni.vocoder_weights import empty_vocoder, load_vocoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
 from omnistage.stages.vocoder.code_decoder import Codec
-from omnistage.stages.vocoder.layers.convolutions import (
-    CausalConvolution,
-    ConvNeXtBlock,
-    DecoderBlock,
-    Snake,
-)
+from omnistage.stages.vocoder.layers.convolutions import ConvNeXtBlock
+from omnistage.stages.vocoder.layers.sound import sound_layers
 from omnistage.stages.vocoder.layers.transformer import WindowTransformer
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
@@ -43,17 +39,8 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
         self._upsampling = [
             (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages
         ]
-        decoder: Iterable[Any] = model.decoder
-        first, *blocks, snake, last = decoder
-        self._first = CausalConvolution(first, layout)
-        self._blocks: list[DecoderBlock] = []
-        num_muted = 0
-        for block in blocks:
-            self._blocks.append(DecoderBlock(block, layout, num_muted))
-            num_muted = self._blocks[-1].num_muted
-        self._snake = Snake(snake)
-        self._last = CausalConvolution(last, layout, num_muted)
-        return _codec_of(model.config, num_muted)
+        self._sound = sound_layers(model.decoder, layout)
+        return _codec_of(model.config, self._sound.num_muted)
 
     @staticmethod
     def read(
@@ -73,11 +60,7 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
         hidden = self._transformer(hidden, batch).transpose(1, 2)
         for upsample, block in self._upsampling:
             hidden = block(upsample(hidden), batch)
-        hidden = self._first(hidden, batch)
-        for decoder_block in self._blocks:
-            hidden = decoder_block(hidden, batch)
-        hidden = self._last(self._snake(hidden), batch)
-        return hidden[:, 0].clamp(-1, 1).float()
+        return self._sound(hidden, batch)
 
 
 def _codec_of(config: Qwen3OmniMoeCode2WavConfig, num_held_back: int) -> Codec:

@@ -20,12 +20,8 @@ from omnistage.stages.qwen3_tts.codec_decoder import (
 from omnistage.stages.qwen3_tts.codec_weights import empty_codec_decoder, load_codec_decoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
 from omnistage.stages.vocoder.code_decoder import Codec
-from omnistage.stages.vocoder.layers.convolutions import (
-    CausalConvolution,
-    ConvNeXtBlock,
-    DecoderBlock,
-    Snake,
-)
+from omnistage.stages.vocoder.layers.convolutions import CausalConvolution, ConvNeXtBlock
+from omnistage.stages.vocoder.layers.sound import sound_layers
 from omnistage.stages.vocoder.layers.transformer import WindowTransformer
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
@@ -64,12 +60,7 @@ class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
         self._upsampling = [
             (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages
         ]
-        decoder: Iterable[Any] = model.decoder
-        first, *blocks, snake, last = decoder
-        self._first = CausalConvolution(first, layout)
-        self._blocks = [DecoderBlock(block, layout, num_muted=0) for block in blocks]
-        self._snake = Snake(snake)
-        self._last = CausalConvolution(last, layout)
+        self._sound = sound_layers(model.decoder, layout)
         return _codec_of(model.config)
 
     @staticmethod
@@ -90,11 +81,7 @@ class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
         hidden = self._transformer(hidden.transpose(1, 2), batch).transpose(1, 2)
         for upsample, block in self._upsampling:
             hidden = block(upsample(hidden), batch)
-        hidden = self._first(hidden, batch)
-        for decoder_block in self._blocks:
-            hidden = decoder_block(hidden, batch)
-        hidden = self._last(self._snake(hidden), batch)
-        return hidden[:, 0].clamp(-1, 1).float()
+        return self._sound(hidden, batch)
 
 
 class ProjectedTransformer:

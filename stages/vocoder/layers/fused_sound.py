@@ -1,0 +1,137 @@
+"""The convolutions of a vocoder with the snakes between them, one kernel a convolution.
+
+It computes what `sound.ExactSound` does, with tensors channels-last and roundings in other places.
+A convolution's kernel writes its output behind room for the context of the next one, so nothing is
+joined or padded; the weights lie as the kernels read them, and the modules' parameters are views of
+them.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from omnistage.stages.vocoder.layers.sound_kernels import (
+    MIN_WIDTH,
+    Product,
+    Wave,
+    convolve,
+    to_samples,
+)
+from omnistage.stages.vocoder.state import Region, StateLayout, StreamBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A convolution, what it reads of the chunk before, and the snake behind it.
+
+    `num_muted`: leading rows of a new stream that it must see as zeros. `adds`: it adds what the
+    last layer that `keeps` has kept.
+    """
+
+    product: Product
+    num_context: int
+    region: Region | None
+    num_muted: int = 0
+    wave: Wave | None = None
+    adds: bool = False
+    keeps: bool = False
+
+
+class FusedSound:
+    """`sound.SoundLayers` in half precision on a GPU."""
+
+    def __init__(self, decoder: Iterable[Any], layout: StateLayout) -> None:
+        first, *blocks, snake, last = decoder
+        self._layout = layout
+        waves = [block.block[0] for block in blocks] + [snake]
+        self._layers = [self._convolution(first, wave=waves[0])]
+        self.num_muted = 0
+        for block, wave in zip(blocks, waves[1:], strict=True):
+            self._add_block(block.block, wave)
+        self._layers.append(self._convolution(last, self.num_muted))
+
+    def _add_block(self, block: Iterable[Any], wave: Any) -> None:
+        _, upsampling, *units = block
+        self._layers.append(self._upsampling(upsampling, units[0].act1))
+        self.num_muted = self.num_muted * upsampling.conv.stride[0] + upsampling.left_pad
+        for unit, following in zip(units, [*units[1:], None], strict=True):
+            after = wave if following is None else following.act1
+            self._layers += [
+                self._convolution(unit.conv1, self.num_muted, unit.act2),
+                self._convolution(unit.conv2, wave=after, adds=True, keeps=following is not None),
+            ]
+
+    def _convolution(self, net: Any, num_muted: int = 0, wave: Any = None, **role: bool) -> Layer:
+        conv: nn.Conv1d = net.conv
+        width, num_inputs, num_taps = conv.weight.shape
+        packed = conv.weight.detach().permute(2, 1, 0).contiguous()
+        conv.weight.data = packed.permute(2, 1, 0)
+        product = Product(
+            packed, num_inputs * width, width, _bias(conv), num_taps, 0, conv.dilation[0],
+            num_inputs, width,
+        )  # fmt: skip
+        region = self._layout.reserve(net.padding, num_inputs) if net.padding else None
+        return Layer(product, net.padding, region, num_muted, _wave(wave), **role)
+
+    def _upsampling(self, net: Any, wave: Any) -> Layer:
+        """A transposed convolution over two steps: the first half of its kernel reads the later."""
+        conv: nn.ConvTranspose1d = net.conv
+        num_inputs, width, num_taps = conv.weight.shape
+        factor = conv.stride[0]
+        packed = conv.weight.detach().permute(0, 2, 1).contiguous()
+        conv.weight.data = packed.permute(0, 2, 1)
+        product = Product(
+            packed, factor * width, num_taps * width, _bias(conv), 2, 1, -1, num_inputs, width,
+            factor,
+        )  # fmt: skip
+        region = self._layout.reserve(1, num_inputs)
+        return Layer(product, 1, region, wave=_wave(wave), keeps=True)
+
+    def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        """Samples of hidden steps."""
+        first, *others = self._layers
+        num_streams, num_inputs, length = hidden.shape
+        padded = hidden.new_empty(num_streams, first.num_context + length, num_inputs)
+        padded[:, first.num_context :] = hidden.transpose(1, 2)
+        kept: torch.Tensor | None = None
+        for layer, following in zip(self._layers, others, strict=False):
+            _continue(layer, padded, batch)
+            assert layer.wave is not None
+            padded, raw = convolve(
+                padded, layer.product, layer.wave, batch.started, layer.num_context,
+                following.num_context, following.num_muted, kept if layer.adds else None,
+                has_raw=layer.keeps,
+            )  # fmt: skip
+            kept = raw if layer.keeps else kept
+        last = self._layers[-1]
+        _continue(last, padded, batch)
+        return to_samples(padded, last.product, last.num_context)
+
+
+def is_fusible(decoder: Sequence[Any] | nn.ModuleList) -> bool:
+    """Whether every width is one that the kernels take."""
+    convs = [one for one in nn.ModuleList(decoder).modules() if isinstance(one, nn.Conv1d)]
+    return all(conv.in_channels % MIN_WIDTH == 0 for conv in convs)
+
+
+def _continue(layer: Layer, padded: torch.Tensor, batch: StreamBatch) -> None:
+    """Put the stream's context before its rows, and keep that of the next chunk."""
+    if layer.region is not None:
+        context = layer.region.of(batch.rows)
+        padded[:, : layer.num_context] = context
+        context.copy_(padded[:, -layer.num_context :])
+
+
+def _bias(conv: Any) -> torch.Tensor:
+    bias: torch.Tensor = conv.bias.detach()
+    return bias
+
+
+def _wave(net: Any) -> Wave | None:
+    if net is None:
+        return None
+    beta = net.beta.detach().float().exp() + net.no_div_by_zero
+    return Wave(net.alpha.detach().float().exp(), 1.0 / beta)
