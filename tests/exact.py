@@ -5,7 +5,8 @@ with graphs, as vLLM does it by default. Graphs replay eager's own kernels: thei
 same. Compiled kernels add up in another order, so now and then a code may differ from eager's. In
 each of them, streams that run together must equal themselves alone. Questions with images, sound
 and a video must get transformers' own answers on the same device. At last the thinker in bfloat16,
-each token given, against transformers.
+each token given, against transformers. With `--ranks 2` thinker and talker are shared among two
+GPUs, and that last part is left out.
 """
 
 import argparse
@@ -60,8 +61,8 @@ class Answers:
     with_media: list[Reply]
 
 
-def exact_graph(folder: Path, way: str, has_gpu: bool) -> Path:
-    """The tiny graph for one way of running."""
+def exact_graph(folder: Path, way: str, has_gpu: bool, num_ranks: int = 1) -> Path:
+    """The tiny graph for one way of running, thinker and talker over so many GPUs each."""
     graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
     if has_gpu:
         for name, stage in graph["stages"].items():
@@ -71,7 +72,8 @@ def exact_graph(folder: Path, way: str, has_gpu: bool) -> Path:
                 stage["engine"] = {"num_slots": ENGINE["max_num_seqs"]}
             else:
                 del stage["engine"]["enforce_eager"]
-                stage["engine"] |= ENGINE | WAYS[way]
+                stage["engine"] |= ENGINE | WAYS[way] | {"tensor_parallel_size": num_ranks}
+                stage["gpus"] = list(range(num_ranks))
     path = folder / f"{way}.yaml"
     path.write_text(yaml.safe_dump(graph))
     return path
@@ -167,6 +169,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--alone", type=int, default=16)
     parser.add_argument("--frames", type=int, default=40)
+    parser.add_argument("--ranks", type=int, default=1, help="GPUs of thinker and talker each")
     arguments = parser.parse_args()
     has_gpu = arguments.device == "gpu"
     found: dict[str, Answers] = {}
@@ -177,14 +180,17 @@ def main() -> None:
         torch.backends.cudnn.allow_tf32 = False
         expected = expected_answers(folder / "tiny", device)
         for way in (arguments.way or WAYS) if has_gpu else ("eager",):
-            graph = exact_graph(folder, way, has_gpu)
+            graph = exact_graph(folder, way, has_gpu, arguments.ranks)
             with running_server(
                 str(graph), folder / "log", "--model", str(folder / "tiny")
             ) as server:
                 asked = answers(server, arguments.streams, arguments.alone, arguments.frames)
                 found[way] = asyncio.run(asked)
-        os.environ.update(NO_TF32)
-        agreement = agreement_table(folder / "tiny", exact_graph(folder, "eager", has_gpu), device)
+        tables = [media_table(found, expected)]
+        if arguments.ranks == 1:
+            os.environ.update(NO_TF32)
+            graph = exact_graph(folder, "eager", has_gpu)
+            tables.append(agreement_table(folder / "tiny", graph, device))
     base = next(iter(found))
     table = Table("way", "frames", "together as alone", f"together as {base}")
     for way, result in found.items():
@@ -196,7 +202,7 @@ def main() -> None:
             num_equal(result.together, found[base].together),
         )
     console = Console(width=100)
-    console.print(table, media_table(found, expected), agreement)
+    console.print(table, *tables)
 
 
 if __name__ == "__main__":

@@ -153,9 +153,12 @@ def reference_graph(graph: dict[str, Any], folder: Path) -> Path:
 
 
 def float32_graph(graph: dict[str, Any], folder: Path) -> Path:
-    """The graph in float32, the caches of its engines as large as before."""
+    """The graph in float32, with caches of as many bytes as before: for half as many requests."""
     for stage in graph["stages"].values():
-        stage["engine"]["dtype"] = "float32"
+        engine = stage["engine"]
+        engine["dtype"] = "float32"
+        if "max_num_seqs" in engine:
+            engine["max_num_seqs"] = max(1, engine["max_num_seqs"] // 2)
     path = folder / "float32.yaml"
     path.write_text(yaml.safe_dump(graph))
     return path
@@ -287,15 +290,19 @@ def revive(server: TinyServer, voice: str) -> float:
 
 
 def speed_table(
-    server: TinyServer, subject: Subject, words: Path, levels: str, folder: Path
+    server: TinyServer, subject: Subject, words: Path, levels: str, folder: Path, *, speaks: bool
 ) -> str:
-    """What `omnistage bench serve` prints of the levels."""
+    """What `omnistage bench serve` prints of the levels, with speech or of text alone."""
     counts = ",".join(str(max(8, 3 * int(level))) for level in levels.split(","))
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
-    command += ["--concurrency", levels, "--requests", counts, "--modalities", "text,audio"]
+    command += ["--concurrency", levels, "--requests", counts]
     command += ["--words", str(words), "--prompt-tokens", str(NUM_WORDS), "--seed", "1"]
-    command += ["--max-tokens", str(MAX_TOKENS), "--frames", str(subject.num_frames)]
-    command += ["--voice", subject.voice]
+    command += ["--max-tokens", str(MAX_TOKENS)]
+    if speaks:
+        command += ["--modalities", "text,audio", "--frames", str(subject.num_frames)]
+        command += ["--voice", subject.voice]
+    else:
+        command += ["--modalities", "text", "--ignore-eos"]
     command += ["--json", str(folder / "speed.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
@@ -308,6 +315,7 @@ def main() -> None:
     parser.add_argument("--graph", type=Path, help="default: the family's for one GPU")
     parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
     parser.add_argument("--levels", default="1,8,32,64,128", help="streams of the speed table")
+    parser.add_argument("--text-levels", default="", help="streams of a table without speech")
     parser.add_argument("--streams", default=",".join(map(str, STREAMS)), help="that are checked")
     parser.add_argument("--no-mps", action="store_true")
     parser.add_argument("--float32", action="store_true", help="all stages: twice the memory")
@@ -358,8 +366,14 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
                 rounds[f"{way}, {count} at once"] = asyncio.run(
                     ask_all(server, voice, questions[:count], frames)
                 )
-            if asked.levels:
-                tables[way] = speed_table(server, subject, words, asked.levels, folder)
+            for name, levels, speaks in (
+                (way, asked.levels, True),
+                (f"{way}, text alone", asked.text_levels, False),
+            ):
+                if levels:
+                    tables[name] = speed_table(
+                        server, subject, words, levels, folder, speaks=speaks
+                    )
             seen[way] = nan_steps(server)
             if has_mps is ways[0] and not asked.no_kill:
                 say(f"{way}: speech {revive(server, voice):.1f} s after a kill -9")

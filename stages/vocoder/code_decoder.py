@@ -17,7 +17,7 @@ from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 GRAPH_FRAMES = (1, 2, 4, 8, 16, 25)  # chunk lengths and batches that get a CUDA graph, as long as
 GRAPH_ROWS = (1, 2, 4, 8, 16, 32, 64)  # launching the kernels would take longer than running them
-MAX_GRAPH_FRAMES = 128
+MAX_GRAPH_FRAMES = 400
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-# mypy: disable-error-code="no-untyped-def,import-untyped"
+# mypy: disable-error-code="no-untyped-def,import-untyped,untyped-decorator"
 """The convolutions of a sound decoder as products with fused ends, in half precision on a GPU.
 
 Tensors are channels-last, so a convolution is a product of rows that lie one after another: each
@@ -61,11 +61,7 @@ class Tiles:
 
 @triton.jit
 def _sine(angle, IS_INTERPRETED: tl.constexpr):
-    if IS_INTERPRETED:
-        result = tl.sin(angle)
-    else:
-        result = libdevice.fast_sinf(angle)
-    return result
+    return tl.sin(angle) if IS_INTERPRETED else libdevice.fast_sinf(angle)
 
 
 @triton.jit(do_not_specialize=["NUM_ROWS", "LENGTH", "CONTEXT", "FIRST", "STEP", "NEXT_CONTEXT"])
@@ -150,7 +146,7 @@ def convolve(
     output = padded.new_empty(num_streams, next_context + out_length, product.width)
     raw = padded.new_empty(num_streams, out_length, product.width) if has_raw else None
     num_rows, num_outputs = num_streams * length, product.width * product.factor
-    cut = tiles or tiles_for(num_rows, num_outputs, num_inputs)
+    cut = tiles or tiles_for(num_rows, num_outputs, num_inputs, product.num_taps)
     grid = (triton.cdiv(num_rows, cut.rows) * triton.cdiv(num_outputs, cut.outputs),)
     _convolve[grid](
         padded, product.weight, product.bias, padded if residual is None else residual,
@@ -166,15 +162,27 @@ def convolve(
     return output, raw
 
 
-def tiles_for(num_rows: int, num_outputs: int, num_inputs: int) -> Tiles:
-    """The fastest of those that were measured on an H200 (docs/history/performance.md)."""
+def tiles_for(num_rows: int, num_outputs: int, num_inputs: int, num_taps: int) -> Tiles:
+    """About the fastest of two dozen that were measured on an H200.
+
+    Few rows are cut finely, so that enough programs read the weights at once.
+    """
     inputs = 64 if num_inputs % 64 == 0 else 32
-    if num_rows <= 64:
-        return Tiles(32, 32, inputs, 4, 4)
-    outputs = 64 if num_outputs <= 64 or num_outputs == 192 else 128
+    is_wide = num_outputs >= 1536
+    if num_rows <= 192:
+        if num_inputs % 128 == 0:
+            return Tiles(16, 64 if num_taps == 2 else 32, 128, 4, 4)
+        return Tiles(32, 32, inputs, 4, 5)
     if num_rows <= 1024:
-        return Tiles(64, 64, inputs, 4, 4)
-    return Tiles(128, outputs, inputs, 8 if outputs == 128 else 4, 3)
+        is_widest = num_outputs >= 4096
+        return Tiles(128, 64, inputs, 4, 4) if is_widest else Tiles(64, 32, inputs, 4, 5)
+    if num_rows <= 2560 and not is_wide:
+        return Tiles(64, 64 if inputs == 64 else 32, inputs, 4, 4)
+    if inputs == 32:
+        return Tiles(128, 128, inputs, 4, 4)
+    if num_taps == 1 and num_outputs <= 192:
+        return Tiles(128, 64, inputs, 4, 4)
+    return Tiles(128, 128, inputs, 8, 3)
 
 
 @triton.jit(do_not_specialize=["NUM_ROWS", "LENGTH", "CONTEXT"])

@@ -250,15 +250,15 @@ class FailingVocoder(StreamingVocoder):
         return decoded
 
     def _decode(self, slots: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        last = self._last
+        sound = self._sound
 
         def failing(hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
-            pcm = last(hidden, batch)
+            pcm = sound(hidden, batch)
             self._fail("amid")
             return pcm
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(self, "_last", failing)
+            patch.setattr(self, "_sound", failing)
             return super()._decode(slots, codes)
 
     def _fail(self, where: str) -> None:

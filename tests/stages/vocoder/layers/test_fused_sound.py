@@ -1,6 +1,7 @@
 """The fused layers against the exact ones; without a GPU, TRITON_INTERPRET=1 runs them on a CPU."""
 
 import os
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,8 @@ def make_decoder(looks_ahead: bool) -> nn.ModuleList:
             parameter.data.normal_(0, 0.5 * parameter[0].numel() ** -0.5)
         else:
             parameter.data.uniform_(-0.1, 0.1)
-    for layer in decoder:
+    layers: Any = decoder
+    for layer in layers:
         if not looks_ahead and hasattr(layer, "block"):
             layer.block[1].left_pad = 0
     return decoder.requires_grad_(False).to(DEVICE)
@@ -94,7 +96,9 @@ def test_parameters_are_views_of_what_the_kernels_read() -> None:
 
     decoder = make_decoder(looks_ahead=True)
     before = {name: one.clone() for name, one in decoder.named_parameters()}
-    places = {layer.product.weight.data_ptr() for layer in FusedSound(decoder, StateLayout())._layers}
+    places = {
+        layer.product.weight.data_ptr() for layer in FusedSound(decoder, StateLayout())._layers
+    }
     convs = [one for one in decoder.modules() if isinstance(one, nn.Conv1d | nn.ConvTranspose1d)]
     assert places == {conv.weight.data_ptr() for conv in convs}
     again = FusedSound(decoder, StateLayout())
