@@ -59,3 +59,16 @@ class Schedule:
         while end * block_frames <= self.context:
             end = self.windows.end_after(end)
         return end
+
+    def window_lengths(self, block_frames: int) -> set[int]:
+        """How many frames an answer's windows have, but for the last of them."""
+        lengths: set[int] = set()
+        num_blocks = num_sent = 0
+        is_steady = False
+        while not is_steady:
+            is_steady = num_blocks >= sum(self.windows.sizes) and num_sent >= self.context
+            start = max(num_sent - self.context, 0)
+            num_blocks = self.window_after(num_blocks, block_frames)
+            lengths.add(num_blocks * block_frames - start)
+            num_sent = num_blocks * block_frames - self.context
+        return lengths

@@ -56,7 +56,7 @@ class Token2Wav:
         net: Any = model
         self.model = model
         self.dit = BlockDiT(net.code2wav_dit_model)
-        self._vocoder = WindowVocoder(net.code2wav_bigvgan_model)
+        self._vocoder = WindowVocoder.of(net)
         self._times = self.dit.times
         self._speakers = speakers
         self._voices: dict[str, torch.Tensor] = {}
@@ -160,6 +160,7 @@ class Token2Wav:
         piece = Piece(self.open(Request({}, [])), codes, is_last=True)
         if self.device.type == "cuda":
             self._record(piece)
+            self._vocoder.capture(self._plan.schedule.window_lengths(self.dit.block_frames))
         while self.decode([piece]).unfinished:
             self.advance(piece)
         self.close(piece.state)

@@ -9,6 +9,21 @@ import torch
 Decode = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+def record(
+    compute: Callable[[], torch.Tensor], pool: Any
+) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+    """A graph of a computation, and the tensor that it writes, in the memory of other graphs."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
+        compute()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        output = compute()
+    return graph, output
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeGraph:
     """One recorded shape and the tensors it reads and writes."""
@@ -34,14 +49,7 @@ class DecodeGraphs:
     def record(self, codes: torch.Tensor) -> None:
         """Record the shape of these codes [B, codebooks, n], which are on the device."""
         rows = torch.full((len(codes), 2), self._spare_row, device=codes.device)
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
-            self._decode(rows, codes)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            pcm = self._decode(rows, codes)
+        graph, pcm = record(lambda: self._decode(rows, codes), self._pool)
         self._pool = graph.pool()
         self._graphs[codes.shape[0], codes.shape[-1]] = DecodeGraph(graph, rows, codes, pcm)
 

@@ -60,7 +60,8 @@ class Tiles:
 
 
 @triton.jit
-def _sine(angle, IS_INTERPRETED: tl.constexpr):
+def sine(angle, IS_INTERPRETED: tl.constexpr):
+    """The fast one of the GPU; the interpreter has only the exact one."""
     return tl.sin(angle) if IS_INTERPRETED else libdevice.fast_sinf(angle)
 
 
@@ -111,7 +112,7 @@ def _convolve(
     total = total.to(dtype).to(tl.float32)
     factor = tl.load(alpha + channel, mask=is_column, other=0.0)[None, :]
     scale = tl.load(inverse_beta + channel, mask=is_column, other=0.0)[None, :]
-    wave = _sine(total * factor, IS_INTERPRETED)
+    wave = sine(total * factor, IS_INTERPRETED)
     result = total + wave * wave * scale
     if HAS_MUTED:
         is_sound = tl.load(started + stream).to(tl.float32) != 0.0

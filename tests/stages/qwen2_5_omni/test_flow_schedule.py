@@ -21,6 +21,24 @@ def test_a_window_without_sound_is_none() -> None:
     assert schedule.window_after(3, block_frames=24) == 4
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (Schedule.streamed((2, 3, 6), ahead=1, context=20), {48, 112, 184}),
+        (Schedule.streamed((1,), ahead=1, context=50), {72, 96, 120, 124}),
+        (Schedule.streamed((4, 1, 3), ahead=1, context=12), {96, 48}),
+        (Schedule.whole(12, 34), {288, 356}),
+    ],
+    ids=str,
+)
+def test_windows_are_as_long_as_it_says(schedule: Schedule, expected: set[int]) -> None:
+    plan, found, now = Plan(schedule, 24, 2), set(), progress(0, 24 * 99)
+    while isinstance(sound := plan.next(now, known(24 * 99)), Sound):
+        found.add(sound.end - sound.start)
+        now = progress(0, 24 * 99, sound.num_windows, sound.ready)
+    assert schedule.window_lengths(24) == found == expected
+
+
 PLAN = Plan(Schedule.streamed((2, 3), ahead=1, context=20), block_frames=24, repeats=2)
 
 
