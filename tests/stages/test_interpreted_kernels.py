@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-KERNELS = ("speech/test_code_predictor_triton.py", "vocoder/layers/test_fused_sound.py")
+KERNELS = (
+    "speech/test_code_predictor_triton.py",
+    "vocoder/layers/test_fused_sound.py",
+    "qwen2_5_omni/test_bigvgan_fused.py",
+)
 
 
 @pytest.mark.parametrize("name", KERNELS)
