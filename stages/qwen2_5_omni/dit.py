@@ -28,11 +28,11 @@ from omnistage.stages.qwen2_5_omni.dit_blocks import (
 )
 from omnistage.stages.qwen2_5_omni.dit_graphs import DiTGraphs
 from omnistage.stages.qwen2_5_omni.dit_layers import (
-    ExactLayers,
     Layers,
     Tables,
     blockwise,
     blockwise_linear,
+    layers_of,
 )
 from omnistage.stages.qwen2_5_omni.flow import make_times
 
@@ -69,7 +69,7 @@ class BlockDiT:
             self._cos,
             self._sin,
         )
-        self._layers: Layers = ExactLayers(net, self._tables)
+        self._layers: Layers = layers_of(net, self._tables)
         self._proj_out = net.proj_out
         self._graphs = DiTGraphs()
 

@@ -66,6 +66,17 @@ class ExactLayers:
         return _norm(hidden) * (1 + scale) + shift
 
 
+def layers_of(net: Any, tables: Tables) -> Layers:
+    """The fused ones for half precision on a GPU, as far as they can; else the exact ones."""
+    weight = net.transformer_blocks[0].attn.to_q.weight
+    if weight.device.type == "cuda" and weight.dtype in (torch.bfloat16, torch.float16):
+        from omnistage.stages.qwen2_5_omni.fused_dit import FusedLayers, is_fusible
+
+        if is_fusible(net.config):
+            return FusedLayers(net, tables)
+    return ExactLayers(net, tables)
+
+
 @dataclass(frozen=True, slots=True)
 class Role:
     """Whether a layer looks at a neighbour, and how far back blocks are needed behind it."""
