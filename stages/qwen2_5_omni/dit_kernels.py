@@ -133,9 +133,9 @@ def _scores(query, key, num_frames, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     return tl.where((tl.arange(0, BLOCK) < num_frames)[None, :], score, float("-inf"))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["LAST"])
 def _attend(
-    projected, cos, sin, table, output,
+    projected, cos, sin, table, output, LAST,
     SCALE: tl.constexpr, TABLE_STRIDE: tl.constexpr, POSITION: tl.constexpr,
     NUM_FRAMES: tl.constexpr, NEIGHBOUR: tl.constexpr, LOOKS: tl.constexpr, FRAMES: tl.constexpr,
     NUM_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
@@ -157,7 +157,7 @@ def _attend(
     if LOOKS:
         neighbour = tl.load(entry + NEIGHBOUR).to(tl.int32)
         is_there = neighbour >= 0
-        neighbour = tl.maximum(neighbour, 0)
+        neighbour = tl.minimum(tl.maximum(neighbour, 0), LAST)
         entry = table + neighbour * TABLE_STRIDE
         position = tl.load(entry + POSITION).to(tl.int32)
         source = projected + (neighbour * 2 + line % 2) * FRAMES * stride + head * SIZE
@@ -192,16 +192,17 @@ def attend(
     """Attention [2 * num_blocks * frames, heads * size] of a list's first blocks.
 
     `projected` [rows, 3 * heads * size]: queries, keys and values of both rows of guidance of at
-    least those and their neighbours. `cos` and `sin`: float32 [positions, frames, size].
-    `neighbour`: the column of the table that tells whose frames each block sees beside its own.
+    least those and their neighbours; in place of a neighbour that is not among them the last block
+    is seen. `cos` and `sin`: float32 [positions, frames, size]. `neighbour`: the column of the
+    table that tells whose frames each block sees beside its own.
     """
     frames, size = cos.shape[1:]
     output = projected.new_empty(2 * num_blocks * frames, num_heads * size)
     _attend[(2 * num_blocks * num_heads,)](
-        projected, cos, sin, table, output, SCALE=size**-0.5, TABLE_STRIDE=table.stride(0),
-        POSITION=COLUMNS.position, NUM_FRAMES=COLUMNS.num_frames,
-        NEIGHBOUR=0 if neighbour is None else neighbour, LOOKS=neighbour is not None,
-        FRAMES=frames, NUM_HEADS=num_heads, SIZE=size,
+        projected, cos, sin, table, output, len(projected) // (2 * frames) - 1,
+        SCALE=size**-0.5, TABLE_STRIDE=table.stride(0), POSITION=COLUMNS.position,
+        NUM_FRAMES=COLUMNS.num_frames, NEIGHBOUR=0 if neighbour is None else neighbour,
+        LOOKS=neighbour is not None, FRAMES=frames, NUM_HEADS=num_heads, SIZE=size,
         BLOCK=max(triton.next_power_of_2(frames), MIN_SIZE), num_warps=2,
     )  # fmt: skip
     return output

@@ -150,7 +150,8 @@ class BlockLayer:
         _rotate_first_head(key, cos, sin)
         sees = shared.sees_self
         if self._role.looks_left:
-            left, sees = shared.left[:count], shared.sees_left
+            # A graph computes blocks further than needed: what these look at may be dropped.
+            left, sees = shared.left[:count].clamp(max=len(hidden) - 1), shared.sees_left
             key, value = (torch.cat([one[left], one[:count]], 2) for one in (key, value))
         elif self._role.looks_right:
             right, sees = shared.right[:count], shared.sees_right

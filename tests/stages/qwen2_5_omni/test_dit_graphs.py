@@ -40,6 +40,8 @@ def test_blocks_among_others_are_computed_as_they_are() -> None:
         ((10, 11, 12), (window(dit, 3, 0, seed=3),)),
         ((9, 9, 9), (window(dit, 5, 2, seed=4), window(dit, 2, 0, seed=5))),
         ((7, 8, 9), (window(dit, 6, 2, seed=6), window(dit, 2, 0, seed=7))),
+        # Past blocks are computed further than needed, and those that they look at are not there.
+        ((7, 8, 10), [window(dit, 2 + size, 2, seed=size) for size in (1, 2, 1)]),
     ):
         layout = dit.lay_out(windows)
         assert fitting(layout.counts, [counts]) == counts

@@ -83,7 +83,7 @@ def test_blocks_among_others_are_computed_as_they_are(monkeypatch: pytest.Monkey
     windows = some_windows(dit)
     layout = dit.lay_out(windows)
     static.put(windows, layout, 9)
-    found = dit.velocity(static.of((6, 7, 9)))
+    found = dit.velocity(static.of((6, 6, 9)))
     assert found.isfinite().all()
     expected = dit.velocity(make_block_list(windows, layout))
     error = (found[: len(expected)] - expected).abs().max()
