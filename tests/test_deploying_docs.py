@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "deploying.md").read_text()
 MIGRATING = (ROOT / "docs" / "migrating.md").read_text()
 GB, BYTES = 10**9, 2  # of a parameter in bfloat16
+LOW = re.compile(r"transformer_blocks\.\d+\.(attn|ff)\.")  # in token2wav; the others are float32
 
 
 def cells(start: str) -> list[str]:
@@ -141,10 +142,17 @@ def test_the_layouts_of_qwen2_5_omni_are_those_of_its_configuration_and_graphs()
         model = Qwen2_5OmniForConditionalGeneration._from_config(config)
     weights = {}
     for name, size in (("thinker", 2), ("talker", 2), ("token2wav", 4)):
-        number = sum(p.numel() for p in model.get_submodule(name).parameters())
+        parameters = dict(model.get_submodule(name).named_parameters())
+        number = sum(p.numel() for p in parameters.values())
         weights[name] = number * size / GB
         assert cells(f"the 7B's {name}")[1].startswith(f"{number / GB:.2f} G")
+        if name == "token2wav":
+            low = sum(p.numel() for name, p in parameters.items() if LOW.search(name))
+            weights[name] -= low * (size - BYTES) / GB
+            assert cells(f"the 7B's {name}")[1].endswith(f" {low / GB:.2f} G of them x 2")
         assert cells(f"the 7B's {name}")[2] == f"{weights[name]:.1f}"
+    for graph in ("qwen2_5_omni_1gpu.yaml", "qwen2_5_omni.yaml"):
+        assert load_graph(GRAPHS / graph).stages["token2wav"].engine["dtype"] == "bfloat16"
     text, talker = config.thinker_config.text_config, config.talker_config
     per_token = text.num_hidden_layers * 2 * text.num_key_value_heads * 128 * BYTES
     per_code = talker.num_hidden_layers * 2 * talker.num_key_value_heads * 128 * BYTES

@@ -1,63 +1,108 @@
 """Blocks of all requests' windows in one list: what the DiT's layers compute."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from omnistage.stages.vllm.transfer import to_device
+
 NONE = -1  # no neighbour
+
+Table = npt.NDArray[np.int64]
+
+
+class Columns(NamedTuple):
+    """The places of those that a list's table has before its codes."""
+
+    position: int = 0
+    time: int = 1
+    window: int = 2
+    left: int = 3
+    right: int = 4
+    num_frames: int = 5
+
+
+COLUMNS = Columns()
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """Blocks of one request that follow each other: some of its past, then new ones.
 
-    `state` [blocks, frames, mel] of them all. `codes` of their frames, as many as there are: the
-    last block may lack some. `first`: the place of the first block in the answer. `time`: which
+    `past` and `state` [blocks, frames, mel] of both. `codes` of their frames, as many as there are:
+    the last block may lack some. `first`: the place of the first block in the answer. `time`: which
     one of the evaluations' times. `voice`: what the DiT makes of the speaker, [2, width].
     """
 
+    past: torch.Tensor
     state: torch.Tensor
-    codes: npt.NDArray[np.int64]
+    codes: Table
     first: int
-    num_past: int
     time: int
     voice: torch.Tensor
 
     @property
+    def num_past(self) -> int:
+        """Blocks that new ones look at."""
+        return len(self.past)
+
+    @property
     def num_new(self) -> int:
         """Blocks whose velocity is wanted."""
-        return len(self.state) - self.num_past
+        return len(self.state)
+
+    @property
+    def num_blocks(self) -> int:
+        """Of both."""
+        return self.num_past + self.num_new
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """New blocks first, then each window's nearest past block, then the one before that, and so on.
+
+    A past block is computed as far as others look at it, so those farthest away are dropped first:
+    `counts[d]` blocks have at most `d` blocks between them and a new one's left edge. `table`
+    [blocks, COLUMNS and codes]: each block's position in its answer, time, window, the places of
+    its neighbours in the list, or NONE, how many frames it has, and its codes.
+    """
+
+    counts: tuple[int, ...]
+    table: Table
+
+    def padded(self, num_blocks: int) -> Table:
+        """The table with more blocks, which nobody looks at and which look at nobody."""
+        others = np.repeat(self.table[:1], num_blocks - len(self.table), 0)
+        others[:, [COLUMNS.left, COLUMNS.right]] = NONE
+        return np.concatenate([self.table, others])
 
 
 @dataclass(frozen=True, slots=True)
 class BlockList:
-    """New blocks first, then each window's nearest past block, then the one before that, and so on.
-
-    A past block is computed as far as others look at it, so those farthest away are dropped first:
-    `counts[d]` blocks have at most `d` blocks between them and a new one's left edge. `left` and
-    `right` are the neighbours' places in the list (any place, where `sees_*` says that there is
-    none).
-    """
+    """A layout on a device, with the blocks' states and the windows' voices [windows, 2, width]."""
 
     counts: tuple[int, ...]
     state: torch.Tensor
-    codes: torch.Tensor
-    positions: torch.Tensor
-    times: torch.Tensor
     voices: torch.Tensor
-    left: torch.Tensor
-    right: torch.Tensor
-    sees_self: torch.Tensor  # [blocks * 2, 1, 1, frames], for both rows of guidance
-    sees_left: torch.Tensor  # [blocks * 2, 1, 1, 2 * frames]: the left block's, then its own
-    sees_right: torch.Tensor  # its own, then the right block's
+    table: torch.Tensor
+
+    def column(self, place: int) -> torch.Tensor:
+        """One of COLUMNS, of all blocks."""
+        return self.table[:, place]
+
+    @property
+    def codes(self) -> torch.Tensor:
+        """[blocks, codes]."""
+        return self.table[:, len(COLUMNS) :]
 
 
-def make_block_list(windows: Sequence[Window], depth: int, codes_per_block: int) -> BlockList:
-    """`depth`: how many past blocks a window may have."""
-    sizes = np.array([len(window.state) for window in windows])
+def lay_out(windows: Sequence[Window], depth: int, codes_per_block: int, repeats: int) -> Layout:
+    """`depth`: how many past blocks a window may have; `repeats`: frames of a code."""
+    sizes = np.array([window.num_blocks for window in windows])
     window_of = np.repeat(np.arange(len(windows)), sizes)
     block = np.concatenate([np.arange(size) for size in sizes])
     told = np.array([(window.num_past, window.first, window.time) for window in windows])
@@ -68,35 +113,38 @@ def make_block_list(windows: Sequence[Window], depth: int, codes_per_block: int)
     left = np.where(block > 0, np.roll(place, 1), NONE)
     right = np.where(block < sizes[window_of] - 1, np.roll(place, -1), NONE)
     codes = np.concatenate([_codes_of(window, codes_per_block) for window in windows])
-    columns = np.stack([np.arange(len(block)), first + block, time, window_of, left, right], 1)
-    table = torch.from_numpy(np.concatenate([columns, codes], 1)[order])
-    table = table.to(windows[0].state.device)
-    source, positions, times, owners, to_left, to_right = table[:, :6].unbind(1)
-    states = torch.cat([window.state for window in windows])
-    is_frame = (table[:, 6:] >= 0).repeat_interleave(states.shape[1] // codes_per_block, 1)
-    is_left = is_frame[to_left] & (to_left >= 0)[:, None]
-    is_right = is_frame[to_right] & (to_right >= 0)[:, None]
+    num_frames = repeats * (codes != NONE).sum(1)
+    columns = np.stack([first + block, time, window_of, left, right, num_frames], 1)
+    table = np.concatenate([columns, np.maximum(codes, 0)], 1)[order]
+    counts = tuple(int((depths <= limit).sum()) for limit in range(depth + 1))
+    return Layout(counts, table)
+
+
+def states_of(windows: Sequence[Window]) -> list[torch.Tensor]:
+    """The states of all blocks in a layout's order, in parts to be joined."""
+    return [*(window.state for window in windows), *_pasts_of(windows)]
+
+
+def make_block_list(windows: Sequence[Window], layout: Layout) -> BlockList:
+    """The windows' blocks on their device."""
     return BlockList(
-        counts=tuple(int((depths <= limit).sum()) for limit in range(depth + 1)),
-        state=states[source],
-        codes=table[:, 6:].clamp(min=0),
-        positions=positions,
-        times=times,
-        voices=torch.stack([window.voice for window in windows])[owners],
-        left=to_left.clamp(min=0),
-        right=to_right.clamp(min=0),
-        sees_self=_mask(is_frame),
-        sees_left=_mask(torch.cat([is_left, is_frame], 1)),
-        sees_right=_mask(torch.cat([is_frame, is_right], 1)),
+        counts=layout.counts,
+        state=torch.cat(states_of(windows)),
+        voices=torch.stack([window.voice for window in windows]),
+        table=to_device(layout.table, windows[0].state.device),
     )
 
 
-def _codes_of(window: Window, size: int) -> npt.NDArray[np.int64]:
+def _pasts_of(windows: Sequence[Window]) -> Iterator[torch.Tensor]:
+    for distance in range(1, max(window.num_past for window in windows) + 1):
+        for window in windows:
+            if distance <= window.num_past:
+                place = window.num_past - distance
+                yield window.past[place : place + 1]
+
+
+def _codes_of(window: Window, size: int) -> Table:
     """Those of each block; NONE for each that is missing."""
-    codes = np.full(len(window.state) * size, NONE)
+    codes = np.full(window.num_blocks * size, NONE)
     codes[: len(window.codes)] = window.codes
     return codes.reshape(-1, size)
-
-
-def _mask(sees: torch.Tensor) -> torch.Tensor:
-    return sees[:, None, None].repeat_interleave(2, 0)

@@ -1,61 +1,82 @@
-"""CUDA graphs of the DiT's small lists, where launching kernels takes longer than running them."""
+"""CUDA graphs of the DiT's lists, where launching kernels takes longer than running them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList
+from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList, Layout, Window, states_of
 
-SIZES = (4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)  # of lists that get a graph
-TENSORS = tuple(field.name for field in fields(BlockList) if field.name != "counts")
+SIZES = (3, 4, 6, 9, 12, 18, 27, 36, 45, 54, 63, 72, 90, 108, 126, 144)
+SIZES += (*range(180, 469, 36), 504, 512)  # of lists that get graphs; many windows have nine blocks
+NEW_OF_NINE = 7  # by the stage's own chunks of six blocks and one ahead; before them are two
 
 Compute = Callable[[BlockList], torch.Tensor]
 
 
-def padded(blocks: BlockList, size: int) -> BlockList:
-    """A list of so many blocks that keeps its addresses; each is computed in every layer.
+def counts_of_graphs(depth: int) -> Iterator[tuple[int, ...]]:
+    """Of every graph, the largest first: blocks that are as many in all layers, or ever fewer.
 
-    It holds copies of the given ones, again and again: what is computed of blocks that nobody
-    wants must be numbers, too.
+    A list fits if none of its counts is larger: its blocks lie where the graph's do.
     """
-    made: dict[str, Any] = {}
-    for name in TENSORS:
-        tensor: torch.Tensor = getattr(blocks, name)
-        rows = len(tensor) // len(blocks.state) * size
-        index = torch.arange(rows, device=tensor.device) % len(tensor)
-        made[name] = tensor[index].clone()
-    return BlockList(counts=(size,) * len(blocks.counts), **made)
+    for size in sorted(SIZES, reverse=True):
+        yield (size,) * (depth + 1)
+        fewer = tuple(-(-size * (NEW_OF_NINE + at) // (NEW_OF_NINE + depth)) for at in range(depth))
+        if fewer and fewer[-1] < size:
+            yield (*fewer, size)
 
 
-def put(blocks: BlockList, into: BlockList) -> None:
-    """Overwrite the first blocks of a padded list."""
-    for name in TENSORS:
-        tensor: torch.Tensor = getattr(blocks, name)
-        getattr(into, name)[: len(tensor)].copy_(tensor)
+class StaticBlocks:
+    """Inputs of graphs at addresses that stay; a graph reads as many blocks as it has."""
+
+    def __init__(self, example: BlockList, num_blocks: int) -> None:
+        def zeros(like: torch.Tensor) -> torch.Tensor:
+            return like.new_zeros(num_blocks, *like.shape[1:])
+
+        self._state = zeros(example.state)
+        self._voices = zeros(example.voices)
+        self._table = zeros(example.table)
+
+    def of(self, counts: tuple[int, ...]) -> BlockList:
+        """A list of so many blocks."""
+        size = counts[-1]
+        return BlockList(counts, self._state[:size], self._voices[:size], self._table[:size])
+
+    def put(self, windows: Sequence[Window], layout: Layout, num_blocks: int) -> None:
+        """Make them the windows' blocks, and others up to a number; nothing waits for it.
+
+        What the others' states were before stays: what is computed of blocks that nobody wants must
+        be numbers, and what is looked at must be in the list.
+        """
+        torch.cat(states_of(windows), out=self._state[: len(layout.table)])
+        torch.stack([one.voice for one in windows], out=self._voices[: len(windows)])
+        table = torch.from_numpy(layout.padded(num_blocks))
+        if self._table.is_cuda:
+            table = table.pin_memory()
+        self._table[:num_blocks].copy_(table, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One size, and the tensors it reads and writes."""
+    """A computation of so many blocks, and where it leaves the velocity."""
 
     graph: torch.cuda.CUDAGraph
-    blocks: BlockList
     velocity: torch.Tensor
 
 
 class DiTGraphs:
-    """Records a computation for some sizes; a list is put into the smallest that takes it."""
+    """Records a computation for some counts; a list is put into the smallest that takes it."""
 
     def __init__(self) -> None:
-        self._recorded: dict[int, Recorded] = {}
+        self._recorded: dict[tuple[int, ...], Recorded] = {}
+        self._static: StaticBlocks | None = None
 
     def record(self, compute: Compute, example: BlockList) -> None:
-        """Every size, the largest first: its memory then serves the others."""
+        """All graphs, the largest first: its memory then serves the others."""
+        self._static = StaticBlocks(example, max(SIZES))
         pool = None
-        for size in sorted(SIZES, reverse=True):
-            blocks = padded(example, size)
+        for counts in counts_of_graphs(len(example.counts) - 1):
+            blocks = self._static.of(counts)
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
@@ -65,14 +86,22 @@ class DiTGraphs:
             with torch.cuda.graph(graph, pool=pool):
                 velocity = compute(blocks)
             pool = graph.pool()
-            self._recorded[size] = Recorded(graph, blocks, velocity)
+            self._recorded[counts] = Recorded(graph, velocity)
 
-    def velocity(self, blocks: BlockList) -> torch.Tensor | None:
-        """Of the new blocks [n, frames, mel]; None if there is no graph for so many."""
-        fitting = [size for size in self._recorded if size >= len(blocks.state)]
-        if not fitting:
+    def velocity(self, windows: Sequence[Window], layout: Layout) -> torch.Tensor | None:
+        """Of the new blocks [n, frames, mel]; None if there is no graph that takes the list."""
+        counts = fitting(layout.counts, self._recorded)
+        if counts is None or self._static is None:
             return None
-        recorded = self._recorded[min(fitting)]
-        put(blocks, recorded.blocks)
+        self._static.put(windows, layout, counts[-1])
+        recorded = self._recorded[counts]
         recorded.graph.replay()
-        return recorded.velocity[: blocks.counts[0]].clone()
+        return recorded.velocity[: layout.counts[0]].clone()
+
+
+def fitting(counts: tuple[int, ...], among: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Those that take a list with the least to compute."""
+    taking = [
+        one for one in among if all(own <= most for own, most in zip(counts, one, strict=True))
+    ]
+    return min(taking, key=sum, default=None)

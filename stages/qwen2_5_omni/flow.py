@@ -1,8 +1,11 @@
-"""The flow's differential equation: its times, its noise, and one window's way through them.
+"""The flow's differential equation: its times, its noise, and windows' way through them.
 
-Runge and Kutta's method of fourth order, in the form of the 3/8 rule: four evaluations a step.
+Runge and Kutta's method of fourth order, in the form of the 3/8 rule: four evaluations a step. The
+next evaluations of several windows are computed together, those at the same place of their steps
+as one tensor: element by element, so that none depends on the others.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,17 +18,21 @@ STAGES = 4
 class Times:
     """`values`: the distinct times at which the model is evaluated, each with its own embedding.
 
-    `of_evaluation`: which of them each evaluation has; `lengths`: of each step.
+    `of_evaluation`: which of them each evaluation has; `lengths` [steps]: of each step.
     """
 
     values: torch.Tensor
     of_evaluation: tuple[int, ...]
-    lengths: tuple[torch.Tensor, ...]
+    lengths: torch.Tensor
 
     @property
     def num_evaluations(self) -> int:
         """Those of a whole solution."""
         return len(self.of_evaluation)
+
+    def on(self, device: torch.device) -> "Times":
+        """The same there."""
+        return replace(self, values=self.values.to(device), lengths=self.lengths.to(device))
 
 
 def make_times(dtype: torch.dtype, num_points: int = NUM_POINTS) -> Times:
@@ -38,7 +45,7 @@ def make_times(dtype: torch.dtype, num_points: int = NUM_POINTS) -> Times:
         times += [start, start + length * (1 / 3), start + length * (2 / 3), end]
     places = {value: place for place, value in enumerate(dict.fromkeys(map(float, times)))}
     values = torch.tensor([*places], dtype=dtype)
-    return Times(values, tuple(places[float(time)] for time in times), tuple(lengths))
+    return Times(values, tuple(places[float(time)] for time in times), lengths)
 
 
 class Noise:
@@ -101,35 +108,97 @@ class Solution:
         """Evaluations so far."""
         return len(self.entered)
 
+    @property
+    def num_new(self) -> int:
+        """Blocks that are solved."""
+        return len(self.start)
+
     def is_solved(self, times: Times) -> bool:
         """Whether `start` is the mel spectrogram."""
         return self.num_evaluated == times.num_evaluations
-
-    def state(self, times: Times) -> torch.Tensor:
-        """What enters the next evaluation."""
-        length = times.lengths[self.num_evaluated // STAGES]
-        match self.slopes:
-            case (one,):
-                return self.start + length * one * (1 / 3)
-            case (one, two):
-                return self.start + length * (two - one * (1 / 3))
-            case (one, two, three):
-                return self.start + length * (one - two + three)
-        return self.start
-
-    def after(self, state: torch.Tensor, velocity: torch.Tensor, times: Times) -> "Solution":
-        """The solution with the evaluation of this state."""
-        carried = state[max(self.num_kept - self.num_carried, 0) : self.num_kept].clone()
-        entered = (*self.entered, carried)
-        if len(self.slopes) < STAGES - 1:
-            return replace(self, slopes=(*self.slopes, velocity.clone()), entered=entered)
-        one, two, three = self.slopes
-        length = times.lengths[self.num_evaluated // STAGES]
-        step = (one + 3 * (two + three) + velocity) * length / 8
-        return replace(self, start=self.start + step, slopes=(), entered=entered)
 
     @property
     def carried(self) -> torch.Tensor:
         """The `past` of the window that follows."""
         states = torch.cat([self.past, torch.stack(self.entered)], 1)
         return states[:, max(states.shape[1] - self.num_carried, 0) :]
+
+
+def next_states(solutions: Sequence[Solution], times: Times) -> list[torch.Tensor]:
+    """What enters the next evaluation of each, [blocks, frames, mel]."""
+    states = [solution.start for solution in solutions]
+    for stage in range(1, STAGES):
+        rows = [row for row, one in enumerate(solutions) if len(one.slopes) == stage]
+        if rows:
+            joint = _joined([solutions[row] for row in rows], times)
+            for row, state in zip(rows, joint.split(joint.state()), strict=True):
+                states[row] = state
+    return states
+
+
+def evaluated(
+    solutions: Sequence[Solution],
+    states: Sequence[torch.Tensor],
+    velocities: Sequence[torch.Tensor],
+    times: Times,
+) -> list[Solution]:
+    """Each solution with the evaluation of its state.
+
+    They keep the velocities as they are given, and of the states copies of what they carry.
+    """
+    parts = [
+        state[max(solution.num_kept - solution.num_carried, 0) : solution.num_kept]
+        for solution, state in zip(solutions, states, strict=True)
+    ]
+    carried = torch.cat(parts).split([len(part) for part in parts])
+    after = [
+        replace(solution, slopes=(*solution.slopes, slope), entered=(*solution.entered, part))
+        for solution, slope, part in zip(solutions, velocities, carried, strict=True)
+    ]
+    rows = [row for row, solution in enumerate(after) if len(solution.slopes) == STAGES]
+    if rows:
+        joint = _joined([after[row] for row in rows], times)
+        for row, start in zip(rows, joint.split(joint.end()), strict=True):
+            after[row] = replace(after[row], start=start, slopes=())
+    return after
+
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Solutions with as many slopes, all blocks of all as one tensor; `lengths` [blocks, 1, 1]."""
+
+    sizes: list[int]
+    start: torch.Tensor
+    slopes: tuple[torch.Tensor, ...]
+    lengths: torch.Tensor
+
+    def state(self) -> torch.Tensor:
+        """What enters the next evaluation."""
+        match self.slopes:
+            case (one,):
+                return self.start + self.lengths * one * (1 / 3)
+            case (one, two):
+                return self.start + self.lengths * (two - one * (1 / 3))
+            case (one, two, three):
+                return self.start + self.lengths * (one - two + three)
+        return self.start
+
+    def end(self) -> torch.Tensor:
+        """Of the step, of which all evaluations are there."""
+        one, two, three, four = self.slopes
+        return self.start + (one + 3 * (two + three) + four) * self.lengths / 8
+
+    def split(self, blocks: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Each solution's."""
+        return blocks.split(self.sizes)
+
+
+def _joined(solutions: Sequence[Solution], times: Times) -> Joint:
+    sizes = [solution.num_new for solution in solutions]
+    lengths = [
+        times.lengths[(solution.num_evaluated - 1) // STAGES].expand(solution.num_new, 1, 1)
+        for solution in solutions
+    ]
+    columns = zip(*((solution.start, *solution.slopes) for solution in solutions), strict=True)
+    start, *slopes = (torch.cat(column) for column in columns)
+    return Joint(sizes, start, tuple(slopes), torch.cat(lengths))

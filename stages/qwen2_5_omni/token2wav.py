@@ -20,10 +20,11 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.bigvgan import WindowVocoder
 from omnistage.stages.qwen2_5_omni.dit import BlockDiT
 from omnistage.stages.qwen2_5_omni.dit_blocks import Window
-from omnistage.stages.qwen2_5_omni.flow import STAGES, Noise, Solution
+from omnistage.stages.qwen2_5_omni.flow import STAGES, Noise, Solution, evaluated, next_states
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav_plan import Chunk, Known, Plan, Progress, Sound
 from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker, name_of
+from omnistage.stages.vllm.transfer import to_device
 from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece
 
 SAMPLE_RATE_HZ = 24_000  # the checkpoint does not say it
@@ -170,7 +171,7 @@ class Token2Wav:
         chunk = self._plan.next(piece.state.now, _known(piece))
         assert isinstance(chunk, Chunk)
         solution = self._begin(piece, chunk)
-        self.dit.capture([self._window(piece, solution, solution.state(self._times))])
+        self.dit.capture([self._window(piece, solution, solution.start)])
 
     def _settle(self, pieces: Sequence[Piece[Stream]]) -> set[int]:
         """The rows that need another step; the codes of the others' pieces are the stream's."""
@@ -190,19 +191,17 @@ class Token2Wav:
             piece.state.now.solution or self._begin(piece, chunk)
             for piece, chunk in zip(pieces, chunks, strict=True)
         ]
-        states = [solution.state(self._times) for solution in solutions]
+        states = next_states(solutions, self._times)
         windows = [
             self._window(piece, solution, state)
             for piece, solution, state in zip(pieces, solutions, states, strict=True)
         ]
-        velocities = (
+        velocities = [
             velocity for batch in _batches(windows) for velocity in self.dit.velocities(batch)
-        )
-        for piece, solution, state, velocity in zip(
-            pieces, solutions, states, velocities, strict=True
-        ):
-            solved = solution.after(state, velocity, self._times)
-            piece.state.next = self._with(piece, solved)
+        ]
+        solved = evaluated(solutions, states, velocities, self._times)
+        for piece, solution in zip(pieces, solved, strict=True):
+            piece.state.next = self._with(piece, solution)
 
     def _begin(self, piece: Piece[Stream], chunk: Chunk) -> Solution:
         if chunk.end > self.dit.max_blocks:
@@ -217,20 +216,19 @@ class Token2Wav:
         return Solution(
             first=chunk.first,
             num_kept=chunk.kept - chunk.first,
-            start=noise.to(self.dit.empty(0)),
+            start=to_device(noise.numpy(), self.device).to(self.dit.empty(0).dtype),
             past=piece.state.now.carried,
             num_carried=self.dit.depth,
         )
 
     def _window(self, piece: Piece[Stream], solution: Solution, state: torch.Tensor) -> Window:
-        num_past = solution.past.shape[1]
-        first, size = solution.first - num_past, self.dit.codes_per_block
         past = solution.past[solution.num_evaluated]
+        first, size = solution.first - len(past), self.dit.codes_per_block
         return Window(
-            state=torch.cat([past, state]),
+            past=past,
+            state=state,
             codes=_known(piece).codes[first * size : (solution.first + len(state)) * size],
             first=first,
-            num_past=num_past,
             time=self._times.of_evaluation[solution.num_evaluated],
             voice=self._voice(piece.state.request),
         )
@@ -298,10 +296,10 @@ def _batches(windows: Sequence[Window]) -> Iterator[list[Window]]:
     batch: list[Window] = []
     num_blocks = 0
     for window in windows:
-        num_blocks += len(window.state)
+        num_blocks += window.num_blocks
         if batch and num_blocks > MAX_BLOCKS:
             yield batch
-            batch, num_blocks = [], len(window.state)
+            batch, num_blocks = [], window.num_blocks
         batch.append(window)
     if batch:
         yield batch

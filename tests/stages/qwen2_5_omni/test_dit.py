@@ -1,5 +1,6 @@
 """The DiT over lists of blocks: one evaluation of it against transformers' own."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from support.token2wav import make_speakers, make_token2wav, random_codes
 
 from omnistage.stages.qwen2_5_omni import dit as forward
+from omnistage.stages.qwen2_5_omni import dit_layers
 from omnistage.stages.qwen2_5_omni.dit import BlockDiT
 from omnistage.stages.qwen2_5_omni.dit_blocks import Window
 
@@ -25,12 +27,14 @@ def window(
 ) -> Window:
     codes = random_codes(num_codes, seed)[:, 0].astype(np.int64)
     voice = dit.voice(VOICE["cond"], VOICE["ref_mel"])
-    return Window(state, codes, place.get("first", 0), place.get("num_past", 0), time, voice)
+    past, new = state.tensor_split([place.get("num_past", 0)])
+    return Window(past, new, codes, place.get("first", 0), time, voice)
 
 
 @torch.inference_mode()
 def reference(dit: Any, window: Window, time: torch.Tensor) -> torch.Tensor:
     """The velocity of a window without a past, of the frames that there are."""
+    assert not window.num_past
     state = window.state.flatten(0, 1)[None, : 2 * len(window.codes)]
     output = dit(
         hidden_states=state,
@@ -69,7 +73,7 @@ def test_of_the_past_two_blocks_are_all_that_one_evaluation_sees() -> None:
     state = state_of(6, 1, F64)
     (whole,) = velocities(dit, window(dit, state, 72))
     cut = window(dit, state[1:], 72, first=1, num_past=2)
-    cut = Window(cut.state, cut.codes[12:], 1, 2, cut.time, cut.voice)
+    cut = replace(cut, codes=cut.codes[12:])
     (found,) = velocities(dit, cut)
     assert torch.equal(found, whole[3:])
     changed = state.clone()
@@ -96,7 +100,8 @@ def test_a_gpu_s_matrix_products_are_of_the_whole_list(monkeypatch: pytest.Monke
     dit = BlockDiT(make_token2wav(8, F64).code2wav_dit_model)
     mine = window(dit, state_of(3, 1, F64), 36)
     expected = velocities(dit, mine)[0]
-    monkeypatch.setattr(forward, "_product", torch.nn.functional.linear)
+    for module in (forward, dit_layers):
+        monkeypatch.setattr(module, "blockwise", torch.nn.functional.linear)
     assert (velocities(dit, mine)[0] - expected).abs().max() < 1e-12
 
 

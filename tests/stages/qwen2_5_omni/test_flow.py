@@ -7,7 +7,13 @@ import torch
 from support.token2wav import make_token2wav
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import RungeKutta4ODESolver
 
-from omnistage.stages.qwen2_5_omni.flow import Noise, Solution, make_times
+from omnistage.stages.qwen2_5_omni.flow import (
+    Noise,
+    Solution,
+    evaluated,
+    make_times,
+    next_states,
+)
 
 F64 = torch.float64
 
@@ -19,13 +25,23 @@ def field(time: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 def solved(start: torch.Tensor, dtype: torch.dtype) -> tuple[Solution, list[torch.Tensor]]:
     times = make_times(dtype)
-    solution = Solution(0, len(start), start, start.new_zeros(36, 0, *start.shape[1:]), 2)
-    states = []
+    (solution,), states = [begun(start)], []
     while not solution.is_solved(times):
-        time = times.values[times.of_evaluation[solution.num_evaluated]]
-        states.append(solution.state(times))
-        solution = solution.after(states[-1], field(time, states[-1]), times)
+        states += next_states([solution], times)
+        (solution,) = evaluated([solution], states[-1:], slopes([solution], states[-1:]), times)
     return solution, states
+
+
+def begun(start: torch.Tensor) -> Solution:
+    return Solution(0, len(start), start, start.new_zeros(36, 0, *start.shape[1:]), 2)
+
+
+def slopes(solutions: list[Solution], states: list[torch.Tensor]) -> list[torch.Tensor]:
+    times = make_times(states[0].dtype)
+    return [
+        field(times.values[times.of_evaluation[solution.num_evaluated]], state)
+        for solution, state in zip(solutions, states, strict=True)
+    ]
 
 
 def test_it_solves_as_the_reference_does() -> None:
@@ -34,6 +50,27 @@ def test_it_solves_as_the_reference_does() -> None:
     points = points - (torch.cos(torch.pi / 2 * points) - 1 + points)
     expected = RungeKutta4ODESolver(field, start).integrate(points)[-1]
     assert torch.equal(solved(start, F64)[0].start, expected)
+
+
+def test_beside_others_at_any_evaluation_a_solution_is_the_same_bit_for_bit() -> None:
+    """Each begins an evaluation later than the one before, and they are of different sizes."""
+    times = make_times(torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    starts = [torch.randn(1 + size % 3, 24, 80, generator=generator) for size in range(7)]
+    solutions: list[Solution] = []
+    while not solutions or not solutions[-1].is_solved(times):
+        solutions += [begun(start) for start in starts[len(solutions) :][:1]]
+        rows = [row for row, one in enumerate(solutions) if not one.is_solved(times)]
+        going = [solutions[row] for row in rows]
+        states = next_states(going, times)
+        for row, one in zip(
+            rows, evaluated(going, states, slopes(going, states), times), strict=True
+        ):
+            solutions[row] = one
+    for start, solution in zip(starts, solutions, strict=True):
+        alone, _ = solved(start, torch.float32)
+        assert torch.equal(solution.start, alone.start)
+        assert torch.equal(solution.carried, alone.carried)
 
 
 def test_36_evaluations_are_at_28_times() -> None:
