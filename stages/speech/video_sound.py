@@ -41,11 +41,11 @@ class HeardInputs(ProcessorInputs):
 class HearsVideos:
     """Of a processor, before vLLM's class: a video is processed with its sound, or neither is."""
 
-    def apply(self, inputs: ProcessorInputs, *more: Any) -> Any:
-        """As the in-tree class."""
+    def apply(self, inputs: ProcessorInputs, *more: Any, **named: Any) -> Any:
+        """As the in-tree class, which some of vLLM call by names."""
         if inputs.hf_processor_mm_kwargs.get(HEARD):
             inputs = HeardInputs(**{one.name: getattr(inputs, one.name) for one in fields(inputs)})
-        return super().apply(inputs, *more)  # type: ignore[misc]  # of the class that follows
+        return super().apply(inputs, *more, **named)  # type: ignore[misc]  # of the class that follows
 
     def _get_cache_missing_items(self, cache: Any, mm_data_items: Any, mm_hashes: Any) -> Any:
         """As the in-tree class, but of a prompt with sounds and videos all are processed, or none.
