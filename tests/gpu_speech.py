@@ -8,6 +8,7 @@ request at a time, judges the answers:
   follow; so most first frames must be equal, codebook by codebook.
 - In float32 (`--float32`) graphs and batches round so little that nearly all frames must be.
 - No stage may have seen a NaN among its logits, and every answer has all of its frames.
+- With `--invariant` the codes of every round must be those of the first: name `--streams 1,64`.
 
 The tables of speeds are printed only if all of that holds, and then the exit code is 0.
 """
@@ -67,6 +68,21 @@ def eager_graph(graph: dict[str, Any]) -> dict[str, Any]:
     engine.pop("compilation_config", None)
     stages["talker"]["engine"] = engine
     return {**graph, "stages": stages}
+
+
+def invariant_graph(graph: dict[str, Any]) -> dict[str, Any]:
+    """The same with vLLM's switch for answers that do not depend on what else runs."""
+    stages = {name: dict(stage) for name, stage in graph["stages"].items()}
+    talker = stages["talker"]
+    talker["environment"] = {**talker.get("environment", {}), "VLLM_BATCH_INVARIANT": 1}
+    return {**graph, "stages": stages}
+
+
+def num_equal(rounds: Sequence[Sequence[Codes]]) -> str:
+    """How many answers of each round are the first round's, all codes of them."""
+    first, *others = rounds
+    counts = [sum(map(np.array_equal, first, other)) for other in others]
+    return ", ".join(f"{count} of {len(first)}" for count in counts)
 
 
 def written(graph: dict[str, Any], name: str, folder: Path) -> str:
@@ -170,6 +186,9 @@ def main() -> None:
     parser.add_argument("--graph", type=Path, default=GRAPHS / "qwen3_tts.yaml")
     parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
     parser.add_argument("--float32", action="store_true", help="exact sums, at half the speed")
+    parser.add_argument(
+        "--invariant", action="store_true", help="VLLM_BATCH_INVARIANT: all rounds must be equal"
+    )
     parser.add_argument("--rates", default="1,5,10,20,30,40,50", help="requests a second")
     parser.add_argument("--seconds", type=float, default=12, help="that each rate lasts")
     parser.add_argument("--levels", default="1,8,64", help="streams of the closed loop")
@@ -191,6 +210,8 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     graph = yaml.safe_load(asked.graph.read_text())
     if asked.float32:
         graph = float32_graph(graph)
+    if asked.invariant and not asked.tiny:  # a CPU has no such switch, and needs none in float32
+        graph = invariant_graph(graph)
     num_words = TINY_WORDS if asked.tiny else NUM_WORDS
     streams = [int(one) for one in asked.streams.split(",")]
     texts = [Texts(7, num_words).text(number) for number in range(max(*streams, NUM_JUDGED))]
@@ -221,6 +242,11 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     least = SAME_IN_FLOAT32 if asked.float32 or asked.tiny else SAME_IN_BF16
     verdicts = [is_right(name, answers, expected, least) for name, answers in rounds.items()]
     say(f"NaN steps: {num_nan}")
+    if len(rounds) > 1:
+        compared = [answers[:NUM_JUDGED] for answers in rounds.values()]
+        say(f"the same codes as the first round's: {num_equal(compared)}")
+        is_same = all(all(map(np.array_equal, one, compared[0])) for one in compared)
+        verdicts.append(not asked.invariant or is_same)
     if num_nan or not all(verdicts):
         say("WRONG: no figure of this run counts")
         return 1

@@ -16,9 +16,10 @@ from torch.nn import functional
 
 from omnistage.stages.speech.code_sampling import FrameSampling
 
-# So few are fastest without matrix units; more are cuBLAS's, and all if a row's codes must not
-# depend on how many others there are (vLLM's switch for that).
-FEW_ROWS = 0 if os.environ.get("VLLM_BATCH_INVARIANT") == "1" else 2
+# vLLM's switch for codes of a row that do not depend on how many others there are.
+IS_INVARIANT = os.environ.get("VLLM_BATCH_INVARIANT") == "1"
+# So few are fastest without matrix units; of more the number decides which kernel cuBLAS takes.
+FEW_ROWS = 0 if IS_INVARIANT else 2
 TILE = 4096  # weights that a program of few rows holds
 
 
@@ -109,6 +110,58 @@ def _few_rows(
 
 
 @triton.jit
+def _multiply(
+    inputs, weight, residual, output, NUM_ROWS, NUM_OUTPUTS: tl.constexpr,
+    NUM_INPUTS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr,
+    BLOCK: tl.constexpr, INPUT_BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    k = tl.arange(0, INPUT_BLOCK)
+    is_row, is_column = row < NUM_ROWS, column < NUM_OUTPUTS
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    for first in range(0, NUM_INPUTS, INPUT_BLOCK):
+        inside = first + k < NUM_INPUTS
+        left = tl.load(
+            inputs + row[:, None] * NUM_INPUTS + first + k[None, :],
+            mask=is_row[:, None] & inside[None, :], other=0.0,
+        )  # fmt: skip
+        right = tl.load(
+            weight + column[None, :] * NUM_INPUTS + first + k[:, None],
+            mask=is_column[None, :] & inside[:, None], other=0.0,
+        )  # fmt: skip
+        total = tl.dot(left, right, total, input_precision="ieee")
+    place = row[:, None] * NUM_OUTPUTS + column[None, :]
+    mask = is_row[:, None] & is_column[None, :]
+    if HAS_RESIDUAL:
+        total += tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
+    tl.store(output + place, total.to(output.dtype.element_ty), mask=mask)
+
+
+def invariant_linear(
+    inputs: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor | None = None
+) -> torch.Tensor:
+    """inputs [B, k] times weight [n, k], and residual [B, n]: a row is the same for any B.
+
+    Its sum is made in the same order by the same tile, whatever other rows are in it.
+    """
+    (num_rows, num_inputs), num_outputs = inputs.shape, len(weight)
+    output = inputs.new_empty(num_rows, num_outputs)
+    rows, block = 64, 32
+    _multiply[(triton.cdiv(num_outputs, block), triton.cdiv(num_rows, rows))](
+        inputs, weight, inputs if residual is None else residual, output, num_rows,
+        NUM_OUTPUTS=num_outputs, NUM_INPUTS=num_inputs, HAS_RESIDUAL=residual is not None,
+        ROWS=rows, BLOCK=block, INPUT_BLOCK=64, num_warps=4, num_stages=4,
+    )  # fmt: skip
+    return output
+
+
+def _linear_of_many(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    linear = invariant_linear if IS_INVARIANT else functional.linear
+    return linear(inputs, weight)
+
+
+@triton.jit
 def _normalise(
     hidden, norm, output, EPSILON: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
     IS_EARLY: tl.constexpr,
@@ -155,7 +208,7 @@ def normal_linear(
     """The RMS norm of hidden [B, k] times weight [n, k]: [B, n]."""
     if len(hidden) <= FEW_ROWS:
         return _few_rows(hidden, weight, len(weight), norm, epsilon)
-    return functional.linear(_normal(hidden, norm, epsilon), weight)
+    return _linear_of_many(_normal(hidden, norm, epsilon), weight)
 
 
 def normal_gated_linear(
@@ -165,7 +218,7 @@ def normal_gated_linear(
     size = len(weight) // 2
     if len(hidden) <= FEW_ROWS:
         return _few_rows(hidden, weight, size, norm, epsilon)
-    both = functional.linear(_normal(hidden, norm, epsilon), weight)
+    both = _linear_of_many(_normal(hidden, norm, epsilon), weight)
     output = both.new_empty(len(hidden), size)
     _gate[(len(hidden), triton.cdiv(size, 1024))](
         both, output, SIZE=size, BLOCK=1024, IS_EARLY=STARTS_EARLY, **EARLY
@@ -177,6 +230,8 @@ def linear_add(values: torch.Tensor, weight: torch.Tensor, residual: torch.Tenso
     """residual [B, n] + values [B, k] times weight [n, k]."""
     if len(values) <= FEW_ROWS:
         return _few_rows(values, weight, len(weight), residual=residual)
+    if IS_INVARIANT:
+        return invariant_linear(values, weight, residual)
     return torch.addmm(residual, values, weight.t())
 
 

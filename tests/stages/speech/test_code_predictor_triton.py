@@ -46,6 +46,19 @@ def test_products(fused: ModuleType, num_rows: int, size: int, num_outputs: int)
     assert close(ours, its)
 
 
+@pytest.mark.parametrize(("num_rows", "size", "num_outputs"), [(1, 40, 24), (70, 160, 80)])
+def test_products_that_do_not_depend_on_other_rows(
+    fused: ModuleType, num_rows: int, size: int, num_outputs: int
+) -> None:
+    inputs, weight = random(num_rows, size), random(num_outputs, size, seed=2)
+    residual = random(num_rows, num_outputs, seed=3)
+    for added in (None, residual):
+        found = fused.invariant_linear(inputs, weight, added)
+        assert close(found, inputs @ weight.t() + (0 if added is None else added))
+        alone = fused.invariant_linear(inputs[-1:], weight, None if added is None else added[-1:])
+        assert torch.equal(found[-1:], alone)
+
+
 @pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter multiplies bfloat16 as integers")
 def test_bfloat16_products(fused: ModuleType) -> None:
     hidden, norm, weight = random(3, 64), random(64, seed=1), random(48, 64, seed=2)
