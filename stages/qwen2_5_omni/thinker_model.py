@@ -124,15 +124,24 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As the in-tree class; the rows go to the table's lines."""
+        """As the in-tree class; the rows go to the table's lines.
+
+        The embeddings are taken before it: on a GPU without compiled code the layers add to them in
+        place.
+        """
+        embedded = None if self.table is None else self._embedded(input_ids, inputs_embeds)
         hidden = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds, **kwargs
         )
-        if self.table is not None:
-            if inputs_embeds is None:  # an engine that takes no media
-                embedded = self.language_model.embed_input_ids(input_ids)
-            else:
-                is_medium = self.is_medium[: len(inputs_embeds)]
-                embedded = inputs_embeds.masked_fill(is_medium, 0)
+        if self.table is not None and embedded is not None:
             self.exported[self.table.lines(len(hidden))] = hidden + embedded
         return hidden
+
+    def _embedded(
+        self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
+    ) -> torch.Tensor:
+        """What enters, [n, hidden], without media."""
+        if inputs_embeds is None:  # an engine that takes no media
+            embedded: torch.Tensor = self.language_model.embed_input_ids(input_ids)
+            return embedded
+        return inputs_embeds.masked_fill(self.is_medium[: len(inputs_embeds)], 0)
