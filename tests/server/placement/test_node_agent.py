@@ -40,13 +40,23 @@ def broken(graph: StageGraph) -> None:
     Path(graph.model, "config.json").unlink()
 
 
+OTHERS: set[Path] = set()  # run directories of other tests in this process
+
+
 def own_folders() -> Sequence[Path]:
-    """The run directories of this process."""
-    return sorted(DEFAULT_ROOT.glob(f"{PREFIX}{os.getpid()}-*"))
+    """The run directories of this process that the test has made."""
+    return sorted({*DEFAULT_ROOT.glob(f"{PREFIX}{os.getpid()}-*")} - OTHERS)
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """What is there before a test is not its own."""
+    OTHERS.clear()
+    OTHERS.update(own_folders())
 
 
 @pytest.fixture
-async def agent(graph: StageGraph) -> AsyncIterator[NodeAgent]:
+async def agent(graph: StageGraph, others: None) -> AsyncIterator[NodeAgent]:
     """One that has the run's folders; the test may have closed it."""
     level = logging.getLogger("omnistage").level
     agent = NodeAgent()
