@@ -21,6 +21,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 )
 
 from omnistage.stages.qwen2_5_omni.bigvgan_graphs import WindowGraphs
+from omnistage.stages.vocoder.layers.products import takes_fused_kernels
 
 REACH = 34  # frames to either side on which a sample depends at all
 HALF = torch.float16  # what the products are of if they need not be of float32
@@ -48,8 +49,7 @@ class WindowVocoder:
         """Of half precision if the layers of the model's DiT are."""
         net: Any = model
         layer = net.code2wav_dit_model.transformer_blocks[0]
-        dtype = next(layer.attn.parameters()).dtype
-        is_half = dtype in (torch.bfloat16, torch.float16)
+        is_half = takes_fused_kernels(next(layer.attn.parameters()))
         return cls(net.code2wav_bigvgan_model, is_half=is_half)
 
     def capture(self, lengths: Set[int]) -> None:

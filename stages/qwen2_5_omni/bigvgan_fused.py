@@ -15,11 +15,10 @@ from torch import nn
 from omnistage.stages.qwen2_5_omni.bigvgan_kernels import (
     FILTER_SIZE,
     Activation,
-    Convolution,
     activate,
     convolve,
 )
-from omnistage.stages.vocoder.layers.sound_kernels import Wave
+from omnistage.stages.vocoder.layers.products import Product, Wave
 
 MIN_DB, REFERENCE_DB = -115.0, 20.0  # as process_mel_spectrogram of the reference has them
 
@@ -29,16 +28,16 @@ class Unit:
     """A part of a residual block: an activation and a convolution, twice."""
 
     first: Activation
-    dilated: Convolution
+    dilated: Product
     second: Activation
-    plain: Convolution
+    plain: Product
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
     """An upsampling, and the residual blocks whose mean is what goes on."""
 
-    upsampling: Convolution
+    upsampling: Product
     blocks: Sequence[Sequence[Unit]]
 
 
@@ -54,7 +53,7 @@ class FusedBigVGAN:
         size = net.num_residual_blocks
         self._levels = [
             Level(
-                _upsampling(upsample, dtype),
+                Product.of_transposed(upsample, dtype=dtype),
                 [_units(block, dtype) for block in net.resblocks[number * size :][:size]],
             )
             for number, (upsample,) in enumerate(net.ups)
@@ -122,41 +121,9 @@ def _units(block: Any, dtype: torch.dtype) -> list[Unit]:
 
 def activation_of(net: Any) -> Activation:
     """That of an anti-aliased module of transformers."""
-    snake = net.act
-    beta = snake.beta.detach().float().exp() + snake.no_div_by_zero
     filters = torch.cat([net.upsample.filter.flatten(), net.downsample.filter.flatten()]).float()
-    return Activation(Wave(snake.alpha.detach().float().exp(), 1.0 / beta), filters)
+    return Activation(Wave.of(net.act), filters)
 
 
-def _convolution(conv: nn.Conv1d, dtype: torch.dtype) -> Convolution:
-    width, num_inputs, num_taps = conv.weight.shape
-    packed = conv.weight.detach().permute(2, 1, 0).to(dtype).contiguous()
-    conv.weight.data = packed.permute(2, 1, 0)
-    first, step = -int(conv.padding[0]), conv.dilation[0]
-    return Convolution(packed, num_inputs * width, width, _bias(conv), num_taps, first, step, width)
-
-
-def _upsampling(conv: nn.ConvTranspose1d, dtype: torch.dtype) -> Convolution:
-    """A transposed convolution of a stride s as a product that makes s rows of each.
-
-    Output row s * t + p reads input row t - d by row p + padding + s * d of the module's kernel,
-    and zeros where it has no such row. So all p of a d lie one after another, and then those of the
-    next d.
-    """
-    num_inputs, width, size = conv.weight.shape
-    factor, padding = conv.stride[0], int(conv.padding[0])
-    earliest, latest = -((padding + factor - 1) // factor), (size - 1 - padding) // factor
-    num_taps = latest - earliest + 1
-    packed = conv.weight.new_zeros(num_inputs, num_taps * factor, width, dtype=dtype)
-    kernel = packed[:, -padding - factor * earliest :][:, :size]
-    kernel.copy_(conv.weight.detach().permute(0, 2, 1))
-    conv.weight.data = kernel.permute(0, 2, 1)
-    return Convolution(
-        packed, factor * width, num_taps * factor * width, _bias(conv), num_taps, -earliest, -1,
-        width, factor,
-    )  # fmt: skip
-
-
-def _bias(conv: Any) -> torch.Tensor:
-    bias: torch.Tensor = conv.bias.detach()
-    return bias
+def _convolution(conv: nn.Conv1d, dtype: torch.dtype) -> Product:
+    return Product.of(conv, -int(conv.padding[0]), dtype)

@@ -13,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from omnistage.stages.vocoder.layers.sound_kernels import IS_INTERPRETED, Tiles, Wave, sine
+from omnistage.stages.vocoder.layers.products import Product, Wave
+from omnistage.stages.vocoder.layers.sound_kernels import IS_INTERPRETED, Tiles, sine
 
 FILTER_SIZE = 12  # taps of the filters around a snake; both go by a ratio of 2
 STEPS = 16  # that one lane of the activation makes of one channel
@@ -27,25 +28,6 @@ class Activation:
 
     wave: Wave
     filters: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Convolution:
-    """Weights [taps, inputs, factor * width] by their strides, and which rows they read.
-
-    Output row t reads the input rows t + first + tap * step; those before and behind a window are
-    zeros. Each makes `factor` rows of `width` channels. The bias is of any dtype.
-    """
-
-    weight: torch.Tensor
-    tap_stride: int
-    input_stride: int
-    bias: torch.Tensor
-    num_taps: int
-    first: int
-    step: int
-    width: int
-    factor: int = 1
 
 
 @triton.jit
@@ -181,27 +163,27 @@ def _convolve(
 
 def convolve(
     hidden: torch.Tensor,
-    convolution: Convolution,
+    product: Product,
     residual: torch.Tensor | None = None,
     total: torch.Tensor | None = None,
     scale: float = 1.0,
 ) -> torch.Tensor:
     """A convolution of hidden [B, n, inputs]: [B, n * factor, width].
 
-    `residual` and `total`, of the result's shape, are added to it; the sum is multiplied by
-    `scale`.
+    Rows before and behind a window are zeros. `residual` and `total`, of the result's shape, are
+    added to it; the sum is multiplied by `scale`.
     """
     num_streams, length, num_inputs = hidden.shape
-    width, factor = convolution.width, convolution.factor
+    width, factor = product.width, product.factor
     output = hidden.new_empty(num_streams, length * factor, width)
     num_rows, num_outputs = num_streams * length, width * factor
     cut = tiles_for(num_rows, num_outputs, num_inputs)
     grid = (triton.cdiv(num_rows, cut.rows) * triton.cdiv(num_outputs, cut.outputs),)
     _convolve[grid](
-        hidden, convolution.weight, convolution.bias, hidden if residual is None else residual,
-        hidden if total is None else total, output, num_rows, length, convolution.num_taps,
-        convolution.first, convolution.step, scale, torch.finfo(output.dtype).max,
-        TAP_STRIDE=convolution.tap_stride, INPUT_STRIDE=convolution.input_stride,
+        hidden, product.weight, product.bias, hidden if residual is None else residual,
+        hidden if total is None else total, output, num_rows, length, product.num_taps,
+        product.first, product.step, scale, torch.finfo(output.dtype).max,
+        TAP_STRIDE=product.tap_stride, INPUT_STRIDE=product.input_stride,
         NUM_INPUTS=num_inputs, WIDTH=width, FACTOR=factor, HAS_RESIDUAL=residual is not None,
         HAS_TOTAL=total is not None, BLOCK_ROWS=cut.rows, BLOCK_OUTPUTS=cut.outputs,
         BLOCK_INPUTS=cut.inputs, num_warps=cut.num_warps, num_stages=cut.num_stages,

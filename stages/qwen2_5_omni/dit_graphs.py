@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList, Layout, Window, states_of
+from omnistage.stages.vocoder.graphs import record
 
 SIZES = (3, 4, 6, 9, 12, 18, 27, 36, 45, 54, 63, 72, 90, 108, 126, 144)
 SIZES += (*range(180, 469, 36), 504, 512)  # of lists that get graphs; many windows have nine blocks
@@ -77,14 +79,7 @@ class DiTGraphs:
         pool = None
         for counts in counts_of_graphs(len(example.counts) - 1):
             blocks = self._static.of(counts)
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
-                compute(blocks)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                velocity = compute(blocks)
+            graph, velocity = record(partial(compute, blocks), pool)
             pool = graph.pool()
             self._recorded[counts] = Recorded(graph, velocity)
 

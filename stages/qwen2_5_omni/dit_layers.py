@@ -13,6 +13,7 @@ from torch.nn import functional
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniDiTConfig
 
 from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, BlockList
+from omnistage.stages.vocoder.layers.products import takes_fused_kernels
 
 NORM_EPS = 1e-6
 
@@ -69,7 +70,7 @@ class ExactLayers:
 def layers_of(net: Any, tables: Tables) -> Layers:
     """The fused ones for half precision on a GPU, as far as they can; else the exact ones."""
     weight = net.transformer_blocks[0].attn.to_q.weight
-    if weight.device.type == "cuda" and weight.dtype in (torch.bfloat16, torch.float16):
+    if takes_fused_kernels(weight):
         from omnistage.stages.qwen2_5_omni.fused_dit import FusedLayers, is_fusible
 
         if is_fusible(net.config):

@@ -6,20 +6,15 @@ joined or padded; the weights lie as the kernels read them, and the modules' par
 them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from omnistage.stages.vocoder.layers.sound_kernels import (
-    MIN_WIDTH,
-    Product,
-    Wave,
-    convolve,
-    to_samples,
-)
+from omnistage.stages.vocoder.layers.products import Product, Wave
+from omnistage.stages.vocoder.layers.sound_kernels import MIN_WIDTH, convolve, to_samples
 from omnistage.stages.vocoder.state import Region, StateLayout, StreamBatch
 
 
@@ -65,30 +60,16 @@ class FusedSound:
             ]
 
     def _convolution(self, net: Any, num_muted: int = 0, wave: Any = None, **role: bool) -> Layer:
-        conv: nn.Conv1d = net.conv
-        width, num_inputs, num_taps = conv.weight.shape
-        packed = conv.weight.detach().permute(2, 1, 0).contiguous()
-        conv.weight.data = packed.permute(2, 1, 0)
-        product = Product(
-            packed, num_inputs * width, width, _bias(conv), num_taps, 0, conv.dilation[0],
-            num_inputs, width,
-        )  # fmt: skip
+        product, num_inputs = Product.of(net.conv), net.conv.in_channels
         region = self._layout.reserve(net.padding, num_inputs) if net.padding else None
-        return Layer(product, net.padding, region, num_muted, _wave(wave), **role)
+        following = None if wave is None else Wave.of(wave)
+        return Layer(product, net.padding, region, num_muted, following, **role)
 
     def _upsampling(self, net: Any, wave: Any) -> Layer:
-        """A transposed convolution over two steps: the first half of its kernel reads the later."""
-        conv: nn.ConvTranspose1d = net.conv
-        num_inputs, width, num_taps = conv.weight.shape
-        factor = conv.stride[0]
-        packed = conv.weight.detach().permute(0, 2, 1).contiguous()
-        conv.weight.data = packed.permute(0, 2, 1)
-        product = Product(
-            packed, factor * width, num_taps * width, _bias(conv), 2, 1, -1, num_inputs, width,
-            factor,
-        )  # fmt: skip
-        region = self._layout.reserve(1, num_inputs)
-        return Layer(product, 1, region, wave=_wave(wave), keeps=True)
+        """A transposed convolution over two steps: it carries the one before."""
+        product = Product.of_transposed(net.conv, num_context=1)
+        region = self._layout.reserve(1, net.conv.in_channels)
+        return Layer(product, 1, region, wave=Wave.of(wave), keeps=True)
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """Samples of hidden steps."""
@@ -111,9 +92,9 @@ class FusedSound:
         return to_samples(padded, last.product, last.num_context)
 
 
-def is_fusible(decoder: Sequence[Any] | nn.ModuleList) -> bool:
+def is_fusible(decoder: nn.ModuleList) -> bool:
     """Whether every width is one that the kernels take."""
-    convs = [one for one in nn.ModuleList(decoder).modules() if isinstance(one, nn.Conv1d)]
+    convs = [one for one in decoder.modules() if isinstance(one, nn.Conv1d)]
     return all(conv.in_channels % MIN_WIDTH == 0 for conv in convs)
 
 
@@ -123,15 +104,3 @@ def _continue(layer: Layer, padded: torch.Tensor, batch: StreamBatch) -> None:
         context = layer.region.of(batch.rows)
         padded[:, : layer.num_context] = context
         context.copy_(padded[:, -layer.num_context :])
-
-
-def _bias(conv: Any) -> torch.Tensor:
-    bias: torch.Tensor = conv.bias.detach()
-    return bias
-
-
-def _wave(net: Any) -> Wave | None:
-    if net is None:
-        return None
-    beta = net.beta.detach().float().exp() + net.no_div_by_zero
-    return Wave(net.alpha.detach().float().exp(), 1.0 / beta)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from omnistage.stages.vocoder.layers.convolutions import CausalConvolution, DecoderBlock, Snake
+from omnistage.stages.vocoder.layers.products import takes_fused_kernels
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
@@ -49,7 +50,7 @@ class ExactSound:
 def sound_layers(decoder: nn.ModuleList, layout: StateLayout) -> SoundLayers:
     """The fused ones for half precision on a GPU, as far as they can; else the exact ones."""
     weight = next(decoder.parameters())
-    if weight.device.type == "cuda" and weight.dtype in (torch.bfloat16, torch.float16):
+    if takes_fused_kernels(weight):
         from omnistage.stages.vocoder.layers.fused_sound import FusedSound, is_fusible
 
         if is_fusible(decoder):

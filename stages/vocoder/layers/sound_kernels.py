@@ -16,36 +16,10 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from omnistage.stages.vocoder.layers.products import Product, Wave
+
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 MIN_WIDTH = 32  # channels come in multiples of it
-
-
-@dataclass(frozen=True, slots=True)
-class Product:
-    """A convolution's weights, [taps, inputs, outputs] by their strides, and which rows it reads.
-
-    Output row t reads the input rows t + first + tap * step. `factor` rows of `width` channels
-    come of each: what a transposed convolution gives of one step.
-    """
-
-    weight: torch.Tensor
-    tap_stride: int
-    input_stride: int
-    bias: torch.Tensor
-    num_taps: int
-    first: int
-    step: int
-    num_inputs: int
-    width: int
-    factor: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Wave:
-    """A snake's parameters, float32 [C]: x + sin²(alpha * x) * inverse_beta."""
-
-    alpha: torch.Tensor
-    inverse_beta: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +89,9 @@ def _convolve(
     wave = sine(total * factor, IS_INTERPRETED)
     result = total + wave * wave * scale
     if HAS_MUTED:
-        is_sound = tl.load(started + stream).to(tl.float32) != 0.0
+        is_new = tl.load(started + stream).to(tl.float32) == 0.0
         step = time[:, None] * FACTOR + (column // WIDTH)[None, :]
-        result = tl.where((step < NUM_MUTED) & (is_sound == 0)[:, None], 0.0, result)
+        result = tl.where((step < NUM_MUTED) & is_new[:, None], 0.0, result)
     target = stream * (NEXT_CONTEXT + LENGTH * FACTOR) + NEXT_CONTEXT + time * FACTOR
     tl.store(output + target[:, None] * WIDTH + column[None, :], result.to(dtype), mask=here)
 

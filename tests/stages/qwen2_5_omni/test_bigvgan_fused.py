@@ -1,10 +1,10 @@
 """The fused vocoder against transformers' modules; TRITON_INTERPRET=1 runs it on a CPU."""
 
-import os
 from typing import Any
 
 import pytest
 import torch
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
 from support.token2wav import relative_error
 from torch import nn
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniBigVGANConfig
@@ -17,14 +17,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 from omnistage.stages.qwen2_5_omni.bigvgan import HALF, WindowVocoder
 from omnistage.stages.qwen2_5_omni.bigvgan_graphs import COUNTS
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not (IS_INTERPRETED or torch.cuda.is_available()), reason="a GPU or TRITON_INTERPRET=1"
-    ),
-]
+pytestmark = RUNS_KERNELS
 BOUND = 1e-5 if IS_INTERPRETED else 1e-4  # a GPU's sine is the fast one
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs")
 

@@ -1,11 +1,11 @@
 """The fused layers against the exact ones; without a GPU, TRITON_INTERPRET=1 runs them on a CPU."""
 
-import os
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
 from support.token2wav import make_speakers, make_token2wav, random_codes
 
 from omnistage.stages.qwen2_5_omni.dit import BlockDiT
@@ -13,14 +13,7 @@ from omnistage.stages.qwen2_5_omni.dit_blocks import Window, make_block_list
 from omnistage.stages.qwen2_5_omni.dit_graphs import StaticBlocks
 from omnistage.stages.qwen2_5_omni.dit_layers import ExactLayers
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not (IS_INTERPRETED or torch.cuda.is_available()), reason="a GPU or TRITON_INTERPRET=1"
-    ),
-]
+pytestmark = RUNS_KERNELS
 VOICE = make_speakers()["Ethan"]
 LOW = torch.bfloat16
 

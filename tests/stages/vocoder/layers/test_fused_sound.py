@@ -1,10 +1,10 @@
 """The fused layers against the exact ones; without a GPU, TRITON_INTERPRET=1 runs them on a CPU."""
 
-import os
 from typing import Any
 
 import pytest
 import torch
+from support.kernels import DEVICE, RUNS_KERNELS
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
@@ -14,14 +14,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omnistage.stages.vocoder.layers.sound import ExactSound, SoundLayers
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
-IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(
-        not (IS_INTERPRETED or torch.cuda.is_available()), reason="a GPU or TRITON_INTERPRET=1"
-    ),
-]
+pytestmark = RUNS_KERNELS
 LATENT, FACTOR = 64, 6
 
 
