@@ -37,9 +37,13 @@ CONTAINERS = (
     *("wav", "w64", "aiff", "au", "caf", "mp3", "flac", "ogg", "aac", "amr"),
     *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "asf", "flv", "gif"),
 )
-OPEN_OPTIONS = {"format_whitelist": ",".join(CONTAINERS), "protocol_whitelist": "none"}
-# Of the first streams also when FFmpeg decodes frames to learn what the header does not say.
 CODEC_OPTIONS = {"max_pixels": str(MAX_FRAME_PIXELS)}
+# PyAV hands them to streams, too, for when FFmpeg decodes frames to learn what no header says.
+OPEN_OPTIONS = {
+    "format_whitelist": ",".join(CONTAINERS),
+    "protocol_whitelist": "none",
+    **CODEC_OPTIONS,
+}
 MAX_STREAMS = 16
 MIN_FRAMES = 2
 # What checking takes in memory, beside the file: a frame is held up to 17 times, for those that are
@@ -139,8 +143,7 @@ def _check_icon(data: bytes) -> None:
 
 
 def _opened(data: bytes) -> Any:
-    codecs = [CODEC_OPTIONS] * MAX_STREAMS
-    container = av.open(io.BytesIO(data), options=OPEN_OPTIONS, stream_options=codecs)
+    container = av.open(io.BytesIO(data), options=OPEN_OPTIONS)
     if len(container.streams) > MAX_STREAMS:
         container.close()
         raise ValueError(f"it has more than {MAX_STREAMS} streams")

@@ -89,6 +89,18 @@ def test_a_picture_that_another_program_would_read_is_refused() -> None:
     assert "no image" in str(refusal(url_part("image_url", "image/png", eps)))
 
 
+def test_frames_of_too_many_pixels_are_not_decoded_to_learn_their_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The limit reaches the streams, in every release of PyAV."""
+    data, sizes = video_bytes(2, 64, form="mpegts"), []
+    for most in (64 * 64, 64 * 63):
+        monkeypatch.setitem(media_check.OPEN_OPTIONS, "max_pixels", str(most))
+        with media_check._opened(data) as container:
+            sizes.append(container.streams.video[0].codec_context.width)
+    assert sizes == [64, 0]
+
+
 def test_a_video_of_one_frame_is_refused() -> None:
     one = url_part("video_url", "video/mp4", video_bytes(num_frames=1, size=32))
     assert "has 1 frame; at least 2" in str(refusal(one))
