@@ -54,7 +54,10 @@ class GatewayFigures(Record):
 
 
 class WriterFigures(Record):
-    """A stage that writes a token or a frame a step. `late_steps`: until an output leaves."""
+    """A stage that writes a token or a frame a step. `late_steps`: until an output leaves.
+
+    `sums_ms`: what a step of several tensor-parallel ranks takes for their sums, beside its part.
+    """
 
     name: str
     does: Literal["write text", "write frames"]
@@ -64,6 +67,7 @@ class WriterFigures(Record):
     step_ms: Times
     prompt_ms: Times
     late_steps: int = 0
+    sums_ms: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class DecoderFigures(Record):

@@ -123,7 +123,7 @@ class Steps:
                 self._writer("thinker", self.texts, graph, lag=0),
                 self._writer("talker", self.spoken, graph, lag=1),
             ),
-            Decoder("code2wav", ("cores",), {1: self._decode()}),
+            Decoder("code2wav", (("cores",),), {1: self._decode()}),
             Edge(tuple(edge.chunk_sizes)),
             Gateway(self._event_s(), self._before_s()),
             Curve(((1, share),)),
@@ -135,7 +135,7 @@ class Steps:
         prompt_s = max(0.0, runs[1].mean(name, PROMPT) - steps[1])
         return Writer(
             name,
-            ("cores",),
+            (("cores",),),
             engine["max_num_seqs"],
             Curve(tuple(steps.items())),
             Curve(((1, prompt_s),)),

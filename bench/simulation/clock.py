@@ -1,6 +1,6 @@
-"""Simulated time, and a device whose batches slow each other down."""
+"""Simulated time, and devices whose batches slow each other down."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
@@ -85,3 +85,21 @@ class Device:
             self._batches.remove(batch)
             self._plan_next()
             batch.done()
+
+
+class Devices:
+    """Some that compute each batch at once, a part each: it ends with the last of them."""
+
+    def __init__(self, devices: Sequence[Device]) -> None:
+        self._devices = devices
+
+    def compute(self, seconds: float, share: float, done: Act) -> None:
+        """As of one device; `seconds` is what each would take alone."""
+        parts = count(1)
+
+        def end() -> None:
+            if next(parts) == len(self._devices):
+                done()
+
+        for device in self._devices:
+            device.compute(seconds, share, end)

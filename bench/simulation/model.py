@@ -38,12 +38,12 @@ class Writer:
     """A stage that writes a token, or a frame, a step for every request with a seat.
 
     `step`: a step by its tokens, one for each row; `prompt`: what tokens of prompts add to that.
-    `replicas`: the device of each. `lag`: steps whose output leaves with a later one. `is_text`:
-    each output is text for the client.
+    `replicas`: the devices of each, on which a step computes at once. `lag`: steps whose output
+    leaves with a later one. `is_text`: each output is text for the client.
     """
 
     name: str
-    replicas: tuple[str, ...]
+    replicas: tuple[tuple[str, ...], ...]
     seats: int
     step: Curve
     prompt: Curve
@@ -67,12 +67,12 @@ class Writer:
 class Decoder:
     """A stage that makes sound of pieces, those of one length together.
 
-    `decode`: by the frames of a piece, a batch by its rows. `batch_frames`: of all pieces of a
-    batch.
+    `replicas`: the devices of each. `decode`: by the frames of a piece, a batch by its rows.
+    `batch_frames`: of all pieces of a batch.
     """
 
     name: str
-    replicas: tuple[str, ...]
+    replicas: tuple[tuple[str, ...], ...]
     decode: Mapping[int, Curve]
     batch_frames: int = 400
 

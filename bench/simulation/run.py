@@ -9,7 +9,7 @@ from statistics import fmean
 from omnistage.bench.load import ClosedLoop, Load, arrivals
 from omnistage.bench.metrics import Packet
 from omnistage.bench.report import Level, Sample
-from omnistage.bench.simulation.clock import Act, Clock, Device
+from omnistage.bench.simulation.clock import Act, Clock, Device, Devices
 from omnistage.bench.simulation.flight import Flight, Work
 from omnistage.bench.simulation.model import Answers, Cell, Decoder, Writer
 from omnistage.bench.simulation.stages import DecoderReplica, Replica, WriterReplica, cut
@@ -44,7 +44,7 @@ class Simulation:
         self._answers = answers
         self._clock = Clock()
         self._random = Random(answers.seed)
-        names = {name for one in self._stages() for name in one.replicas}
+        names = {name for one in self._stages() for replica in one.replicas for name in replica}
         self._devices = {name: Device(self._clock) for name in sorted(names)}
         self._writers = [self._replicas_of(place) for place in range(len(cell.writers))]
         self._decoders = self._decoders_of(cell.decoder) if cell.decoder else []
@@ -60,8 +60,8 @@ class Simulation:
     def _decoders_of(self, spec: Decoder) -> list[DecoderReplica]:
         share = self._cell.share
         return [
-            DecoderReplica(spec, self._clock, self._devices[name], share, self._decoded)
-            for name in spec.replicas
+            DecoderReplica(spec, self._clock, self._of(names), share, self._decoded)
+            for names in spec.replicas
         ]
 
     def _replicas_of(self, place: int) -> list[WriterReplica]:
@@ -72,13 +72,16 @@ class Simulation:
             WriterReplica(
                 spec,
                 place,
-                self._devices[name],
+                self._of(names),
                 self._cell.share,
                 partial(self._wrote, place),
                 may_write,
             )
-            for name in spec.replicas
+            for names in spec.replicas
         ]
+
+    def _of(self, names: Sequence[str]) -> Devices:
+        return Devices([self._devices[name] for name in names])
 
     def _pools(self) -> list[Sequence[Replica]]:
         """The replicas of each stage."""

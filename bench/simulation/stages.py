@@ -3,7 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Callable
 
-from omnistage.bench.simulation.clock import Clock, Device
+from omnistage.bench.simulation.clock import Clock, Devices
 from omnistage.bench.simulation.flight import Flight, Work
 from omnistage.bench.simulation.model import Curve, Decoder, Edge, Writer
 
@@ -29,7 +29,7 @@ class WriterReplica(Replica):
         self,
         spec: Writer,
         index: int,
-        device: Device,
+        devices: Devices,
         share: Curve,
         wrote: Tell,
         may_write: Callable[[Flight], bool],
@@ -37,7 +37,7 @@ class WriterReplica(Replica):
         super().__init__(spec.name)
         self.spec = spec
         self._index = index
-        self._device = device
+        self._devices = devices
         self._share = share
         self._wrote = wrote
         self._may_write = may_write
@@ -66,7 +66,7 @@ class WriterReplica(Replica):
         self._is_busy = True
         self.busy_s += seconds
         share = self._share.at(len(rows) + num_tokens)
-        self._device.compute(seconds, share, lambda: self._end(rows, prompts))
+        self._devices.compute(seconds, share, lambda: self._end(rows, prompts))
 
     def _is_ready(self, flight: Flight) -> bool:
         work = self._work(flight)
@@ -116,14 +116,14 @@ class DecoderReplica(Replica):
         self,
         spec: Decoder,
         clock: Clock,
-        device: Device,
+        devices: Devices,
         share: Curve,
         decoded: Callable[[Flight, int], None],
     ) -> None:
         super().__init__(spec.name)
         self.spec = spec
         self._clock = clock
-        self._device = device
+        self._devices = devices
         self._share = share
         self._decoded = decoded
         self._waiting: dict[Flight, None] = {}
@@ -147,7 +147,9 @@ class DecoderReplica(Replica):
         self._is_busy = True
         seconds = self.spec.time(frames, len(batch))
         self.busy_s += seconds
-        self._device.compute(seconds, self._share.at(frames * len(batch)), lambda: self._end(batch))
+        self._devices.compute(
+            seconds, self._share.at(frames * len(batch)), lambda: self._end(batch)
+        )
 
     def _end(self, batch: list[Flight]) -> None:
         self._is_busy = False

@@ -74,7 +74,7 @@ def plan(
         float, typer.Option(help="Gbit a second that a machine can send.")
     ] = 10.0,
     layout: Annotated[
-        str, typer.Option(help="cells: all stages on each GPU; split; or best of both.")
+        str, typer.Option(help="cells: all stages on each GPU; split; tensor; or best of them.")
     ] = BEST,
     write: Annotated[
         Path | None, typer.Option(help="The graph file of one cell to write, .yaml.")

@@ -18,8 +18,8 @@ from omnistage.stage_configs.figures import Figures, NoFigures, figures_of, read
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.overrides import Override
 
-BEST, CELLS, SPLIT = "best", "cells", "split"
-FORMS = (BEST, CELLS, SPLIT)
+BEST = "best"
+FORMS = (BEST, "cells", "split", "tensor")
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,7 @@ def cell_of(layout: Layout, factor: float) -> Cell:
     writers = list[Writer]()
     decoder: Decoder | None = None
     for place, one in enumerate(figures.stages):
-        devices = tuple(f"GPU {gpu}" for gpu in layout.replicas(place))
+        devices = tuple(tuple(f"GPU {gpu}" for gpu in gpus) for gpus in layout.replicas(place))
         if isinstance(one, WriterFigures):
             engine = graph.stages[one.name].engine
             writers.append(
@@ -193,8 +193,8 @@ def cell_of(layout: Layout, factor: float) -> Cell:
                     one.name,
                     devices,
                     engine.get("max_num_seqs", one.max_num_seqs),
-                    curve(one.step_ms, factor),
-                    curve(one.prompt_ms, factor),
+                    curve(part_of(one.step_ms, len(devices[0]), one.sums_ms), factor),
+                    curve(part_of(one.prompt_ms, len(devices[0])), factor),
                     engine.get("max_num_batched_tokens", 2048),
                     one.late_steps,
                     one.does == "write text",
@@ -210,7 +210,12 @@ def cell_of(layout: Layout, factor: float) -> Cell:
     return Cell(tuple(writers), decoder, edge, _gateway(figures), Curve(((1, figures.share),)))
 
 
-def _decoder(one: DecoderFigures, devices: tuple[str, ...], factor: float) -> Decoder:
+def part_of(times_ms: Mapping[int, float], ranks: int, sums_ms: float = 0.0) -> dict[int, float]:
+    """Times of ranks that each do a part; `sums_ms` is what their sums add to a step."""
+    return {size: ms / ranks + sums_ms * (ranks > 1) for size, ms in times_ms.items()}
+
+
+def _decoder(one: DecoderFigures, devices: tuple[tuple[str, ...], ...], factor: float) -> Decoder:
     times = {frames: curve(rows, factor) for frames, rows in one.decode_ms.items()}
     return Decoder(one.name, devices, times, one.batch_frames)
 

@@ -19,7 +19,9 @@ LEFT_FREE = 0.1  # of a GPU: what activations, CUDA graphs and processes take wa
 MAX_VOICES = 3  # replicas of a cell: its first stage, and its gateway's core, feed no more
 WHOLE_SHARE = 0.9  # of a GPU that an engine takes unless its graph says so
 
-Form = Literal["cells", "split"]
+RANKS = 2  # of the first stage where it has several
+
+Form = Literal["cells", "split", "tensor"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class Held:
 @dataclass(frozen=True)
 class Layout:
     """Cells of the same shape. `voices`: 0 if all stages share a GPU, otherwise on how many GPUs
-    all stages but the first have a replica each.
+    all stages but the first have a replica each. `ranks`: GPUs over which the first stage is one;
+    if they are more than one, the others have a replica on each of them.
     """
 
     figures: Figures
@@ -49,16 +52,19 @@ class Layout:
     raw: dict[str, Any]
     gpus: Gpus
     voices: int
+    ranks: int = 1
 
     @property
     def form(self) -> Form:
         """What such a layout is called."""
+        if self.ranks > 1:
+            return "tensor"
         return "split" if self.voices else "cells"
 
     @property
     def gpus_per_cell(self) -> int:
         """GPUs of one server."""
-        return 1 + self.voices
+        return self.ranks if self.ranks > 1 else 1 + self.voices
 
     @property
     def cells_of_a_machine(self) -> int:
@@ -76,9 +82,12 @@ class Layout:
         """GPUs that no cell uses."""
         return self.gpus.count - self.cells * self.gpus_per_cell
 
-    def replicas(self, place: int) -> tuple[int, ...]:
-        """The GPU of a cell for each replica of stage number `place` of the figures."""
-        return (0,) if place == 0 or not self.voices else tuple(range(1, 1 + self.voices))
+    def replicas(self, place: int) -> tuple[tuple[int, ...], ...]:
+        """The GPUs of a cell for each replica of stage number `place` of the figures."""
+        if place == 0:
+            return (tuple(range(self.ranks)),)
+        first = 1 if self.form == "split" else 0
+        return tuple((first + one,) for one in range(max(1, self.voices)))
 
     @cached_property
     def held(self) -> dict[int, list[Held]]:
@@ -86,9 +95,11 @@ class Layout:
         found: dict[int, list[Held]] = {gpu: [] for gpu in range(self.gpus_per_cell)}
         for place, one in enumerate(self.figures.stages):
             is_writer = isinstance(one, WriterFigures)
-            cache = self._cache_gb(one.name, one.weights_gb) if is_writer else 0.0
-            for gpu in self.replicas(place):
-                found[gpu].append(Held(one.name, one.weights_gb, cache))
+            for gpus in self.replicas(place):
+                weights = one.weights_gb / len(gpus)
+                cache = self._cache_gb(one.name, weights) if is_writer else 0.0
+                for gpu in gpus:
+                    found[gpu].append(Held(one.name, weights, cache))
         return found
 
     def _cache_gb(self, stage: str, weights_gb: float) -> float:
@@ -131,9 +142,10 @@ class Layout:
         """The graph file of one cell."""
         raw = copy.deepcopy(self.raw)
         for place, one in enumerate(self.figures.stages):
-            numbers = self.replicas(place)
-            is_one = len(numbers) == 1
-            raw["stages"][one.name]["gpus"] = [*numbers] if is_one else [[gpu] for gpu in numbers]
+            stage, groups = raw["stages"][one.name], [[*gpus] for gpus in self.replicas(place)]
+            stage["gpus"] = groups[0] if len(groups) == 1 else groups
+            if len(groups[0]) > 1:
+                stage["engine"]["tensor_parallel_size"] = len(groups[0])
         return raw
 
     def text(self, command: str) -> str:
@@ -166,11 +178,12 @@ def title(layout: Layout) -> str:
 def layouts(
     figures: Figures, model: str, gpus: Gpus, changes: Sequence[Override] = ()
 ) -> Iterator[Layout]:
-    """Every layout that there is, whether or not it fits; the smallest cells first."""
+    """Every layout that there is, whether or not it fits: cells, split ones, and tensor."""
     cell, split = figures.graph(figures.graphs.cell), figures.graph(figures.graphs.split)
-    for path, all_voices in ((cell, [0]), (split, range(1, MAX_VOICES + 1))):
+    for path, all_voices in ((cell, [0]), (split, range(1, MAX_VOICES + 1)), (cell, [RANKS])):
         graph = load_graph(path, model, changes)
         raw = {**yaml.safe_load(path.read_text("utf-8")), "model": model}
         for voices in all_voices:
-            if voices < max(2, gpus.count):
-                yield Layout(figures, graph, overridden(raw, changes), gpus, voices)
+            ranks = RANKS if path == cell and voices else 1
+            if voices < max(2, gpus.count + (ranks > 1)):
+                yield Layout(figures, graph, overridden(raw, changes), gpus, voices, ranks)

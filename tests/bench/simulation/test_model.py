@@ -24,7 +24,9 @@ def test_a_curve_of_one_point_is_the_same_everywhere() -> None:
 
 
 def test_a_decoder_s_time_lies_between_measured_lengths_and_rows() -> None:
-    decoder = Decoder("d", ("g",), {2: Curve(((1, 1.0), (3, 2.0))), 4: Curve(((1, 3.0), (3, 6.0)))})
+    decoder = Decoder(
+        "d", (("g",),), {2: Curve(((1, 1.0), (3, 2.0))), 4: Curve(((1, 3.0), (3, 6.0)))}
+    )
     assert decoder.time(2, 1) == 1.0
     assert decoder.time(3, 1) == 2.0
     assert decoder.time(3, 2) == pytest.approx(3.0)

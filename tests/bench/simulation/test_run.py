@@ -24,7 +24,7 @@ def flat(seconds: float) -> Curve:
 
 
 def writer(name: str, step_s: float, prompt_s: float = 0.0, **more: object) -> Writer:
-    given = {"replicas": ("gpu",), "seats": 64} | more
+    given = {"replicas": (("gpu",),), "seats": 64} | more
     return Writer(name, step=flat(step_s), prompt=flat(prompt_s), **given)  # type: ignore[arg-type]
 
 
@@ -33,8 +33,8 @@ def answers(tokens: int, prompt: int = 10, ratio: float = 1.0, spread: float = 0
 
 
 SPEECH = Cell(
-    (writer("text", 1.0, 2.0, is_text=True), writer("frames", 0.25, 0.5, replicas=("other",))),
-    Decoder("sound", ("third",), {1: flat(0.125)}),
+    (writer("text", 1.0, 2.0, is_text=True), writer("frames", 0.25, 0.5, replicas=(("other",),))),
+    Decoder("sound", (("third",),), {1: flat(0.125)}),
     Edge((2, 4)),
     Gateway(before_s=0.0625, after_s=0.03125),
     HALF,
@@ -60,7 +60,9 @@ def test_the_times_of_one_request_are_those_by_hand() -> None:
 def test_an_output_that_leaves_late_needs_a_step_more() -> None:
     ends = []
     for lag in (0, 1):
-        cell = Cell((writer("frames", 0.25, lag=lag),), Decoder("d", ("x",), {1: FREE}), Edge((1,)))
+        cell = Cell(
+            (writer("frames", 0.25, lag=lag),), Decoder("d", (("x",),), {1: FREE}), Edge((1,))
+        )
         (sample,) = simulate(cell, answers(3), ClosedLoop(1, 1, 0)).level.samples
         ends.append(sample.e2e_s)
         assert len(sample.packets) == 3
@@ -69,14 +71,14 @@ def test_an_output_that_leaves_late_needs_a_step_more() -> None:
 
 def test_requests_of_one_step_share_its_time() -> None:
     step = Curve(((1, 1.0), (3, 2.0)))
-    cell = Cell((Writer("text", ("gpu",), 64, step, FREE, is_text=True),))
+    cell = Cell((Writer("text", (("gpu",),), 64, step, FREE, is_text=True),))
     level = simulate(cell, answers(5, prompt=1), ClosedLoop(3, 3, 0)).level
     # The first one begins alone, and the others have a step without it at the end.
     assert [sample.e2e_s for sample in level.samples] == [1 + 4 * 2, 1 + 4 * 2 + 1.5, 10.5]
 
 
 def test_a_prompt_reads_weights_that_rows_of_its_step_read_anyway() -> None:
-    spec = Writer("text", ("gpu",), 64, Curve(((1, 1.0), (5, 3.0))), flat(0.25))
+    spec = Writer("text", (("gpu",),), 64, Curve(((1, 1.0), (5, 3.0))), flat(0.25))
     assert spec.time(2, 0) == 1.5
     assert spec.time(0, 3) == 2.0 + 0.25
     assert spec.time(2, 2) == 2.5 + 0.25
@@ -98,7 +100,7 @@ def test_without_a_seat_a_request_waits_for_one() -> None:
 
 def test_a_writer_stops_where_its_credit_ends() -> None:
     """It holds its only seat until its chunks are decoded, so the next request begins late."""
-    decoder = Decoder("d", ("slow",), {1: flat(1.0)}, batch_frames=2)
+    decoder = Decoder("d", (("slow",),), {1: flat(1.0)}, batch_frames=2)
     ends = {}
     for credit in (2, 100):
         cell = Cell((writer("frames", 0.01, seats=1),), decoder, Edge((1,), credit))
@@ -110,7 +112,7 @@ def test_a_writer_stops_where_its_credit_ends() -> None:
 def test_pieces_of_one_length_are_decoded_together_up_to_the_frames_of_a_batch() -> None:
     ends = {}
     for batch_frames in (4, 8):
-        decoder = Decoder("d", ("slow",), {1: flat(1.0)}, batch_frames)
+        decoder = Decoder("d", (("slow",),), {1: flat(1.0)}, batch_frames)
         cell = Cell((writer("frames", 0.0),), decoder, Edge((4,)))
         level = simulate(cell, answers(4), ClosedLoop(4, 4, 0)).level
         ends[batch_frames] = max(sample.e2e_s for sample in level.samples)
@@ -120,10 +122,29 @@ def test_pieces_of_one_length_are_decoded_together_up_to_the_frames_of_a_batch()
 
 def test_two_replicas_do_twice_as_much() -> None:
     rates = []
-    for names in (("a",), ("a", "b")):
+    for names in ((("a",),), (("a",), ("b",))):
         cell = Cell((writer("text", 1.0, is_text=True, seats=1, replicas=names),))
         rates.append(simulate(cell, answers(2), ClosedLoop(8, 40, 0)).level.rates.requests)
     assert rates[1] == pytest.approx(2 * rates[0])
+
+
+def test_a_step_over_two_devices_ends_with_the_slower_of_them() -> None:
+    """Another stage has one of them, too: beside it a step takes twice as long."""
+    whole = Curve(((1, 1.0),))
+    ends = []
+    for names in (("a", "b"), ("b", "c")):
+        cell = Cell(
+            (
+                writer("text", 1.0, is_text=True, replicas=(names,)),
+                writer("frames", 8.0, replicas=(("a",),)),
+            ),
+            share=whole,
+        )
+        outcome = simulate(cell, answers(2), ClosedLoop(1, 1, 0))
+        (sample,) = outcome.level.samples
+        ends.append(sample.text_arrivals_s)
+        assert set(outcome.devices) == {"a", *names}
+    assert ends == [pytest.approx((1.0, 3.0)), pytest.approx((1.0, 2.0))]
 
 
 def test_more_requests_than_are_admitted_are_refused() -> None:
@@ -160,8 +181,8 @@ def test_throughput_follows_arrivals_until_a_stage_is_full() -> None:
 
 
 def test_a_load_beyond_what_is_possible_makes_listeners_wait() -> None:
-    decoder = Decoder("d", ("gpu",), {5: flat(0.2)}, batch_frames=5)  # 2.5 s of sound a second
-    cell = Cell((writer("frames", 0.05, replicas=("other",)),), decoder, Edge((5,)))
+    decoder = Decoder("d", (("gpu",),), {5: flat(0.2)}, batch_frames=5)  # 2.5 s of sound a second
+    cell = Cell((writer("frames", 0.05, replicas=(("other",),)),), decoder, Edge((5,)))
     underruns = [
         simulate(cell, answers(50), ClosedLoop(streams, 4 * streams, 0)).level.num_underruns
         for streams in (1, 8)

@@ -21,9 +21,9 @@ HISTORY = (ROOT / "docs" / "history" / "performance.md").read_text()
 WITHIN = 0.2
 
 
-def forecast(gpus: str, voices: int, demand: Demand | None = None) -> Forecast:
+def forecast(gpus: str, voices: int, demand: Demand | None = None, *, ranks: int = 1) -> Forecast:
     made = layouts(figures_of(OMNI), OMNI, read_gpus(gpus))
-    (layout,) = [one for one in made if one.voices == voices]
+    (layout,) = [one for one in made if (one.voices, one.ranks) == (voices, ranks)]
     assert not layout.problem
     return Forecast(layout, demand or Demand())
 

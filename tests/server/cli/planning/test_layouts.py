@@ -14,9 +14,9 @@ OMNI = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
 
 
 def laid_out(gpus: str, *changes: str) -> dict[int, Layout]:
-    """By the number of voices."""
+    """Cells and split ones, by the number of voices."""
     made = layouts(figures_of(OMNI), OMNI, read_gpus(gpus), [*map(stage_override, changes)])
-    return {one.voices: one for one in made}
+    return {one.voices: one for one in made if one.form != "tensor"}
 
 
 def fitting(gpus: str) -> list[int]:
@@ -89,7 +89,7 @@ def test_no_cell_spans_two_machines(
     gpus: str, machine: int, voices: int, cells: int, spare: int
 ) -> None:
     made = layouts(figures_of(OMNI), OMNI, read_gpus(gpus, machine))
-    (layout,) = [one for one in made if one.voices == voices]
+    (layout,) = [one for one in made if one.voices == voices and one.form != "tensor"]
     assert (layout.cells, layout.spare) == (cells, spare)
 
 
@@ -116,3 +116,25 @@ def test_changes_are_in_the_layout_and_in_its_file(tmp_path: Path) -> None:
     path = tmp_path / "cell.yaml"
     path.write_text(layout.text("omnistage plan"))
     assert load_graph(path).stages["talker"].engine["max_num_seqs"] == 32
+
+
+@pytest.mark.parametrize(("gpus", "cells"), [("1xH200", 0), ("2xH200", 1), ("7xH200", 3)])
+def test_a_tensor_cell_has_its_first_stage_over_two_gpus_and_all_others_on_each(
+    gpus: str, cells: int, tmp_path: Path
+) -> None:
+    made = [*layouts(figures_of(OMNI), OMNI, read_gpus(gpus))]
+    found = [one for one in made if one.form == "tensor"]
+    assert [one.cells for one in found] == [cells] * len(found)
+    assert bool(found) == bool(cells)
+    for layout in found:
+        assert not layout.problem
+        for held in layout.held.values():
+            assert [one.stage for one in held] == ["thinker", "talker", "code2wav"]
+            assert held[0].weights == pytest.approx(63.4 / 2)
+        path = tmp_path / "cell.yaml"
+        path.write_text(layout.text("omnistage plan"))
+        stages = load_graph(path).stages
+        assert stages["thinker"].engine["tensor_parallel_size"] == 2
+        used = {name: [one.gpus for one in stage.all_replicas] for name, stage in stages.items()}
+        each = [(0,), (1,)]
+        assert used == {"thinker": [(0, 1)], "talker": each, "code2wav": each}
