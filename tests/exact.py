@@ -45,6 +45,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "eager": {"enforce_eager": True},
     "graphs": {"compilation_config": {"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}},
     "compiled": {},
+    "full": {"compilation_config": {"cudagraph_mode": "FULL"}},
 }
 # Else Triton multiplies float32 as TF32 (vLLM's experts), cuBLAS and cuDNN may (code2wav).
 NO_TF32 = {"TRITON_F32_DEFAULT": "ieee", "NVIDIA_TF32_OVERRIDE": "0"}
@@ -170,6 +171,7 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=16)
     parser.add_argument("--frames", type=int, default=40)
     parser.add_argument("--ranks", type=int, default=1, help="GPUs of thinker and talker each")
+    parser.add_argument("--out", type=Path, help="a folder for logs")
     arguments = parser.parse_args()
     has_gpu = arguments.device == "gpu"
     found: dict[str, Answers] = {}
@@ -181,9 +183,8 @@ def main() -> None:
         expected = expected_answers(folder / "tiny", device)
         for way in (arguments.way or WAYS) if has_gpu else ("eager",):
             graph = exact_graph(folder, way, has_gpu, arguments.ranks)
-            with running_server(
-                str(graph), folder / "log", "--model", str(folder / "tiny")
-            ) as server:
+            log = (arguments.out or folder) / f"{way}.log"
+            with running_server(str(graph), log, "--model", str(folder / "tiny")) as server:
                 asked = answers(server, arguments.streams, arguments.alone, arguments.frames)
                 found[way] = asyncio.run(asked)
         tables = [media_table(found, expected)]

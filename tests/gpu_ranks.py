@@ -106,7 +106,9 @@ def served(way: str, model: Path, folder: Path, asked: argparse.Namespace) -> Ro
     path.write_text(yaml.safe_dump(graph))
     log = folder / f"{way}.log"
     with running_server(str(path), log, "--model", str(model)) as server:
-        return asyncio.run(measured(server, way, asked))
+        found = asyncio.run(measured(server, way, asked))
+    print(f"{way}: {found.alone_s:.2f} s, {asked.at_once} in {found.together_s:.2f} s", flush=True)
+    return found
 
 
 def levels(one: Pictures, other: Pictures) -> float:
