@@ -107,7 +107,9 @@ def served(way: str, model: Path, folder: Path, asked: argparse.Namespace) -> Ro
     log = folder / f"{way}.log"
     with running_server(str(path), log, "--model", str(model)) as server:
         found = asyncio.run(measured(server, way, asked))
-    print(f"{way}: {found.alone_s:.2f} s, {asked.at_once} in {found.together_s:.2f} s", flush=True)
+    Console(width=120).print(
+        f"{way}: {found.alone_s:.2f} s, {asked.at_once} in {found.together_s:.2f} s"
+    )
     return found
 
 

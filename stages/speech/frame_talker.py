@@ -45,6 +45,11 @@ def graph_sizes(vllm_config: VllmConfig) -> list[int]:
     return [*(size for size in sizes if size < num_rows), num_rows]
 
 
+def is_recorded(inputs: torch.Tensor) -> bool:
+    """Whether what is computed of a tensor becomes part of a CUDA graph."""
+    return inputs.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 class FrameTalker(nn.Module, SupportsMRoPE):
     """Forward of one engine step over the bridge's step table.
 
@@ -184,18 +189,18 @@ class FrameTalker(nn.Module, SupportsMRoPE):
     ) -> None:
         """Add the previous frame to decode tokens' inputs and store its codes.
 
-        While vLLM records a graph, whose batches only decode, the whole batch runs, in kernels
-        that become part of it. Otherwise only as many tokens as decode, found by sorting: no shape
-        depends on data.
+        Only as many tokens as decode run, found by sorting: no shape depends on data. What vLLM
+        records as a graph is for batches of any kind, so there it is as many as may decode, in
+        kernels that become part of it.
         """
         num_tokens, num_decodes = inputs.shape[0], self.table.num_decodes
         which: torch.Tensor | None = None
         predict: CodePredictor | CodePredictorGraphs = self._predictor_graphs
-        if inputs.is_cuda and torch.cuda.is_current_stream_capturing():
-            predict = self.code_predictor
-        elif num_decodes == 0:
+        if is_recorded(inputs):
+            predict, num_decodes = self.code_predictor, min(num_tokens, self.table.num_rows)
+        if num_decodes == 0:
             return
-        elif num_decodes < num_tokens:
+        if num_decodes < num_tokens:
             order = torch.argsort(columns[:, step.FRAME], descending=True, stable=True)
             which = order[:num_decodes]
             columns, lines, input_ids = columns[which], lines[which], input_ids[which]
