@@ -271,8 +271,14 @@ def test_a_plan_that_is_shown_runs_and_its_graph_file_is_valid(
     assert bool(list(tmp_path.glob("*.yaml"))) == ("--write" in command)
 
 
-@pytest.mark.parametrize("streams", [1, 8, 64, 128])
-def test_forecasts_are_shown_as_they_are_beside_what_was_measured(streams: int) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "streams"),
+    [
+        *((1, streams) for streams in (1, 8, 32, 64, 128)),
+        *((2, streams) for streams in (1, 64, 128)),
+    ],
+)
+def test_forecasts_are_shown_as_they_are_beside_what_was_measured(gpus: int, streams: int) -> None:
     from omnistage.bench.load import ClosedLoop
     from omnistage.bench.simulation.run import simulate
     from omnistage.server.cli.planning.forecast import Demand, Forecast
@@ -281,18 +287,24 @@ def test_forecasts_are_shown_as_they_are_beside_what_was_measured(streams: int) 
     from omnistage.stage_configs.figures import figures_of
 
     model = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
-    cell, *_ = layouts(figures_of(model), model, read_gpus("1xH200"))
-    found = Forecast(cell, Demand())
+    made = layouts(figures_of(model), model, read_gpus(f"{gpus}xH200"))
+    (layout,) = [one for one in made if one.form == ("cells" if gpus == 1 else "tensor")]
+    found = Forecast(layout, Demand())
     load = ClosedLoop(streams, max(16, 4 * streams), 2 * streams)
     level = simulate(found.cell, found.answers(0.0), load).level
     ttfp, rtf = level.metrics["ttfp_s"], level.metrics["rtf"]
     audio = f"{level.rates.audio_s:.{1 if streams == 1 else 0}f}"
-    made = [f"{ttfp.p50 * 1000:.0f}", f"{ttfp.p99 * 1000:.0f}", f"{rtf.p50:.3f}", audio]
-    shown = [cell.split(", ") for cell in cells(f"{streams} stream")[1:]]
-    assert [forecast for forecast, _ in shown] == made
+    told = [f"{ttfp.p50 * 1000:.0f}", f"{ttfp.p99 * 1000:.0f}", f"{rtf.p50:.3f}", audio]
+    start = f"{streams} stream" if gpus == 1 else f"two H200s, *tensor*: {streams} stream"
+    shown = [cell.split(", ") for cell in cells(start)[1:]]
+    assert [forecast for forecast, _ in shown] == told
     performance = (ROOT / "docs" / "performance.md").read_text()
-    (row,) = re.findall(rf"^\| {streams} \| MPS \|.*$", performance, re.MULTILINE)
-    _, _, *measured = (one.strip() for one in row.strip("|").split("|"))
-    *_, audio_s = measured
-    p50, p99 = measured[1].split(", ")
-    assert [real for _, real in shown] == [p50, p99, measured[2].split(", ")[0], audio_s]
+    if gpus == 1:
+        row = re.findall(rf"^\| {streams} \| MPS, in pieces \|(.*)\|$", performance, re.MULTILINE)
+    else:
+        table = performance.split("## On two H200s")[1].split("\n## ")[0]
+        row = re.findall(rf"^\| {streams} \|(.*)\|$", table, re.MULTILINE)
+    _, first, measured_rtf, _, *rates = (one.strip() for one in row[0].split("|"))
+    p50, p99 = first.split(", ")
+    audio_s = rates[1] if gpus == 1 else rates[0]
+    assert [real for _, real in shown] == [p50, p99, measured_rtf.split(", ")[0], audio_s]

@@ -1,4 +1,4 @@
-"""The command line: check, plan, serve, cells, trace, tiny, bench, demo."""
+"""The command line: check, plan, serve, cells, warm, trace, tiny, bench, demo."""
 
 import typer
 
@@ -16,6 +16,7 @@ from omnistage.server.cli.serve import serve
 from omnistage.server.cli.strict_command import SETTINGS, StrictCommand
 from omnistage.server.cli.tiny import TinyCommand, tiny
 from omnistage.server.cli.trace import trace
+from omnistage.server.cli.warm import warm
 
 app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
 bench = typer.Typer(cls=Benches, help="Measure a server, or parts of one.", no_args_is_help=True)
@@ -29,6 +30,7 @@ app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(cells)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(warm)
 app.command()(trace)
 app.command(cls=TinyCommand)(tiny)
 app.command()(demo)

@@ -1,0 +1,55 @@
+"""`omnistage warm`."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from omnistage.server.cli.changes import AnyChanges, StageChanges, changes_of
+from omnistage.server.cli.graphs import fail, resolve
+from omnistage.server.cli.serve import LoadFormat, check_machine
+from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph_file import GraphError
+
+
+def warm(
+    target: Annotated[
+        str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
+    ] = None,
+    load_format: Annotated[
+        LoadFormat,
+        typer.Option(help="dummy: no weights are read, or downloaded; auto: they are."),
+    ] = LoadFormat.DUMMY,
+    mps: Annotated[Mps, typer.Option(help="NVIDIA's MPS, as of `serve`.")] = Mps.AUTO,
+    stage: StageChanges = None,
+    set_any: AnyChanges = None,
+) -> None:
+    """Compile what a graph's stages run, so that later starts find it: start them, then end them.
+
+    What is compiled lies in the caches of vLLM, Triton and torch, and is for the same kind of GPU,
+    the same versions and the same graph.
+    """
+    try:
+        graph = resolve(target, model, changes_of(stage, set_any, None))
+    except GraphError as error:
+        raise fail(str(error)) from None
+    check_machine(graph)
+    seconds = start_and_end(graph.with_engine(load_format=load_format.value), mps)
+    typer.echo(f"{graph.model}: all stages were ready after {seconds:.1f} s")
+
+
+def start_and_end(graph: StageGraph, mps: Mps) -> float:
+    """The seconds until all stages are ready; typer.Exit if one cannot start."""
+    from omnistage.server.offline.errors import StartFailed
+    from omnistage.server.offline.omni import Omni
+
+    begun = time.monotonic()
+    try:
+        with Omni(graph, mps=mps.value):
+            return time.monotonic() - begun
+    except StartFailed as error:
+        raise fail(str(error)) from None
