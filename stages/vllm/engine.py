@@ -18,6 +18,7 @@ from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.truncation import PATH as TRUNCATION
 from omnistage.stages.vllm.weights_worker import EXTENSION
 from omnistage.stages.worker.stage import StagePorts
 
@@ -66,6 +67,8 @@ def make_engine(
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
         _add_spare_place(arguments)
+    if vllm.envs.VLLM_BATCH_INVARIANT and options.get("runner") != "pooling":
+        arguments["logits_processors"] = [*(options.get("logits_processors") or ()), TRUNCATION]
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
@@ -86,6 +89,7 @@ def make_engine(
     if bridge is not None and bridge.row_cache_gib:
         is_async = config.scheduler_config.async_scheduling
         config.scheduler_config.scheduler_cls = ASYNC_ROW_SCHEDULER if is_async else ROW_SCHEDULER
+    refuse_quantized_invariance(config)
     refuse_lora_of_experts(config)
     refuse_expert_parallel_lanes(config)
     check_fit(stage, config, options, part)
@@ -111,6 +115,19 @@ def _add_spare_place(arguments: dict[str, Any]) -> None:
         arguments["max_loras"] = arguments.get("max_loras", 1) + 1
         if arguments.get("max_cpu_loras") is not None:
             arguments["max_cpu_loras"] = max(arguments["max_cpu_loras"], arguments["max_loras"])
+
+
+def refuse_quantized_invariance(config: VllmConfig) -> None:
+    """Refuse VLLM_BATCH_INVARIANT for a checkpoint with quantized weights.
+
+    Many of its kernels scale a row by the largest value of all rows of a step.
+    """
+    quantization = config.model_config.quantization
+    if vllm.envs.VLLM_BATCH_INVARIANT and quantization is not None:
+        raise ValueError(
+            f"VLLM_BATCH_INVARIANT (deterministic: true sets it) is not for weights quantized by "
+            f"{quantization}: a row would depend on what else runs"
+        )
 
 
 def refuse_lora_of_experts(config: VllmConfig) -> None:

@@ -4,12 +4,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import vllm.envs
 
 from omnistage.stages.vllm import engine
 from omnistage.stages.vllm.engine import (
     refuse_drafts,
     refuse_expert_parallel_lanes,
     refuse_lora_of_experts,
+    refuse_quantized_invariance,
 )
 
 
@@ -34,6 +36,20 @@ def test_adapters_for_all_else_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_lora_of_experts(config(4, has_lora=False))
     refuse_lora_of_experts(config(0))
     refuse_lora_of_experts(config(None))
+
+
+def test_quantized_weights_are_refused_where_rows_must_not_depend_on_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def quantized(by: str | None) -> Any:
+        return SimpleNamespace(model_config=SimpleNamespace(quantization=by))
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
+    refuse_quantized_invariance(quantized(None))
+    with pytest.raises(ValueError, match="is not for weights quantized by fp8"):
+        refuse_quantized_invariance(quantized("fp8"))
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", False)
+    refuse_quantized_invariance(quantized("fp8"))
 
 
 def parallel(data_parallel_size: int, enable_expert_parallel: bool) -> Any:
