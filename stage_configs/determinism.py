@@ -57,12 +57,11 @@ def _vllm_problems(engine: Mapping[str, Any], environment: Mapping[str, Any]) ->
     for name, why in REFUSED.items():
         if engine.get(name):
             yield f"is refused in a deterministic stage: {why}", ("engine", name)
-    compilation = engine.get("compilation_config")
-    for name in COMPILED if isinstance(compilation, Mapping) else ():
-        if compilation.get(name):
+    for name in COMPILED:
+        if _at(engine, ("compilation_config", name)):
             why = "code compiled for one size of a step sums in another order"
-            place = ("engine", "compilation_config", name)
-            yield f"is refused in a deterministic stage: {why}", place
+            where = ("engine", "compilation_config", name)
+            yield f"is refused in a deterministic stage: {why}", where
     for place in (("attention_backend",), ("attention_config", "backend")):
         chosen = _at(engine, place)
         if chosen is not None and str(chosen).upper() not in (*BACK_ENDS, "AUTO"):

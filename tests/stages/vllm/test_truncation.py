@@ -5,6 +5,7 @@ import torch
 import vllm.envs
 from transformers import TopKLogitsWarper, TopPLogitsWarper
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+from vllm.v1.sample.logits_processor.interface import AddedRequest
 
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.truncation import ARGUMENT, Truncation, take_over, truncated
@@ -75,7 +76,8 @@ def test_the_processor_follows_requests_through_the_batch() -> None:
     assert processor.is_argmax_invariant()
     processor.update_state(None)
     assert kept(2) == [10, 10]
-    added = [(0, asked(3, 1.0), None, []), (1, asked(0, 1.0), None, []), (2, asked(5, 1.0), [], [])]
+    told = [asked(3, 1.0), asked(0, 1.0), asked(5, 1.0)]
+    added: list[AddedRequest] = [(row, params, None, []) for row, params in enumerate(told)]
     processor.update_state(BatchUpdate(3, removed=[], added=added, moved=[]))
     assert kept(3) == [3, 10, 5]
     swap = (0, 1, MoveDirectionality.SWAP)
