@@ -85,6 +85,7 @@ def make_engine(
         is_async = config.scheduler_config.async_scheduling
         config.scheduler_config.scheduler_cls = ASYNC_ROW_SCHEDULER if is_async else ROW_SCHEDULER
     refuse_quantized_invariance(config)
+    refuse_online_quantization(config)
     refuse_lora_of_experts(config)
     refuse_expert_parallel_lanes(config)
     check_fit(stage, config, options, part)
@@ -163,6 +164,17 @@ def refuse_quantized_invariance(config: VllmConfig) -> None:
         raise ValueError(
             f"VLLM_BATCH_INVARIANT (deterministic: true sets it) is not for weights quantized by "
             f"{quantization}: a row would depend on what else runs"
+        )
+
+
+def refuse_online_quantization(config: VllmConfig) -> None:
+    """Refuse to quantize a checkpoint's weights on a CPU: vLLM has kernels for it on GPUs only."""
+    is_stored = getattr(config.model_config.hf_config, "quantization_config", None) is not None
+    quantization = config.model_config.quantization
+    if current_platform.is_cpu() and quantization is not None and not is_stored:
+        raise ValueError(
+            f"quantization {quantization}: vLLM cannot quantize weights while it loads them on a "
+            "CPU; leave it out, or take a checkpoint that is quantized"
         )
 
 

@@ -13,6 +13,7 @@ from omnistage.stages.vllm.engine import (
     refuse_drafts,
     refuse_expert_parallel_lanes,
     refuse_lora_of_experts,
+    refuse_online_quantization,
     refuse_quantized_invariance,
 )
 
@@ -128,6 +129,19 @@ def test_quantized_weights_are_refused_where_rows_must_not_depend_on_others(
         refuse_quantized_invariance(quantized("fp8"))
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", False)
     refuse_quantized_invariance(quantized("fp8"))
+
+
+def test_weights_are_not_quantized_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(quantization: str | None, **stored: Any) -> Any:
+        about = SimpleNamespace(quantization=quantization, hf_config=SimpleNamespace(**stored))
+        return SimpleNamespace(model_config=about)
+
+    refuse_online_quantization(of(None))
+    refuse_online_quantization(of("fp8", quantization_config={"quant_method": "fp8"}))
+    with pytest.raises(ValueError, match="quantization fp8: vLLM cannot quantize weights while"):
+        refuse_online_quantization(of("fp8"))
+    monkeypatch.setattr(engine, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    refuse_online_quantization(of("fp8"))
 
 
 def parallel(data_parallel_size: int, enable_expert_parallel: bool) -> Any:
