@@ -21,8 +21,10 @@ from pydantic_core import PydanticCustomError
 
 from omnistage.connectors import CONNECTORS, connector_type
 from omnistage.connectors.options import Option, OptionError, checked
+from omnistage.stage_configs.determinism import determining, determinism_problem
 from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, named
 from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
@@ -50,6 +52,7 @@ ENGINE_SIZES = frozenset(
     {
         "block_size",
         "kv_cache_memory_bytes",
+        "max_batch",
         "max_num_batched_tokens",
         "max_num_seqs",
         "num_slots",
@@ -280,9 +283,23 @@ class StageSpec(Model):
         return tuple(one for one in self.gpus if isinstance(one, int))
 
     @property
+    def has_gpu(self) -> bool:
+        """Whether it computes on GPUs; one that names none takes the first that is here."""
+        return any(used_gpus(replica.gpus) for replica in self.all_replicas)
+
+    @property
     def bundle(self) -> dict[str, float]:
         """What a replica takes of a node that a cluster chooses."""
         return bundle_of(self.num_gpus, self.resources)
+
+
+def _determined(stage: StageSpec) -> StageSpec:
+    engine, environment = determining(KINDS[stage.kind], has_gpu=stage.has_gpu)
+    update = {
+        "engine": {**engine, **stage.engine},
+        "environment": {**environment, **stage.environment},
+    }
+    return stage.model_copy(update=update)
 
 
 def _has_lists(value: Any) -> bool:
@@ -338,7 +355,7 @@ class StageGraph(Model):
     one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
     the model the graph leaves out, for the log and /v1/models. `served_model_name`: what the model
     is called by clients, one name or several; without it, as `model` says. `placement`: where its
-    stages run.
+    stages run. `deterministic`: the same seed gives the same answer, whatever else runs.
     """
 
     model: str = ""
@@ -349,6 +366,7 @@ class StageGraph(Model):
     outputs: dict[str, str]
     deadlines: Deadlines = Deadlines()
     placement: Placement = Placement()
+    deterministic: bool = False
 
     @field_validator("served_model_name", mode="before")
     @classmethod
@@ -418,6 +436,7 @@ class StageGraph(Model):
             self._check_payloads(number, edge)
         self._check_hidden_states()
         self._check_gpus()
+        self._check_determinism()
         self._check_entries()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
@@ -504,6 +523,13 @@ class StageGraph(Model):
                     message, place = found
                     raise problem(message, "stages", name, *place)
 
+    def _check_determinism(self) -> None:
+        for name, stage in self.stages.items() if self.deterministic else ():
+            found = determinism_problem(KINDS[stage.kind], stage.engine, stage.environment)
+            if found is not None:
+                message, place = found
+                raise problem(message, "stages", name, *place)
+
     @property
     def order(self) -> list[str]:
         """Stages after all that feed them; those in a cycle are left out."""
@@ -581,6 +607,23 @@ class StageGraph(Model):
             for name, stage in self.stages.items()
         }
         return self.model_copy(update={"stages": stages})
+
+    @property
+    def determined(self) -> "StageGraph":
+        """The graph, if it is deterministic with all that its stages need for that."""
+        if not self.deterministic:
+            return self
+        stages = {name: _determined(stage) for name, stage in self.stages.items()}
+        return self.model_copy(update={"stages": stages})
+
+    @property
+    def undetermined(self) -> list[str]:
+        """The stages of a deterministic graph that have no switch for it where they compute."""
+        return [
+            name
+            for name, stage in self.stages.items()
+            if self.deterministic and KINDS[stage.kind].is_parallel and not stage.has_gpu
+        ]
 
     def with_voices(self, folder: Path) -> "StageGraph":
         """The graph whose stages that keep something of voices keep it in a folder."""

@@ -57,7 +57,7 @@ def load_graph(
     except (OverrideError, Unusable) as error:
         raise GraphError(str(error)) from error
     try:
-        return StageGraph.model_validate(changed)
+        return StageGraph.model_validate(changed).determined
     except ValidationError as error:
         blamed = _blamed(error, changed, overrides)
         if not blamed:

@@ -15,6 +15,7 @@ from omnistage.stage_configs.graph import SAMPLING, StageGraph, StageSpec, neare
 from omnistage.stage_configs.yaml_document import Place, YamlProblem, dotted, parse
 
 STAGE, ANY, DEFAULT, NAMES = "--stage", "--set", "--set-default", "--served-model-name"
+DETERMINISTIC = "--deterministic"
 STAGE_KEYS = frozenset(StageSpec.model_fields) - {"name"}
 GRAPH_KEYS = frozenset(StageGraph.model_fields)
 
@@ -62,6 +63,11 @@ def name_override(names: Sequence[str]) -> Override:
     """What the model is called in requests and answers; the first is what answers say."""
     typed = " ".join(f"{NAMES} {name}" for name in names)
     return Override(typed, ("served_model_name",), list(names))
+
+
+def deterministic_override() -> Override:
+    """The same seed gives the same answer, whatever else runs."""
+    return Override(DETERMINISTIC, ("deterministic",), True)
 
 
 def overridden(graph: Mapping[str, Any], overrides: Iterable[Override]) -> dict[str, Any]:

@@ -8,13 +8,15 @@ request at a time, judges the answers:
   follow; so most first frames must be equal, codebook by codebook.
 - In float32 (`--float32`) graphs and batches round so little that nearly all frames must be.
 - No stage may have seen a NaN among its logits, and every answer has all of its frames.
-- With `--invariant` the codes of every round must be those of the first: name `--streams 1,64`.
+- With `--invariant` the server is deterministic: codes and samples of every round must be those of
+  the first, greedily and with a seed. Name `--streams 1,64`.
 
 The tables of speeds are printed only if all of that holds, and then the exit code is 0.
 """
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -23,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import numpy as np
@@ -48,6 +50,13 @@ READY_S = 600.0
 Codes = npt.NDArray[np.int64]
 
 
+class Spoken(NamedTuple):
+    """An answer's codec frames [frames, codebooks] and its int16 samples, as bytes."""
+
+    codes: Codes
+    pcm: bytes
+
+
 def say(what: str) -> None:
     """Print it as it is."""
     Console(width=150).print(what, markup=False, highlight=False)
@@ -70,19 +79,21 @@ def eager_graph(graph: dict[str, Any]) -> dict[str, Any]:
     return {**graph, "stages": stages}
 
 
-def invariant_graph(graph: dict[str, Any]) -> dict[str, Any]:
-    """The same with vLLM's switch for answers that do not depend on what else runs."""
-    stages = {name: dict(stage) for name, stage in graph["stages"].items()}
-    talker = stages["talker"]
-    talker["environment"] = {**talker.get("environment", {}), "VLLM_BATCH_INVARIANT": 1}
-    return {**graph, "stages": stages}
-
-
-def num_equal(rounds: Sequence[Sequence[Codes]]) -> str:
-    """How many answers of each round are the first round's, all codes of them."""
+def say_equal(what: str, rounds: Sequence[Sequence[Spoken]]) -> bool:
+    """Whether all answers of each round are the first round's; says how many are."""
     first, *others = rounds
-    counts = [sum(map(np.array_equal, first, other)) for other in others]
-    return ", ".join(f"{count} of {len(first)}" for count in counts)
+    is_same = True
+    for other in others:
+        codes = sum(map(np.array_equal, codes_of(first), codes_of(other)))
+        samples = sum(one.pcm == two.pcm for one, two in zip(first, other, strict=True))
+        say(f"{what}, as in the first round: codes of {codes}, samples of {samples}, {len(first)}")
+        is_same &= codes == samples == len(first)
+    return is_same
+
+
+def codes_of(answers: Sequence[Spoken]) -> list[Codes]:
+    """Theirs alone."""
+    return [answer.codes for answer in answers]
 
 
 def written(graph: dict[str, Any], name: str, folder: Path) -> str:
@@ -92,9 +103,13 @@ def written(graph: dict[str, Any], name: str, folder: Path) -> str:
     return str(path)
 
 
-async def ask(client: httpx.AsyncClient, server: TinyServer, text: str, frames: int) -> Codes:
-    """The codec frames [frames, codebooks] of one answer; the likeliest code every time."""
-    talker = {"temperature": 0, "repetition_penalty": 1.0, "max_tokens": frames, "ignore_eos": True}
+async def ask(
+    client: httpx.AsyncClient, server: TinyServer, text: str, frames: int, is_greedy: bool
+) -> Spoken:
+    """One answer; the likeliest code every time, or as the talker samples by default."""
+    talker: dict[str, Any] = {"max_tokens": frames, "ignore_eos": True}
+    if is_greedy:
+        talker |= {"temperature": 0, "repetition_penalty": 1.0}
     body = {
         "model": server.model,
         "input": text,
@@ -106,6 +121,7 @@ async def ask(client: httpx.AsyncClient, server: TinyServer, text: str, frames: 
         "seed": 1,
     }
     codes: list[list[int]] = []
+    pcm = b""
     async with client.stream("POST", f"{server.url}/v1/audio/speech", json=body) as response:
         assert response.status_code == 200, await response.aread()
         async for line in response.aiter_lines():
@@ -113,19 +129,24 @@ async def ask(client: httpx.AsyncClient, server: TinyServer, text: str, frames: 
                 event = json.loads(line.removeprefix("data: "))
                 assert "error" not in event, event
                 codes += event.get("codes") or []
-    return np.array(codes)
+                pcm += base64.b64decode(event.get("audio") or "")
+    return Spoken(np.array(codes), pcm)
 
 
 async def ask_all(
-    server: TinyServer, texts: Sequence[str], frames: int = NUM_FRAMES, at_once: int = 1 << 20
-) -> list[Codes]:
+    server: TinyServer,
+    texts: Sequence[str],
+    frames: int = NUM_FRAMES,
+    at_once: int = 1 << 20,
+    is_greedy: bool = True,
+) -> list[Spoken]:
     """All answers, so many at once."""
     seats = asyncio.Semaphore(at_once)
     async with httpx.AsyncClient(timeout=300, limits=httpx.Limits(max_connections=256)) as client:
 
-        async def one(text: str) -> Codes:
+        async def one(text: str) -> Spoken:
             async with seats:
-                return await ask(client, server, text, frames)
+                return await ask(client, server, text, frames, is_greedy)
 
         return list(await asyncio.gather(*map(one, texts)))
 
@@ -187,7 +208,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
     parser.add_argument("--float32", action="store_true", help="exact sums, at half the speed")
     parser.add_argument(
-        "--invariant", action="store_true", help="VLLM_BATCH_INVARIANT: all rounds must be equal"
+        "--invariant", action="store_true", help="deterministic: all rounds must be equal"
     )
     parser.add_argument("--rates", default="1,5,10,20,30,40,50", help="requests a second")
     parser.add_argument("--seconds", type=float, default=12, help="that each rate lasts")
@@ -210,8 +231,8 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     graph = yaml.safe_load(asked.graph.read_text())
     if asked.float32:
         graph = float32_graph(graph)
-    if asked.invariant and not asked.tiny:  # a CPU has no such switch, and needs none in float32
-        graph = invariant_graph(graph)
+    if asked.invariant:
+        graph["deterministic"] = True
     num_words = TINY_WORDS if asked.tiny else NUM_WORDS
     streams = [int(one) for one in asked.streams.split(",")]
     texts = [Texts(7, num_words).text(number) for number in range(max(*streams, NUM_JUDGED))]
@@ -222,13 +243,17 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         str(model),
         *([] if asked.tiny else ["--load-format", "dummy"]),
     ]
-    rounds: dict[str, list[Codes]] = {}
+    rounds: dict[str, list[Spoken]] = {}
+    sampled: list[list[Spoken]] = []
     began = time.monotonic()
     with running_server(written(graph, "served", folder), out / "served.log", *options) as server:
         say(f"ready after {time.monotonic() - began:.1f} s")
         for count in streams:
             some = texts[: max(count, NUM_JUDGED)]
             rounds[f"{count} at once"] = asyncio.run(ask_all(server, some, at_once=count))
+            if asked.invariant:
+                asking = ask_all(server, some, at_once=count, is_greedy=False)
+                sampled.append(asyncio.run(asking)[:NUM_JUDGED])
         tables = [bench(server, num_words, "--concurrency", asked.levels)] if asked.levels else []
         for rate in asked.rates.split(",") if asked.rates else []:
             count = max(10, round(float(rate) * asked.seconds))
@@ -240,12 +265,16 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         expected = asyncio.run(ask_all(server, texts[:NUM_JUDGED], FRAMES_JUDGED, at_once=1))
         num_nan += nan_steps(server)
     least = SAME_IN_FLOAT32 if asked.float32 or asked.tiny else SAME_IN_BF16
-    verdicts = [is_right(name, answers, expected, least) for name, answers in rounds.items()]
+    verdicts = [
+        is_right(name, codes_of(answers), codes_of(expected), least)
+        for name, answers in rounds.items()
+    ]
     say(f"NaN steps: {num_nan}")
     if len(rounds) > 1:
-        compared = [answers[:NUM_JUDGED] for answers in rounds.values()]
-        say(f"the same codes as the first round's: {num_equal(compared)}")
-        is_same = all(all(map(np.array_equal, one, compared[0])) for one in compared)
+        greedy = [answers[:NUM_JUDGED] for answers in rounds.values()]
+        is_same = say_equal("greedy", greedy)
+        if sampled:
+            is_same &= say_equal("with a seed", sampled)
         verdicts.append(not asked.invariant or is_same)
     if num_nan or not all(verdicts):
         say("WRONG: no figure of this run counts")

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 TEXT = (ROOT / "docs" / "deploying.md").read_text()
 MIGRATING = (ROOT / "docs" / "migrating.md").read_text()
 GB, BYTES = 10**9, 2  # of a parameter in bfloat16
+UNQUANTIZED = (r".*embed_tokens$", r".*lm_head$", r".*norm$")  # no products, or vLLM's own choice
 LOW = re.compile(r"transformer_blocks\.\d+\.(attn|ff)\.")  # in token2wav; the others are float32
 
 
@@ -101,6 +102,49 @@ def test_one_gpu_holds_what_its_graph_reserves(weights_gb: dict[str, float], con
         total += kv / GB
     assert row[4] == f"{total:.1f}"
     assert row[5].startswith(f"{141 - float(row[4]):.1f} GB")
+
+
+def test_80_gb_hold_what_their_graph_reserves_with_the_thinker_in_fp8(
+    weights_gb: dict[str, float], parameters: dict[str, int], config: Any
+) -> None:
+    import torch
+    from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
+
+    stages = load_graph(GRAPHS / "qwen3_omni_1gpu_80gb.yaml").stages
+    engine = stages["thinker"].engine
+    ignored = [one.removeprefix("re:") for one in engine["quantization_config"]["ignore"]]
+    kept = re.compile("|".join([*ignored, *UNQUANTIZED]))
+    with torch.device("meta"):
+        model = Qwen3OmniMoeThinkerForConditionalGeneration._from_config(config.thinker_config)
+    assert isinstance(model, torch.nn.Module)
+    layers = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if not kept.match(name.removesuffix(".weight"))
+    )
+    rest = parameters["thinker"] - layers
+    fp8 = (layers + rest * BYTES) / GB
+    row = cells("the thinker's in FP8")
+    assert row[1].startswith(f"{layers / GB:.2f} G of its layers x 1; ")
+    assert row[1].endswith(f" {rest / GB:.2f} G x 2")
+    assert row[2] == f"{fp8:.1f}"
+    row = cells("one of 80 GB: `stage_configs/qwen3_omni")
+    kv = {name: stages[name].engine["kv_cache_memory_bytes"] for name in ("thinker", "talker")}
+    per_token = kv_bytes(config.thinker_config.text_config)
+    assert row[1] == (
+        f"{fp8:.1f} weights in FP8, {kv['thinker'] / GB:.1f} KV: "
+        f"{kv['thinker'] // per_token:,} tokens"
+    )
+    assert f"a token: {per_token // 2:,}, so" in TEXT
+    assert f"{2 * kv['thinker'] // per_token:,} tokens. `make thinker-error`" in " ".join(
+        TEXT.split()
+    )
+    per_answer = 8192 * kv_bytes(config.talker_config.text_config)
+    assert kv["talker"] // per_answer == stages["talker"].engine["max_num_seqs"] == 32
+    assert row[2].startswith(f"{weights_gb['talker']:.1f} weights, {kv['talker'] / GB:.1f} KV: 32")
+    total = fp8 + weights_gb["talker"] + weights_gb["code2wav"] + sum(kv.values()) / GB
+    assert row[4] == f"{total:.1f}"
+    assert row[5].startswith(f"{80 - total:.1f} GB")
 
 
 def test_two_gpus_hold_what_their_graph_gives(weights_gb: dict[str, float], config: Any) -> None:

@@ -107,7 +107,11 @@ def graph_of_a_cell(
     It is chosen by the GPUs that one cell may have, as the cell will choose it itself.
     """
     changes = changes_of(
-        options["stage"], options["set_any"], options["set_default"], options["served_model_name"]
+        options["stage"],
+        options["set_any"],
+        options["set_default"],
+        options["served_model_name"],
+        deterministic=options["deterministic"],
     )
     gpus = visible_gpus()
     with seeing(gpu_share(num_cells, gpus)):

@@ -10,6 +10,7 @@ from omnistage.stage_configs.overrides import (
     OverrideError,
     any_override,
     default_override,
+    deterministic_override,
     name_override,
     stage_override,
 )
@@ -53,12 +54,23 @@ ModelNames = Annotated[
     ),
 ]
 
+Deterministic = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="The same seed gives the same answer, whatever else runs. It costs speed; what cannot "
+        "keep to it is refused.",
+    ),
+]
+
 
 def changes_of(
     stage: list[str] | None,
     set_any: list[str] | None,
     set_default: list[str] | None,
     names: list[str] | None = None,
+    *,
+    deterministic: bool = False,
 ) -> list[Override]:
     """The changes in the order in which they are made; typer.Exit for one that cannot be read."""
     try:
@@ -67,6 +79,7 @@ def changes_of(
             *map(stage_override, stage or ()),
             *map(default_override, set_default or ()),
             *([name_override(names)] if names else []),
+            *([deterministic_override()] if deterministic else []),
         ]
     except OverrideError as error:
         raise fail(str(error)) from None

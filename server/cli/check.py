@@ -8,6 +8,7 @@ import typer
 from omnistage.server.cli.changes import (
     AnyChanges,
     DefaultChanges,
+    Deterministic,
     ModelNames,
     StageChanges,
     changes_of,
@@ -32,9 +33,12 @@ def check(
     set_any: AnyChanges = None,
     set_default: DefaultChanges = None,
     served_model_name: ModelNames = None,
+    deterministic: Deterministic = False,
 ) -> None:
     """Validate a graph file and print its plan, without loading anything."""
-    changes = changes_of(stage, set_any, set_default, served_model_name)
+    changes = changes_of(
+        stage, set_any, set_default, served_model_name, deterministic=deterministic
+    )
     try:
         graph = load_graph(file, None, changes)
     except GraphError as error:

@@ -11,6 +11,7 @@ from rich.text import Text
 from omnistage.server.cli.changes import (
     AnyChanges,
     DefaultChanges,
+    Deterministic,
     ModelNames,
     StageChanges,
     changes_of,
@@ -36,6 +37,7 @@ def plan(
     set_any: AnyChanges = None,
     set_default: DefaultChanges = None,
     served_model_name: ModelNames = None,
+    deterministic: Deterministic = False,
     as_svg: Annotated[
         bool,
         typer.Option("--svg", envvar="OMNISTAGE_SVG", help="Print a drawing of the graph in SVG."),
@@ -88,7 +90,9 @@ def plan(
 
     With --gpus: how it would be laid out on these, and what they would do.
     """
-    changes = changes_of(stage, set_any, set_default, served_model_name)
+    changes = changes_of(
+        stage, set_any, set_default, served_model_name, deterministic=deterministic
+    )
     if gpus is not None:
         demand = Demand(speech, load, ttfp_ms, stall_ms, history, price, network_gbit)
         asked = Asked(model or target, gpus, sessions, demand, machine, layout, write, figures)

@@ -10,6 +10,7 @@ import typer
 from omnistage.server.cli.changes import (
     AnyChanges,
     DefaultChanges,
+    Deterministic,
     ModelNames,
     StageChanges,
     changes_of,
@@ -18,6 +19,7 @@ from omnistage.server.cli.graphs import fail, missing_gpus, resolve, warn
 from omnistage.server.runtime.mps_daemon import Mps, MpsError
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.telemetry.logs import LogFormat, LogLevel, log_environment
+from omnistage.stage_configs.determinism import cpu_note
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
@@ -171,6 +173,7 @@ def serve(
     set_any: AnyChanges = None,
     set_default: DefaultChanges = None,
     served_model_name: ModelNames = None,
+    deterministic: Deterministic = False,
     allowed_origins: Annotated[
         list[str] | None,
         typer.Option(
@@ -208,7 +211,9 @@ def serve(
     ] = False,
 ) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""
-    changes = changes_of(stage, set_any, set_default, served_model_name)
+    changes = changes_of(
+        stage, set_any, set_default, served_model_name, deterministic=deterministic
+    )
     try:
         graph = resolve(target, model, changes)
     except GraphError as error:
@@ -275,7 +280,7 @@ def check_machine(graph: StageGraph) -> None:
         raise fail(f"{graph.model}: there is no such folder")
     for sentence in (*missing_gpus(graph), *missing_packages(graph)):
         raise fail(sentence)
-    for sentence in missing_features(graph):
+    for sentence in (*missing_features(graph), *map(cpu_note, graph.undetermined)):
         warn(sentence)
     is_here = not graph.placement.is_on_nodes
     uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())

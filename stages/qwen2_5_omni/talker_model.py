@@ -27,6 +27,7 @@ from vllm.model_executor.models.utils import maybe_prefix
 
 from omnistage.stages.qwen2_5_omni.step_schema import TEXT, talker_schema
 from omnistage.stages.qwen2_5_omni.talker_backbone import TalkerBackbone
+from omnistage.stages.speech.code_predictor import projected
 from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.nan_watch import NanWatch
@@ -105,8 +106,7 @@ class Qwen2_5OmniTalker(nn.Module, SupportsMRoPE):
 
     def embed_input_ids(self, input_ids: torch.Tensor) -> torch.Tensor:
         """The talker's inputs of codes alone [n, hidden]."""
-        embedded: torch.Tensor = self.thinker_to_talker_proj(self.codec_embedding(input_ids))
-        return embedded
+        return projected(self.thinker_to_talker_proj, self.codec_embedding(input_ids))
 
     def get_mrope_input_positions(
         self, input_tokens: list[int], mm_features: list[Any]
@@ -128,7 +128,9 @@ class Qwen2_5OmniTalker(nn.Module, SupportsMRoPE):
         columns = self.table.columns[lines]
         ids = input_ids.clamp(0, self.config.vocab_size - 1).long()
         self.codes[lines, 0] = torch.where(self.is_code[ids], ids, NO_FRAME).int()
-        self.inputs_buffer[:num_tokens] = self.thinker_to_talker_proj(self._sums(columns, ids))
+        self.inputs_buffer[:num_tokens] = projected(
+            self.thinker_to_talker_proj, self._sums(columns, ids)
+        )
         self.positions_buffer[:, :num_tokens] = self.table.read(columns, POSITION).T
         hidden: torch.Tensor = self.model(
             self.positions_buffer[:, :num_tokens], self.inputs_buffer[:num_tokens]

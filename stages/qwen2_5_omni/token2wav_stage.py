@@ -1,5 +1,6 @@
 """The token2wav stage: Qwen2.5-Omni's flow and vocoder behind what any streaming decoder needs."""
 
+from dataclasses import replace
 from functools import partial
 
 from omnistage.stages.qwen2_5_omni.token2wav import Stream, Token2Wav
@@ -51,4 +52,4 @@ def make_engine(
     device = options.fitting_device(stage, partial(memory, model, own))
     weights = load_token2wav(model, device, options.torch_dtype, has_weights=options.has_weights)
     decoder = Token2Wav(weights, load_speakers(model), own.schedule, options.num_slots)
-    return DecoderEngine(decoder, LIMITS)
+    return DecoderEngine(decoder, replace(LIMITS, batch_streams=options.max_batch))

@@ -73,7 +73,7 @@ FAMILY = Family(
             samples=False,
             takes=(payloads(Payload.CODES),),
             is_entry=False,
-            arguments=frozenset({"num_slots", "dtype", "device", "load_format"}),
+            arguments=frozenset({"num_slots", "dtype", "device", "load_format", "max_batch"}),
         ),
     },
     vllm_models={

@@ -20,6 +20,7 @@ from vllm.config import VllmConfig
 
 from omnistage.stages.qwen3_omni.step_schema import talker_schema
 from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
+from omnistage.stages.speech.code_predictor import projected
 from omnistage.stages.speech.text_talker import TextTalker
 
 
@@ -60,5 +61,6 @@ class Qwen3OmniTalker(TextTalker):
 
     def project_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
         """Those of the thinker."""
-        projected: torch.Tensor = self.hidden_projection(hidden)
-        return projected
+        net = self.hidden_projection
+        inner = net.act_fn(projected(net.linear_fc1, hidden))
+        return projected(net.linear_fc2, inner)

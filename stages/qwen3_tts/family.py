@@ -54,7 +54,7 @@ FAMILY = Family(
             samples=False,
             takes=(payloads(Payload.CODES),),
             is_entry=False,
-            arguments=frozenset({"num_slots", "dtype", "device", "load_format"}),
+            arguments=frozenset({"num_slots", "dtype", "device", "load_format", "max_batch"}),
         ),
     },
     vllm_models={"OmnistageQwen3TTSTalker": f"{HERE}.talker_model:Qwen3TTSTalker"},

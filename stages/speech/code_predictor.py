@@ -38,6 +38,12 @@ def operations(device: torch.device) -> ModuleType:
     return importlib.import_module(f"omnistage.stages.speech.code_predictor_{name}")
 
 
+def projected(layer: nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+    """A layer's product of inputs [B, k]; with VLLM_BATCH_INVARIANT a row is the same for any B."""
+    output: torch.Tensor = operations(inputs.device).linear(inputs, layer.weight, layer.bias)
+    return output
+
+
 class Attention(nn.Module):
     """Projections of an attention block, those of its inputs fused."""
 
@@ -193,7 +199,7 @@ class CodePredictor(nn.Module):
         inputs = torch.stack([last_hidden, code0_embedding], dim=1).flatten(0, 1)
         total = code0_embedding.to(torch.float32, copy=True)
         if self.small_to_mtp_projection is not None:
-            inputs = self.small_to_mtp_projection(inputs)
+            inputs = projected(self.small_to_mtp_projection, inputs)
             total = inputs.new_zeros((len(code0), inputs.shape[-1]), dtype=torch.float32)  # unread
         hidden = self._pass(inputs, caches, 0)[1::2].contiguous()
         codes = [code0]

@@ -14,6 +14,11 @@ def normalise(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> tor
     return functional.rms_norm(hidden, (hidden.shape[-1],), eps=epsilon) * weight
 
 
+def linear(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """inputs [B, k] times weight [n, k], and bias [n]."""
+    return functional.linear(inputs, weight, bias)
+
+
 def normal_linear(
     hidden: torch.Tensor, norm: torch.Tensor, epsilon: float, weight: torch.Tensor
 ) -> torch.Tensor:

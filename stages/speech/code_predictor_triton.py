@@ -156,9 +156,14 @@ def invariant_linear(
     return output
 
 
-def _linear_of_many(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    linear = invariant_linear if IS_INVARIANT else functional.linear
-    return linear(inputs, weight)
+def linear(
+    inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """inputs [B, k] times weight [n, k], and bias [n]."""
+    if not IS_INVARIANT:
+        return functional.linear(inputs, weight, bias)
+    added = None if bias is None else bias.expand(len(inputs), -1).contiguous()
+    return invariant_linear(inputs.contiguous(), weight, added)
 
 
 @triton.jit
@@ -208,7 +213,7 @@ def normal_linear(
     """The RMS norm of hidden [B, k] times weight [n, k]: [B, n]."""
     if len(hidden) <= FEW_ROWS:
         return _few_rows(hidden, weight, len(weight), norm, epsilon)
-    return _linear_of_many(_normal(hidden, norm, epsilon), weight)
+    return linear(_normal(hidden, norm, epsilon), weight)
 
 
 def normal_gated_linear(
@@ -218,7 +223,7 @@ def normal_gated_linear(
     size = len(weight) // 2
     if len(hidden) <= FEW_ROWS:
         return _few_rows(hidden, weight, size, norm, epsilon)
-    both = _linear_of_many(_normal(hidden, norm, epsilon), weight)
+    both = linear(_normal(hidden, norm, epsilon), weight)
     output = both.new_empty(len(hidden), size)
     _gate[(len(hidden), triton.cdiv(size, 1024))](
         both, output, SIZE=size, BLOCK=1024, IS_EARLY=STARTS_EARLY, **EARLY

@@ -29,6 +29,7 @@ from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.vllm.step_schema import StepSchema
 from omnistage.stages.vllm.traces import trace_headers
+from omnistage.stages.vllm.truncation import take_over
 from omnistage.stages.vllm.warm_up import warm_up
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
@@ -298,6 +299,7 @@ class TalkerStage(EngineStage, ABC):
         to = [edge.target for edge in self._ports.live(request, Payload.CODES)]
         sampling = self.frame_sampling(params)
         params.extra_args = {"omnistage": {**prompt.options, "to": to, "sampling": sampling}}
+        take_over(params)
         generated = self._engine.generate(
             {"prompt_token_ids": list(prompt.ids)},
             params,

@@ -18,6 +18,7 @@ from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.truncation import PATH as TRUNCATION
 from omnistage.stages.vllm.weights_worker import EXTENSION
 from omnistage.stages.worker.stage import StagePorts
 
@@ -29,6 +30,8 @@ SCHEDULER = "omnistage.stages.vllm.gate.GatedScheduler"
 ASYNC_SCHEDULER = "omnistage.stages.vllm.gate.GatedAsyncScheduler"
 ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingScheduler"
 ASYNC_ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingAsyncScheduler"
+FUSES_ROTATION = (0, 27)  # the first version of vLLM that does
+ROTATION = "rotary_embedding"  # vLLM's name of the operation
 CPU_WORKER = "omnistage.stages.vllm.cpu_worker.SeededCPUWorker"
 
 
@@ -66,6 +69,8 @@ def make_engine(
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
         _add_spare_place(arguments)
+    if vllm.envs.VLLM_BATCH_INVARIANT and options.get("runner") != "pooling":
+        arguments["logits_processors"] = [*(options.get("logits_processors") or ()), TRUNCATION]
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
@@ -75,17 +80,12 @@ def make_engine(
             "kv_role": "kv_both",
             "kv_connector_extra_config": bridge.to_config(),
         }
-    if bridge is not None and bridge.late_inputs:
-        arguments["scheduler_cls"] = SCHEDULER
-        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
-        if config.scheduler_config.async_scheduling:
-            arguments["scheduler_cls"] = ASYNC_SCHEDULER
-            config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
-    else:
-        config = AsyncEngineArgs(**arguments).create_engine_config(UsageContext.ENGINE_CONTEXT)
+    config = configured(arguments, bridge)
     if bridge is not None and bridge.row_cache_gib:
         is_async = config.scheduler_config.async_scheduling
         config.scheduler_config.scheduler_cls = ASYNC_ROW_SCHEDULER if is_async else ROW_SCHEDULER
+    refuse_quantized_invariance(config)
+    refuse_online_quantization(config)
     refuse_lora_of_experts(config)
     refuse_expert_parallel_lanes(config)
     check_fit(stage, config, options, part)
@@ -94,6 +94,47 @@ def make_engine(
     engine = engine_class.from_vllm_config(config, stat_loggers=loggers, disable_log_stats=True)
     tell_loading(Phase.WARMING_UP)
     return engine
+
+
+def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> VllmConfig:
+    """vLLM's configuration; what depends on it is told by making it again."""
+
+    def made(**more: Any) -> VllmConfig:
+        given = AsyncEngineArgs(**{**arguments, **more})
+        return given.create_engine_config(UsageContext.ENGINE_CONTEXT)
+
+    more = {"scheduler_cls": SCHEDULER} if bridge is not None and bridge.late_inputs else {}
+    config = made(**more)
+    again: dict[str, Any] = {}
+    if more and config.scheduler_config.async_scheduling:
+        again["scheduler_cls"] = ASYNC_SCHEDULER
+    asked = arguments.get("compilation_config")
+    if config.model_config.uses_mrope and fuses_rotation() and says_nothing_of_rotation(asked):
+        again["compilation_config"] = with_rotation_apart(asked)
+    return made(**{**more, **again}) if again else config
+
+
+def fuses_rotation() -> bool:
+    """Whether vLLM compiles M-RoPE and the norms of queries and keys into one kernel.
+
+    Such a kernel rounds in other places, and Qwen3-Omni of vLLM 0.27 spoke other words by it:
+    https://github.com/vllm-project/vllm-omni/issues/6067.
+    """
+    return current_platform.is_cuda() and vllm.__version_tuple__[:2] >= FUSES_ROTATION
+
+
+def says_nothing_of_rotation(compilation: Any) -> bool:
+    """Whether the `compilation_config` of a graph file leaves it to us."""
+    if compilation is not None and not isinstance(compilation, Mapping):
+        return False
+    named = {str(op).lstrip("+-") for op in (compilation or {}).get("custom_ops") or ()}
+    return not named & {"all", "none", ROTATION}
+
+
+def with_rotation_apart(compilation: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The same with M-RoPE as a kernel of its own, as without compiled code."""
+    given = dict(compilation or {})
+    return {**given, "custom_ops": [*(given.get("custom_ops") or ()), f"+{ROTATION}"]}
 
 
 def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
@@ -111,6 +152,30 @@ def _add_spare_place(arguments: dict[str, Any]) -> None:
         arguments["max_loras"] = arguments.get("max_loras", 1) + 1
         if arguments.get("max_cpu_loras") is not None:
             arguments["max_cpu_loras"] = max(arguments["max_cpu_loras"], arguments["max_loras"])
+
+
+def refuse_quantized_invariance(config: VllmConfig) -> None:
+    """Refuse VLLM_BATCH_INVARIANT for a checkpoint with quantized weights.
+
+    Many of its kernels scale a row by the largest value of all rows of a step.
+    """
+    quantization = config.model_config.quantization
+    if vllm.envs.VLLM_BATCH_INVARIANT and quantization is not None:
+        raise ValueError(
+            f"VLLM_BATCH_INVARIANT (deterministic: true sets it) is not for weights quantized by "
+            f"{quantization}: a row would depend on what else runs"
+        )
+
+
+def refuse_online_quantization(config: VllmConfig) -> None:
+    """Refuse to quantize a checkpoint's weights on a CPU: vLLM has kernels for it on GPUs only."""
+    is_stored = getattr(config.model_config.hf_config, "quantization_config", None) is not None
+    quantization = config.model_config.quantization
+    if current_platform.is_cpu() and quantization is not None and not is_stored:
+        raise ValueError(
+            f"quantization {quantization}: vLLM cannot quantize weights while it loads them on a "
+            "CPU; leave it out, or take a checkpoint that is quantized"
+        )
 
 
 def refuse_lora_of_experts(config: VllmConfig) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.grammars import JudgedLLM
+from omnistage.stages.vllm.truncation import take_over
 
 Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -23,6 +24,7 @@ class RenderedLLM(JudgedLLM):
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
         """As AsyncLLM's, with our part of `extra_args` added."""
+        take_over(sampling_params)
         extra = sampling_params.extra_args or {}
         on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
         if on_rendered is not None:

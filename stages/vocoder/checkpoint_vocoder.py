@@ -10,7 +10,7 @@ import torch
 from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
 from omnistage.stages.vocoder.control import Model
 from omnistage.stages.vocoder.decoder import Decoder
-from omnistage.stages.vocoder.engine import DecoderEngine
+from omnistage.stages.vocoder.engine import DecoderEngine, Limits
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.stage import DecoderStage
 from omnistage.stages.vocoder.start import DecoderOptions
@@ -71,7 +71,7 @@ class CheckpointVocoder(CodeDecoder, Generic[Model]):
         vocoder = cls.from_checkpoint(
             model, device, options.torch_dtype, options.num_slots, has_weights=options.has_weights
         )
-        return DecoderEngine(vocoder)
+        return DecoderEngine(vocoder, Limits(batch_streams=options.max_batch))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,13 @@ class Limits:
     """What one step takes at most.
 
     Longer chunks are decoded in pieces, so that memory stays bounded. Beyond so many frames in a
-    batch a GPU only makes everybody wait longer.
+    batch a GPU only makes everybody wait longer. `batch_streams`: requests in a batch; with one no
+    sample depends on who else is served, since kernels and their roundings go by a batch's size.
     """
 
     piece_frames: int = 100
     batch_frames: int = 400
+    batch_streams: int | None = None
 
 
 class Audio(NamedTuple):
@@ -298,6 +300,7 @@ class DecoderEngine(Generic[State]):
     def _bounded(self, turns: list[Turn[State]]) -> list[Turn[State]]:
         """The first of them, and as many more as one batch may have."""
         num_frames = 0
+        turns = turns[: self.limits.batch_streams]
         for count, turn in enumerate(turns):
             num_frames += len(turn.piece.frames)
             if count and num_frames > self.limits.batch_frames:

@@ -16,20 +16,25 @@ ADVICE = "lower num_slots, take dtype: bfloat16, or a device with more memory"
 
 @dataclass(frozen=True, slots=True)
 class DecoderOptions:
-    """`device` is CUDA where there is one; `load_format: dummy` takes random weights."""
+    """`device` is CUDA where there is one; `load_format: dummy` takes random weights.
+
+    `max_batch`: how many requests are decoded at once; without it, as many as there are.
+    """
 
     num_slots: int = 64
     dtype: str = "float32"
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
+    max_batch: int | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no decoder can be."""
         dtype_of(self.dtype)
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format {self.load_format!r} is none of auto, dummy")
-        if self.num_slots < 1:
-            raise ValueError(f"num_slots must be at least 1, not {self.num_slots}")
+        for name, size in (("num_slots", self.num_slots), ("max_batch", self.max_batch)):
+            if size is not None and size < 1:
+                raise ValueError(f"{name} must be at least 1, not {size}")
 
     @property
     def torch_dtype(self) -> torch.dtype:

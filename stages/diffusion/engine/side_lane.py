@@ -34,11 +34,16 @@ class SideLane:
     """Runs calls in the order in which they come, those that fit together as one."""
 
     def __init__(
-        self, on_done: Callable[[Errand], None], device: torch.device, run: Run = run_here
+        self,
+        on_done: Callable[[Errand], None],
+        device: torch.device,
+        run: Run = run_here,
+        max_rows: int = MAX_ROWS,
     ) -> None:
         """`on_done` is called in the lane's thread, `run` makes the calls."""
         self._on_done = on_done
         self._run_calls = run
+        self._max_rows = max_rows
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._waiting: list[Errand] = []
         self._changed = threading.Condition()
@@ -81,7 +86,7 @@ class SideLane:
                     self._changed.wait()
                 if self._is_closed:
                     return
-                chosen = joined([errand.call for errand in self._waiting], MAX_ROWS)
+                chosen = joined([errand.call for errand in self._waiting], self._max_rows)
                 batch = [self._waiting[index] for index in chosen]
                 self._waiting = [one for one in self._waiting if one not in batch]
             self.batch_sizes[len(batch)] += 1

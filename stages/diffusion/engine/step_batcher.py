@@ -25,7 +25,7 @@ from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, ru
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
 from omnistage.stages.diffusion.engine.order import Order
-from omnistage.stages.diffusion.engine.side_lane import Errand, SideLane, lend
+from omnistage.stages.diffusion.engine.side_lane import MAX_ROWS, Errand, SideLane, lend
 from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
 from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.loading.components import modules_in
@@ -95,7 +95,8 @@ class StepBatcher:
         targets = self._compute(partial(self._learned, once, twice, measures_speed))
         self._lane: SideLane | None = None
         if has_side_lane:
-            self._lane = SideLane(self._take_back, self._device, self._compute)
+            max_rows = min(MAX_ROWS, max_batch)
+            self._lane = SideLane(self._take_back, self._device, self._compute, max_rows)
             for owner, method, component in list(side_targets(pipeline, self._denoisers)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():

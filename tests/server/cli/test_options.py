@@ -39,6 +39,7 @@ VALUES = {
     "--api-key-file": "FOLDER/keys",
     "--client-buffer-mb": "3",
     "--decode-memory-mb": "99",
+    "--deterministic": None,
     "--host": "127.0.0.2",
     "--load-format": "dummy",
     "--log-format": "json",

@@ -59,6 +59,18 @@ def test_products_that_do_not_depend_on_other_rows(
         assert torch.equal(found[-1:], alone)
 
 
+def test_a_layer_s_product_depends_on_no_other_row_if_vllm_s_must_not(
+    fused: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs, weight, bias = random(70, 160), random(80, 160, seed=2), random(80, seed=3)
+    assert close(fused.linear(inputs, weight, bias), plain.linear(inputs, weight, bias))
+    monkeypatch.setattr(fused, "IS_INVARIANT", True)
+    together = fused.linear(inputs, weight, bias)
+    assert close(together, plain.linear(inputs, weight, bias))
+    for count in (1, 7, 64):
+        assert torch.equal(fused.linear(inputs[-count:], weight, bias), together[-count:])
+
+
 @pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter multiplies bfloat16 as integers")
 def test_bfloat16_products(fused: ModuleType) -> None:
     hidden, norm, weight = random(3, 64), random(64, seed=1), random(48, 64, seed=2)

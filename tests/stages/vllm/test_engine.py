@@ -4,12 +4,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import vllm.envs
 
 from omnistage.stages.vllm import engine
 from omnistage.stages.vllm.engine import (
+    configured,
+    fuses_rotation,
     refuse_drafts,
     refuse_expert_parallel_lanes,
     refuse_lora_of_experts,
+    refuse_online_quantization,
+    refuse_quantized_invariance,
 )
 
 
@@ -19,6 +24,82 @@ def config(num_experts: int | None, has_lora: bool = True) -> Any:
         lora_config=SimpleNamespace() if has_lora else None,
         model_config=SimpleNamespace(hf_text_config=text),
     )
+
+
+class Arguments:
+    """As AsyncEngineArgs; keeps what each configuration was made with."""
+
+    def __init__(self, *, uses_mrope: bool = True, is_async: bool = False) -> None:
+        self.calls: list[dict[str, Any]] = []
+        self.config = SimpleNamespace(
+            model_config=SimpleNamespace(uses_mrope=uses_mrope),
+            scheduler_config=SimpleNamespace(async_scheduling=is_async),
+        )
+
+    def __call__(self, **arguments: Any) -> Any:
+        self.calls.append(arguments)
+        return SimpleNamespace(create_engine_config=lambda context: self.config)
+
+
+def compilation_of(
+    monkeypatch: pytest.MonkeyPatch, asked: Any, *, version: str = "0.27.1", **about: bool
+) -> Any:
+    """The `compilation_config` that a CUDA engine is made with at last."""
+    arguments = Arguments(**about)
+    numbers = tuple(int(part) for part in version.split("."))
+    platform = SimpleNamespace(is_cuda=lambda: True)
+    monkeypatch.setattr(engine, "AsyncEngineArgs", arguments)
+    monkeypatch.setattr(engine, "current_platform", platform)
+    monkeypatch.setattr(engine.vllm, "__version_tuple__", numbers)  # type: ignore[attr-defined]
+    configured({"compilation_config": asked}, None)
+    return arguments.calls[-1]["compilation_config"]
+
+
+def test_m_rope_is_a_kernel_of_its_own_where_vllm_would_fuse_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart = {"custom_ops": ["+rotary_embedding"]}
+    nothing: list[Any] = [None, {}, {"custom_ops": None}]
+    for said in nothing:
+        assert compilation_of(monkeypatch, said) == apart
+    assert compilation_of(monkeypatch, None, version="1.0.0") == apart
+    asked = {"cudagraph_capture_sizes": [1, 2], "custom_ops": ["+rms_norm"]}
+    assert compilation_of(monkeypatch, asked) == {
+        "cudagraph_capture_sizes": [1, 2],
+        "custom_ops": ["+rms_norm", "+rotary_embedding"],
+    }
+    assert asked["custom_ops"] == ["+rms_norm"]
+
+
+def test_what_a_graph_file_says_of_it_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for op in ("-rotary_embedding", "+rotary_embedding", "all", "none"):
+        assert compilation_of(monkeypatch, {"custom_ops": [op]}) == {"custom_ops": [op]}
+    assert compilation_of(monkeypatch, 3) == 3
+
+
+def test_other_versions_and_models_are_compiled_as_vllm_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert compilation_of(monkeypatch, None, version="0.26.0") is None
+    assert compilation_of(monkeypatch, None, uses_mrope=False) is None
+    monkeypatch.undo()
+    assert not fuses_rotation()  # no CUDA
+
+
+def test_late_inputs_get_the_scheduler_that_fits_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bridge: Any = SimpleNamespace(late_inputs=True)
+    for is_async, schedulers in (
+        (False, [engine.SCHEDULER]),
+        (True, [engine.SCHEDULER, engine.ASYNC_SCHEDULER]),
+    ):
+        arguments = Arguments(is_async=is_async)
+        monkeypatch.setattr(engine, "AsyncEngineArgs", arguments)
+        assert configured({"model": "m"}, bridge) is arguments.config
+        assert [call["scheduler_cls"] for call in arguments.calls] == schedulers
+    configured({"model": "m"}, None)
+    assert "scheduler_cls" not in arguments.calls[-1]
 
 
 def test_adapters_for_experts_are_refused_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +115,33 @@ def test_adapters_for_all_else_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_lora_of_experts(config(4, has_lora=False))
     refuse_lora_of_experts(config(0))
     refuse_lora_of_experts(config(None))
+
+
+def test_quantized_weights_are_refused_where_rows_must_not_depend_on_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def quantized(by: str | None) -> Any:
+        return SimpleNamespace(model_config=SimpleNamespace(quantization=by))
+
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
+    refuse_quantized_invariance(quantized(None))
+    with pytest.raises(ValueError, match="is not for weights quantized by fp8"):
+        refuse_quantized_invariance(quantized("fp8"))
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", False)
+    refuse_quantized_invariance(quantized("fp8"))
+
+
+def test_weights_are_not_quantized_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of(quantization: str | None, **stored: Any) -> Any:
+        about = SimpleNamespace(quantization=quantization, hf_config=SimpleNamespace(**stored))
+        return SimpleNamespace(model_config=about)
+
+    refuse_online_quantization(of(None))
+    refuse_online_quantization(of("fp8", quantization_config={"quant_method": "fp8"}))
+    with pytest.raises(ValueError, match="quantization fp8: vLLM cannot quantize weights while"):
+        refuse_online_quantization(of("fp8"))
+    monkeypatch.setattr(engine, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    refuse_online_quantization(of("fp8"))
 
 
 def parallel(data_parallel_size: int, enable_expert_parallel: bool) -> Any:

@@ -78,6 +78,23 @@ def test_only_equal_groups_share_a_batch() -> None:
     assert decoder.batches == [[2, 2], [3, 3]]
 
 
+@TOYS
+def test_with_one_stream_a_batch_nobody_is_decoded_with_another(
+    make: Make, frames_of: MakeFrames
+) -> None:
+    decoder = make(4)
+    engine: DecoderEngine[Any] = DecoderEngine(decoder, Limits(batch_streams=1))
+    frames = {name: frames_of(4, seed) for seed, name in enumerate("abc")}
+    for name, own in frames.items():
+        engine.open(name)
+        push(engine, name, own, 2, 2)
+    answers, failed = run(engine)
+    assert not failed
+    assert {len(batch) for batch in decoder.batches} == {1}
+    for name, audios in answers.items():
+        assert np.array_equal(pcm_of(audios), decoder.whole(frames[name]))
+
+
 def test_a_decoder_may_let_all_lengths_share_a_batch() -> None:
     decoder = Pairs(8)
     engine = DecoderEngine(decoder)

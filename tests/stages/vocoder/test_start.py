@@ -8,7 +8,9 @@ from omnistage.stages.vocoder import start as starting
 from omnistage.stages.vocoder.start import DecoderOptions
 
 
-@pytest.mark.parametrize("wrong", [{"dtype": "float"}, {"load_format": "x"}, {"num_slots": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"dtype": "float"}, {"load_format": "x"}, {"num_slots": 0}, {"max_batch": 0}]
+)
 def test_wrong_options_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         DecoderOptions(**wrong)  # type: ignore[arg-type]

@@ -67,6 +67,16 @@ def test_eight_at_once_equal_the_bare_pipeline_and_share_forwards(served: Served
     assert len({float(images.mean()) for images in expected}) == len(expected)
 
 
+def test_with_a_batch_of_one_a_picture_is_the_same_to_the_last_bit_beside_any_others() -> None:
+    below = Served("qwen-image", max_batch=1)
+    alone = [result(below.ask(settings)) for settings in SETTINGS[:3]]
+    jobs = [below.ask(settings) for settings in SETTINGS[:3]]
+    for job, images in zip(jobs, alone, strict=True):
+        assert error(result(job), images) == 0
+    assert set(below.engine.batch_sizes) == set(below.engine.lane_batch_sizes) == {1}
+    below.engine.close()
+
+
 def test_a_request_of_two_prompts_among_others(served: Served) -> None:
     settings, other = Settings(3, 2, 3.0), Settings(6, 2, 3.0)
     two = served.engine.submit(**doubled(settings.arguments(served.name)))
