@@ -36,6 +36,7 @@ from omnistage.stage_configs.placement import (
 )
 from omnistage.stage_configs.replicas import MAX_REPLICAS, Replica, replica_name, stage_of
 from omnistage.stage_configs.sampling import StageParameters
+from omnistage.stage_configs.speculation import speculation_problem
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Gpu = Annotated[int, Field(strict=True, ge=0, le=1023)]
@@ -418,6 +419,7 @@ class StageGraph(Model):
             self._check_payloads(number, edge)
         self._check_hidden_states()
         self._check_gpus()
+        self._check_speculation()
         self._check_entries()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
@@ -503,6 +505,13 @@ class StageGraph(Model):
                 if found is not None:
                     message, place = found
                     raise problem(message, "stages", name, *place)
+
+    def _check_speculation(self) -> None:
+        for name, stage in self.stages.items():
+            found = speculation_problem(KINDS[stage.kind], stage.engine)
+            if found is not None:
+                message, place = found
+                raise problem(message, "stages", name, *place)
 
     @property
     def order(self) -> list[str]:
