@@ -38,6 +38,7 @@ from omnistage.stage_configs.placement import (
 )
 from omnistage.stage_configs.replicas import MAX_REPLICAS, Replica, replica_name, stage_of
 from omnistage.stage_configs.sampling import StageParameters
+from omnistage.stage_configs.speculation import speculation_problem
 
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 Gpu = Annotated[int, Field(strict=True, ge=0, le=1023)]
@@ -437,6 +438,7 @@ class StageGraph(Model):
         self._check_hidden_states()
         self._check_gpus()
         self._check_determinism()
+        self._check_speculation()
         self._check_entries()
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
@@ -526,6 +528,13 @@ class StageGraph(Model):
     def _check_determinism(self) -> None:
         for name, stage in self.stages.items() if self.deterministic else ():
             found = determinism_problem(KINDS[stage.kind], stage.engine, stage.environment)
+            if found is not None:
+                message, place = found
+                raise problem(message, "stages", name, *place)
+
+    def _check_speculation(self) -> None:
+        for name, stage in self.stages.items():
+            found = speculation_problem(KINDS[stage.kind], stage.engine)
             if found is not None:
                 message, place = found
                 raise problem(message, "stages", name, *place)

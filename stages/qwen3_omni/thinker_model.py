@@ -27,8 +27,12 @@ from omnistage.stages.vllm.tap import Tap
 
 
 def thinker_config(config: Any) -> Any:
-    """`hf_overrides`: the checkpoint's configuration with our architecture."""
-    config.architectures = ["OmnistageQwen3OmniThinker"]
+    """`hf_overrides`: the checkpoint's configuration with our architecture.
+
+    vLLM applies it to a draft model's configuration too, which stays as it is.
+    """
+    if hasattr(config, "thinker_config"):
+        config.architectures = ["OmnistageQwen3OmniThinker"]
     return config
 
 
@@ -48,6 +52,8 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
+        # By this name vLLM's drafters ask a multimodal model for it.
+        self.config.image_token_index = self.config.image_token_id
         self._nan_watch = NanWatch.of_engine(vllm_config, torch.get_default_device())
         if vllm_config.kv_transfer_config is not None:
             self._add_tap(vllm_config)

@@ -16,7 +16,7 @@ from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.engine import make_engine, refuse_drafts
+from omnistage.stages.vllm.engine import engine_of_all_rows, make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
@@ -95,21 +95,19 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         """Load, and answer one request."""
         ports, parts = self._ports, self.parts
         self._media_ids = list(parts.media_ids)
-        bridge = None
+        engine, bridge = ports.engine, None
         edges = ports.carrying(Payload.ROWS)
-        if edges and self.exported((), edges).get("export_all"):
-            refuse_drafts(ports)
         if self._sinks:
+            gib = asked_gib(ports)
+            if edges and self.exported((), edges).get("export_all"):
+                engine, gib = engine_of_all_rows(ports)
             bridge = BridgeConfig(
-                HIDDEN_STATES,
-                sinks=self._sinks,
-                ledger=ports.ledger,
-                row_cache_gib=asked_gib(ports),
+                HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger, row_cache_gib=gib
             )
         self._engine = make_engine(
             RenderedLLM,
             ports.model,
-            ports.engine,
+            engine,
             bridge,
             parts.config,
             stage=ports.name,

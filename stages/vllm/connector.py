@@ -21,6 +21,7 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.cached_rows import CachedRows
+from omnistage.stages.vllm.drafts import Drafts
 from omnistage.stages.vllm.exporter import Exporter
 from omnistage.stages.vllm.kv_room import refuse_preemption
 from omnistage.stages.vllm.late_inputs import LateInputs
@@ -88,6 +89,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
                 self._config.prefill_part,
                 self._blocked if self._config.sinks else None,
                 self._row_cache(vllm_config),
+                None if vllm_config.speculative_config is None else Drafts(),
             )
 
     def _row_cache(self, vllm_config: VllmConfig) -> RowCache | None:
@@ -111,7 +113,8 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         return (0 if self.scheduler_half.can_run(request) else None), False
 
     def update_state_after_alloc(self, request: Request, blocks: Any, num_external: int) -> None:
-        """No KV is loaded."""
+        """No KV is loaded; the request runs."""
+        self.scheduler_half.admit(request)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         """Describe this step to the worker half."""

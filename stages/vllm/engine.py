@@ -12,12 +12,14 @@ from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
+from omnistage.stage_configs.speculation import SPECULATION
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM, PrometheusStatLogger
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.row_cache import asked_gib
 from omnistage.stages.vllm.truncation import PATH as TRUNCATION
 from omnistage.stages.vllm.weights_worker import EXTENSION
 from omnistage.stages.worker.stage import StagePorts
@@ -32,6 +34,7 @@ ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingScheduler"
 ASYNC_ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingAsyncScheduler"
 FUSES_ROTATION = (0, 27)  # the first version of vLLM that does
 ROTATION = "rotary_embedding"  # vLLM's name of the operation
+ASYNC = "async_scheduling"  # an engine argument
 CPU_WORKER = "omnistage.stages.vllm.cpu_worker.SeededCPUWorker"
 
 
@@ -80,6 +83,8 @@ def make_engine(
             "kv_role": "kv_both",
             "kv_connector_extra_config": bridge.to_config(),
         }
+    if bridge is not None and bridge.late_inputs:
+        refuse_drafts(options)
     config = configured(arguments, bridge)
     if bridge is not None and bridge.row_cache_gib:
         is_async = config.scheduler_config.async_scheduling
@@ -199,10 +204,27 @@ def refuse_expert_parallel_lanes(config: VllmConfig) -> None:
         raise ValueError("enable_expert_parallel: not with a data_parallel_size on a CPU")
 
 
-def refuse_drafts(ports: StagePorts) -> None:
-    """Refuse speculation in a stage from which the rows of all tokens leave."""
-    if ports.engine.get("speculative_config"):
+def engine_of_all_rows(ports: StagePorts) -> tuple[dict[str, Any], float]:
+    """Engine arguments of a stage from which the rows of all tokens leave, and GiB of kept rows.
+
+    If it drafts, its steps follow each other, so that at each it is known which drafts of the step
+    before were accepted, and no rows are kept. Raises ValueError for arguments against that.
+    """
+    engine = ports.engine
+    if not engine.get(SPECULATION):
+        return engine, asked_gib(ports)
+    has_pipeline = (engine.get("pipeline_parallel_size") or 1) > 1
+    if engine.get("async_scheduling") or has_pipeline:
+        name, allowed = ("pipeline_parallel_size", 1) if has_pipeline else (ASYNC, "false")
         raise ValueError(
-            f"stage {ports.name} has an edge and a speculative_config: "
-            "rows of drafts that were not taken would leave too"
+            f"stage {ports.name} has a {SPECULATION} and an edge with the rows of all tokens: "
+            f"{name} must be {allowed} there, since a step begins when the drafts of the one "
+            "before are accepted or not"
         )
+    return {**engine, ASYNC: False}, 0.0
+
+
+def refuse_drafts(options: Mapping[str, Any]) -> None:
+    """Refuse speculation in an engine whose tokens wait for inputs: drafts have none."""
+    if options.get(SPECULATION):
+        raise ValueError(f"{SPECULATION}: not in an engine that takes late inputs")

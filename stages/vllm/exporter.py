@@ -16,7 +16,7 @@ from omnistage.connectors.contract import ChunkTooLarge, ConnectorError, Sender
 from omnistage.stages.messages.edge import Codes, Rows
 from omnistage.stages.vllm.blocked import BlockedRows
 from omnistage.stages.vllm.cached_rows import CachedRows
-from omnistage.stages.vllm.gathering import Frames, Gathering, Lines
+from omnistage.stages.vllm.gathering import Frames, Gathering, Lines, Longs
 from omnistage.stages.vllm.row_index import Places
 from omnistage.stages.vllm.step import Finished, Ints, Replay, Started
 from omnistage.stages.vllm.step_schema import NO_FRAME, Export
@@ -34,7 +34,9 @@ class Exported:
 
     `rows`, `positions` int32 [n]: the request row and absolute index (codec frame, or prompt and
     token position) of each line of `values` [n, …]. `places`: where it is kept too, if it is not
-    -1. `replays` are rows that were kept and leave before these.
+    -1. `replays` are rows that were kept and leave before these. The last `num_held` lines wait;
+    `accepted` says by their index which of those that waited leave, before all else. The others
+    never do.
     """
 
     rows: Ints
@@ -45,6 +47,8 @@ class Exported:
     finished: Sequence[Finished] = field(default_factory=tuple)
     places: Places | None = None
     replays: Sequence[Replay] = field(default_factory=tuple)
+    num_held: int = 0
+    accepted: Longs | None = None
 
 
 class _Stream:
@@ -165,6 +169,7 @@ class Exporter:
             target: _Edge(sender, export, sizes, num_rows)
             for target, (sender, sizes) in edges.items()
         }
+        self._held: tuple[Ints, Ints, torch.Tensor] | None = None  # rows of drafts
         self._steps: queue.SimpleQueue[Exported | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="omnistage-export", daemon=True)
         self._closing = threading.Event()
@@ -219,22 +224,38 @@ class Exporter:
         while (exported := self._steps.get()) is not None:
             if exported.ready is not None:
                 exported.ready.synchronize()
+            moved = [] if exported.accepted is None else self._accept(exported.accepted)
             for done in exported.finished:
                 for edge in self._edges.values():
                     edge.finish(done.row)
             for new in exported.started:
                 self._open(new)
-            moved = [done.row for done in exported.finished]
+            moved += [done.row for done in exported.finished]
             moved += [new.row for new in exported.started]
             for replay in exported.replays:
                 moved += self._replay(replay)
             if exported.values is not None:
-                moved += self._gather(exported.rows, exported.positions, exported.values)
-                if self._cached is not None and exported.places is not None:
-                    self._cached.keep(exported.places, exported.values)
+                moved += self._gather_step(exported, exported.values)
             self._note(moved)
             if exported.started or exported.finished:
                 self._count()
+
+    def _gather_step(self, exported: Exported, values: torch.Tensor) -> list[int]:
+        """What a step computed, but for the rows of drafts, which wait."""
+        rows, positions = exported.rows, exported.positions
+        if self._cached is not None and exported.places is not None:
+            self._cached.keep(exported.places, values)
+        if exported.num_held:
+            num = len(rows) - exported.num_held
+            self._held = rows[num:], positions[num:], values[num:]
+            rows, positions, values = rows[:num], positions[:num], values[:num]
+        return self._gather(rows, positions, values)
+
+    def _accept(self, accepted: Longs) -> list[int]:
+        """Of the rows of drafts, those that were accepted."""
+        assert self._held is not None
+        (rows, positions, values), self._held = self._held, None
+        return self._gather(rows[accepted], positions[accepted], values[torch.from_numpy(accepted)])
 
     def _replay(self, replay: Replay) -> list[int]:
         assert self._cached is not None

@@ -58,14 +58,11 @@ def wanted_rows(options: Mapping[str, Any], prompt_ids: Sequence[int]) -> Wanted
 
 
 def num_slots(bridge: BridgeConfig, config: VllmConfig, block_size: int) -> int:
-    """Blocks of rows for which the bridge has memory; 0: none are kept.
-
-    Rows of drafts that are not taken would be kept too, so an engine that drafts keeps none.
-    """
+    """Blocks of rows for which the bridge has memory; 0: none are kept."""
     export = bridge.schema.export
     if export is None or export.each != "row" or not bridge.sinks or not bridge.row_cache_gib:
         return 0
-    if not config.cache_config.enable_prefix_caching or config.speculative_config is not None:
+    if not config.cache_config.enable_prefix_caching:
         return 0
     return int(bridge.row_cache_gib * (1 << 30)) // (row_bytes(export, config) * block_size)
 

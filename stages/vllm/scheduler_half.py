@@ -12,11 +12,13 @@ from vllm.v1.request import Request
 
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.blocked import BlockedRows
+from omnistage.stages.vllm.drafts import Drafts, draft_lines
 from omnistage.stages.vllm.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.late_rows import COMPUTED, NO_ROW
 from omnistage.stages.vllm.prefill_part import Part, least_part
 from omnistage.stages.vllm.ranks import is_lockstep
 from omnistage.stages.vllm.row_cache import RowCache, Wanted, has_export, wanted_rows
+from omnistage.stages.vllm.row_index import Flags
 from omnistage.stages.vllm.row_store import RowStore
 from omnistage.stages.vllm.rows import Longs, Rows, Tokens
 from omnistage.stages.vllm.step import Finished, Started, StepMeta
@@ -45,6 +47,7 @@ class SchedulerHalf:
         prefill_part: int | None = None,
         blocked: BlockedRows | None = None,
         row_cache: RowCache | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
         scheduler = vllm_config.scheduler_config
         num_rows = scheduler.max_num_seqs
@@ -59,6 +62,7 @@ class SchedulerHalf:
         self._inputs: dict[str, RequestInputs] = {}
         self._export: dict[int, tuple[str, Wanted]] = {}  # by row, whose rows leave and which
         self._row_cache = row_cache
+        self._drafts = drafts  # of an engine that speculates
         self._ids: dict[str, str] = {}
         self._next_look = 0.0
         self._blocked = blocked
@@ -200,8 +204,15 @@ class SchedulerHalf:
         if self._row_cache is not None:
             self._row_cache.begin_step()
 
+    def admit(self, request: Request) -> None:
+        """The engine runs a request, for the first time or again."""
+        if self._drafts is not None and has_export(bridge_options(request)):
+            self._drafts.watch(request)
+
     def finish(self, request: Request) -> None:
         """Drop what is known of a request that ended, but for the rows that are kept of it."""
+        if self._drafts is not None:
+            self._drafts.forget(request.request_id)
         if self._row_cache is not None:
             self._row_cache.finish(request)
         self.forget(request.request_id)
@@ -211,6 +222,8 @@ class SchedulerHalf:
     def build(self, output: SchedulerOutput) -> StepMeta:
         """Describe this step's tokens to the worker half."""
         meta = StepMeta()
+        if self._drafts is not None:
+            meta.accepted = self._drafts.settle()
         for request_id, row in self._rows.release(output):
             meta.finished.append(Finished(row, request_id))
             self._export.pop(row, None)
@@ -232,7 +245,7 @@ class SchedulerHalf:
         if self._late is not None:
             self._add_inputs(meta, columns, tokens)
         if self._export:
-            self._add_export(meta, tokens)
+            self._add_export(meta, tokens, output)
         return meta
 
     def _start(self, row: int, new: Any, options: Mapping[str, Any]) -> dict[str, object]:
@@ -272,7 +285,7 @@ class SchedulerHalf:
         self._places[tokens.rows[which], tokens.positions[which]] = COMPUTED
         return store.take(places[which])
 
-    def _add_export(self, meta: StepMeta, tokens: Tokens) -> None:
+    def _add_export(self, meta: StepMeta, tokens: Tokens, output: SchedulerOutput) -> None:
         is_exported = np.zeros(len(tokens.rows), bool)
         places = np.full(len(tokens.rows), -1, np.int64)
         parts = parts_of(tokens.rows)
@@ -295,8 +308,23 @@ class SchedulerHalf:
                 meta.replays += [] if replay is None else [replay]
         if is_exported.any():
             meta.export = np.flatnonzero(is_exported)
+            if self._drafts is not None and output.scheduled_spec_decode_tokens:
+                self._hold_drafts(self._drafts, meta, tokens, draft_lines(output)[meta.export])
             meta.export_positions = tokens.positions[meta.export].astype(np.int32)
             meta.export_places = places[meta.export]
+
+    def _hold_drafts(self, drafts: Drafts, meta: StepMeta, tokens: Tokens, is_draft: Flags) -> None:
+        """Rows of drafts come last, and wait."""
+        assert meta.export is not None
+        held = meta.export[is_draft]
+        if len(held) == 0:
+            return
+        meta.export = np.concatenate([meta.export[~is_draft], held])
+        meta.num_held = len(held)
+        parts = parts_of(tokens.rows[held])
+        request_ids = [self._export[row][0] for row in parts]
+        counts = [part.stop - part.start for part in parts.values()]
+        drafts.hold(request_ids, counts, tokens.positions[held])
 
     def shutdown(self) -> None:
         """Close what this half owns."""

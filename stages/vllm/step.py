@@ -53,7 +53,9 @@ class StepMeta(KVConnectorMetadata):
     HIDDEN is 1 + the index into `hidden` of the row that replaces the token's embedding, 0 for
     none. `hidden` is raw bytes [h, row bytes].
     `export` holds, for each token whose hidden state leaves, its index; `export_positions` its
-    absolute position; `export_places` where its row is kept, -1 if it is not.
+    absolute position; `export_places` where its row is kept, -1 if it is not. The last `num_held`
+    of them are drafts, whose rows wait. `accepted` holds those of the step before that leave now,
+    by their index among the rows that waited.
     """
 
     columns: Ints | None = None
@@ -62,6 +64,8 @@ class StepMeta(KVConnectorMetadata):
     export: npt.NDArray[np.int64] | None = None
     export_positions: Ints | None = None
     export_places: npt.NDArray[np.int64] | None = None
+    num_held: int = 0
+    accepted: npt.NDArray[np.int64] | None = None
     replays: list[Replay] = field(default_factory=list)
     started: list[Started] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)

@@ -80,7 +80,11 @@ class StepTable:
         return self.layout.of_lines(columns, name)
 
     def lines(self, num_tokens: int) -> torch.Tensor:
-        """The table line of each token of the runner's batch: int64 [num_tokens], 0 for padding."""
+        """The table line of each token of the runner's batch: int64 [num_tokens], 0 for padding.
+
+        0 also for a token at a slot that the step does not name: with async scheduling and drafts
+        positions are those without rejections, and the runner corrects them.
+        """
         mapping = get_forward_context().slot_mapping if is_forward_context_available() else None
         if not mapping or self.tok_of_slot is None:
             return torch.zeros(num_tokens, dtype=torch.int64, device=self.device)
@@ -88,4 +92,4 @@ class StepTable:
         if slots.shape[0] < num_tokens:
             slots = F.pad(slots, (0, num_tokens - slots.shape[0]), value=-1)
         lines = self.tok_of_slot[slots.clamp_min(0)]
-        return torch.where(slots < 0, 0, lines)
+        return torch.where(self.columns[lines, step.SLOT] == slots, lines, 0)

@@ -13,14 +13,13 @@ from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.engine import make_engine, refuse_drafts
+from omnistage.stages.vllm.engine import engine_of_all_rows, make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.followers import wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
-from omnistage.stages.vllm.row_cache import asked_gib
 from omnistage.stages.vllm.step_schema import HIDDEN_STATES
 from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
 from omnistage.stages.vllm.traces import trace_headers
@@ -43,15 +42,13 @@ class TextStage(EngineStage):
     async def start(self) -> Ready:
         """Load, and answer one request."""
         ports = self._ports
-        bridge = None
+        engine, bridge = ports.engine, None
         if self._sinks:
+            engine, gib = engine_of_all_rows(ports)
             bridge = BridgeConfig(
-                HIDDEN_STATES,
-                sinks=self._sinks,
-                ledger=ports.ledger,
-                row_cache_gib=asked_gib(ports),
+                HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger, row_cache_gib=gib
             )
-        self._engine = make_engine(RenderedLLM, ports.model, ports.engine, bridge, stage=ports.name)
+        self._engine = make_engine(RenderedLLM, ports.model, engine, bridge, stage=ports.name)
         self._engine.rendered = {}
         self._engine.has_row_cache = bridge is not None and bridge.row_cache_gib > 0
         self._engine.grammars = Grammars()
@@ -116,7 +113,6 @@ def check_edges(ports: StagePorts) -> None:
                 f"the edge from {ports.name} to {edge.target} carries nothing: "
                 "set hidden_states: all"
             )
-    refuse_drafts(ports)
     load_format = ports.engine.get("load_format", "auto")
     if load_format not in LOAD_FORMATS:
         allowed = " or ".join(LOAD_FORMATS)

@@ -64,9 +64,17 @@ class WorkerHalf:
         """Rows that are kept need not wait for the forward."""
         if self._exporter is not None:
             nothing = np.zeros(0, np.int32)
-            started, finished, replays = meta.started, meta.finished, meta.replays
             self._exporter.put(
-                Exported(nothing, nothing, None, None, started, finished, replays=replays)
+                Exported(
+                    nothing,
+                    nothing,
+                    None,
+                    None,
+                    meta.started,
+                    meta.finished,
+                    replays=meta.replays,
+                    accepted=meta.accepted,
+                )
             )
 
     def _export(self, meta: StepMeta) -> None:
@@ -79,13 +87,13 @@ class WorkerHalf:
     def _exported(self, meta: StepMeta) -> Exported | None:
         table = self._table
         empty = np.zeros(0, np.int32)
-        started, finished = meta.started, meta.finished
+        started, finished, accepted = meta.started, meta.finished, meta.accepted
         if meta.replays:
-            started, finished = [], []  # they were told before the forward
+            started, finished, accepted = [], [], None  # they were told before the forward
         if meta.columns is None or (meta.export is None and meta.num_decodes == 0):
-            if not started and not finished:
+            if not started and not finished and accepted is None:
                 return None
-            return Exported(empty, empty, None, None, started, finished)
+            return Exported(empty, empty, None, None, started, finished, accepted=accepted)
         if meta.export is not None:
             index, positions = meta.export, meta.export_positions
             assert positions is not None
@@ -103,7 +111,17 @@ class WorkerHalf:
             values = host
         rows = meta.columns[index, step.ROW]
         places = meta.export_places
-        return Exported(rows, positions, values, ready, started, finished, places)
+        return Exported(
+            rows,
+            positions,
+            values,
+            ready,
+            started,
+            finished,
+            places,
+            num_held=meta.num_held,
+            accepted=accepted,
+        )
 
     def shutdown(self) -> None:
         """Send what is left and stop the exporter."""

@@ -19,6 +19,8 @@ from support.prompts import (
 from support.prompts import question as ask
 from support.reference import Reference
 
+from omnistage.stages.qwen2_5_omni import thinker_model as qwen2_5
+from omnistage.stages.qwen3_omni import thinker_model as qwen3
 from omnistage.stages.qwen3_omni.thinker_model import Qwen3OmniThinker
 
 FRAMES = np.random.default_rng(3).integers(0, 255, (6, 64, 96, 3), dtype=np.uint8)
@@ -101,3 +103,11 @@ def assert_positions_equal(reference: Reference, inputs: Any, is_heard: bool) ->
     positions, delta = thinker.get_mrope_input_positions(ids, features(inputs, config, is_heard))
     assert positions.tolist() == expected[:, 0].long().tolist()
     assert delta == int(positions.max()) + 1 - len(ids)
+
+
+@pytest.mark.parametrize("thinker_config", [qwen2_5.thinker_config, qwen3.thinker_config])
+def test_the_configuration_of_a_draft_model_stays_as_it_is(thinker_config: Any) -> None:
+    drafter = SimpleNamespace(architectures=["Qwen3ForCausalLM"])
+    assert thinker_config(drafter).architectures == ["Qwen3ForCausalLM"]
+    omni = SimpleNamespace(architectures=["its own"], thinker_config=None)
+    assert thinker_config(omni).architectures[0].startswith("Omnistage")

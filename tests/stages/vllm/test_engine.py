@@ -7,15 +7,19 @@ import pytest
 import vllm.envs
 
 from omnistage.stages.vllm import engine
+from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine import (
     configured,
+    engine_of_all_rows,
     fuses_rotation,
-    refuse_drafts,
+    make_engine,
     refuse_expert_parallel_lanes,
     refuse_lora_of_experts,
     refuse_online_quantization,
     refuse_quantized_invariance,
 )
+from omnistage.stages.vllm.ports import BridgeConfig
+from omnistage.stages.vllm.step_schema import RowInput, StepSchema
 
 
 def config(num_experts: int | None, has_lora: bool = True) -> Any:
@@ -164,9 +168,39 @@ def test_lanes_share_no_experts_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> Non
             refuse_expert_parallel_lanes(parallel(2, True))
 
 
-def test_rows_of_drafts_do_not_leave() -> None:
-    ports: Any = SimpleNamespace(name="thinker", engine={"speculative_config": {"method": "ngram"}})
-    with pytest.raises(ValueError, match="stage thinker has an edge and a speculative_config"):
-        refuse_drafts(ports)
-    ports.engine = {}
-    refuse_drafts(ports)
+DRAFTS = {"speculative_config": {"method": "ngram"}}
+
+
+def ports_of(**engine: Any) -> Any:
+    return SimpleNamespace(name="thinker", engine=engine, options={"row_cache_gib": 0.5})
+
+
+def test_where_rows_of_all_tokens_leave_drafts_take_steps_in_turn_and_keep_no_rows() -> None:
+    engine, gib = engine_of_all_rows(ports_of(**DRAFTS, pipeline_parallel_size=1))
+    assert engine == {**DRAFTS, "pipeline_parallel_size": 1, "async_scheduling": False}
+    assert gib == 0
+
+
+def test_without_drafts_the_engine_of_all_rows_is_as_it_was_asked_for() -> None:
+    asked = {"async_scheduling": True, "pipeline_parallel_size": 2}
+    assert engine_of_all_rows(ports_of(**asked)) == (asked, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("engine", "message"),
+    [
+        ({"async_scheduling": True}, "stage thinker .* async_scheduling must be false there"),
+        ({"pipeline_parallel_size": 2}, "stage thinker .* pipeline_parallel_size must be 1 there"),
+    ],
+)
+def test_steps_that_overlap_are_refused_where_rows_of_drafts_wait(
+    engine: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        engine_of_all_rows(ports_of(**DRAFTS, **engine))
+
+
+def test_an_engine_that_takes_late_inputs_drafts_nothing() -> None:
+    late = BridgeConfig(StepSchema(rows=RowInput(2)))
+    with pytest.raises(ValueError, match="speculative_config: not in an engine that takes late in"):
+        make_engine(AsyncLLM, "none", DRAFTS, late)

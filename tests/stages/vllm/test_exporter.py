@@ -288,3 +288,33 @@ def test_kept_rows_leave_again_bit_for_bit_before_those_that_are_computed() -> N
         ([10, 11], new.numpy().tobytes()),
     ]
     assert rows("c") == [([0, 1], new.numpy().tobytes())]
+
+
+HIDDEN = Export("hidden", "row")
+
+
+def rows_step(positions: list[int], row: int = 1, **more: Any) -> Exported:
+    """Rows of one request; each says its position."""
+    values = torch.tensor(positions, dtype=torch.float32)[:, None]
+    return Exported(np.full(len(positions), row, np.int32), ints(*positions), values, None, **more)
+
+
+def test_rows_of_drafts_leave_with_the_next_step_if_they_were_accepted() -> None:
+    sent: Any = Sent()
+    exporter = Exporter({"next": (sent, [])}, HIDDEN, num_rows=2)
+    nothing: dict[str, Any] = {"rows": ints(), "positions": ints(), "values": None, "ready": None}
+    exporter.put(rows_step([0, 1], started=[started(1, "a")]))
+    exporter.put(rows_step([2, 3, 4, 5], num_held=3))
+    exporter.put(rows_step([5, 6, 7], accepted=np.array([0, 1]), num_held=2))
+    exporter.put(rows_step([6, 7], accepted=np.array([], np.int64), num_held=1))
+    end = [Finished(1, "a")]
+    begin = [started(1, "b")]
+    exporter.put(Exported(**nothing, accepted=np.array([0]), finished=end, started=begin))
+    exporter.put(rows_step([0], finished=[]))
+    exporter.put(Exported(**nothing, finished=[Finished(1, "b")]))
+    exporter.close()
+    found = {
+        chunk.request_id: chunk.tensors["hidden"].numpy()[:, 0].tolist() for chunk in sent.chunks
+    }
+    assert found == {"a": [0, 1, 2, 3, 4, 5, 6, 7], "b": [0]}
+    assert all(chunk.last for chunk in sent.chunks)

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 import pytest_asyncio
 import torch
 import yaml
+from prometheus_client import REGISTRY
+from support.drafts import Drafted
 from support.gateway import outputs_of
 from support.in_process import served
 from support.parallel import sizes
@@ -113,20 +116,36 @@ def check(kept: Kept, prompt: list[int], expected: torch.Tensor) -> None:
     torch.testing.assert_close(kept.rows, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def graph(
-    tmp_path_factory: pytest.TempPathFactory, run_directory: Path, cpu_engine: None
-) -> AsyncIterator[Harness]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text") / "tiny"
     write_tiny_text(folder)
-    file = folder.parent / "graph.yaml"
+    return folder
+
+
+def written_graph(directory: Path, engine: dict[str, Any]) -> Path:
+    graph = documented_graph()
+    graph["stages"]["text"]["engine"] |= engine
+    directory.mkdir()
+    file = directory / "graph.yaml"
+    file.write_text(yaml.safe_dump(graph))
+    return file
+
+
+@asynccontextmanager
+async def serving(folder: Path, directory: Path, **engine: Any) -> AsyncIterator[Harness]:
+    """The documented graph over a model's folder, with these arguments of its engine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(KINDS, "docs.probe", PROBE)
-        file.write_text(yaml.safe_dump(documented_graph()))
-        directory = run_directory / "graph"
-        directory.mkdir()
+        file = written_graph(directory, engine)
         async with served(load_graph(file, str(folder)), directory) as runtime:
             yield Harness(runtime, folder)
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def graph(folder: Path, run_directory: Path, cpu_engine: None) -> AsyncIterator[Harness]:
+    async with serving(folder, run_directory / "graph") as harness:
+        yield harness
 
 
 async def test_rows_of_prompts_in_pieces_and_of_their_answers_equal_transformers(
@@ -162,6 +181,23 @@ async def test_a_request_whose_outputs_do_not_need_them_sends_no_rows(graph: Har
     assert Probe.kept == {}
 
 
+async def test_rows_of_drafts_leave_where_they_were_accepted(
+    folder: Path, run_directory: Path, cpu_engine: None
+) -> None:
+    """A prompt of one word again and again, of which the model proposes another and is wrong."""
+    lookup = {"prompt_lookup_min": 1, "prompt_lookup_max": 2}
+    drafts = {"method": "ngram", "num_speculative_tokens": 2, **lookup}
+    async with serving(folder, run_directory / "drafting", speculative_config=drafts) as drafting:
+        texts = [f"{number}" * (30 + number) for number in range(8)]
+        asked = (drafting.kept(f"draft-{n}", chat(text)) for n, text in enumerate(texts))
+        for text, kept in zip(texts, await asyncio.gather(*asked), strict=True):
+            prompt = drafting.prompt(text)
+            check(kept, prompt, drafting.expected(prompt))
+        drafted = Drafted.of(REGISTRY.collect())
+        assert drafted.accepted > 0
+        assert drafted.rejected > 0
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -185,7 +221,6 @@ async def test_one_answer_is_not_refused(body: Any) -> None:
     ("exports", "engine", "message"),
     [
         (False, {}, "set hidden_states: all"),
-        (True, {"speculative_config": {"method": "ngram"}}, "drafts"),
         (True, {"load_format": "gguf"}, "load_format is auto or dummy"),
     ],
 )

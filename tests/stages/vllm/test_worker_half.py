@@ -93,3 +93,43 @@ def test_kept_rows_do_not_wait_for_the_forward_and_come_after_the_streams_open(
     late = steps.exported[1]
     assert not any((late.started, late.finished, late.replays))
     assert (late.positions.tolist(), late.places.tolist()) == ([9], [4])
+
+
+@pytest.mark.parametrize("has_replays", [False, True])
+def test_which_drafts_were_accepted_is_told_once_with_or_without_tokens_and_kept_rows(
+    has_replays: bool, table: StepTable
+) -> None:
+    steps: Any = Steps()
+    worker = WorkerHalf(table, 8, steps)
+    accepted = np.array([0, 2])
+    meta = StepMeta(accepted=accepted)
+    if has_replays:
+        columns = np.zeros((1, step.NUM_OWN), np.int32)
+        columns[:, step.FRAME] = -1
+        replay = Replay(1, np.array([0], np.int32), np.array([3]))
+        meta = StepMeta(columns=columns, accepted=accepted, replays=[replay])
+    worker.before_forward(meta)
+    worker.after_forward(meta)
+    (exported,) = steps.exported
+    assert exported.accepted is accepted
+
+
+def test_the_rows_of_drafts_are_the_last_ones_and_are_said_to_wait(table: StepTable) -> None:
+    steps: Any = Steps()
+    worker = WorkerHalf(table, 8, steps)
+    columns = np.zeros((3, step.NUM_OWN), np.int32)
+    columns[:, step.SLOT], columns[:, step.ROW], columns[:, step.FRAME] = [5, 6, 7], [1, 1, 2], -1
+    meta = StepMeta(
+        columns=columns,
+        export=np.array([0, 2, 1]),
+        export_positions=np.array([9, 4, 10], np.int32),
+        num_held=1,
+    )
+    worker.before_forward(meta)
+    assert table.export is not None
+    table.export[1:4] = torch.tensor([[1], [2], [3]])
+    worker.after_forward(meta)
+    (exported,) = steps.exported
+    assert exported.num_held == 1
+    assert exported.values[:, 0].tolist() == [1, 3, 2]
+    assert (exported.rows.tolist(), exported.positions.tolist()) == ([1, 2, 1], [9, 4, 10])

@@ -1,0 +1,93 @@
+"""A server whose thinker drafts, as the documentation starts it: text, codes and samples are those
+of transformers, which does not.
+"""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from support.drafts import Drafted
+from support.metrics_docs import documented, exposed, families_in
+from support.prompts import QUESTIONS
+from support.reference import Forced, Reference
+from support.server import TinyServer, running_server
+from support.waiting import until
+from support.warm_up import warm_up
+
+pytestmark = pytest.mark.engine
+
+DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+MAX_TOKENS, MAX_FRAMES = 40, 60
+ASKED = QUESTIONS[:6]
+SPOKEN = {
+    "max_completion_tokens": MAX_TOKENS,
+    "stage_params": {"talker": {"temperature": 0, "max_tokens": MAX_FRAMES}},
+}
+
+
+def documented_options() -> list[str]:
+    """What the documentation's command has behind its model."""
+    (options,) = re.findall(r"^    omnistage serve MODEL (.*ngram.*)$", DOCS.read_text(), re.M)
+    return shlex.split(options)
+
+
+@pytest.fixture(scope="module")
+def server(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
+    """The tiny model with n-gram drafts."""
+    log = tmp_path_factory.mktemp("speculation") / "log"
+    with running_server(str(tiny_checkpoint), log, *documented_options()) as running:
+        asyncio.run(warm_up(running))
+        yield running
+
+
+def drafted(server: TinyServer) -> Drafted:
+    page = httpx.get(f"{server.url}/metrics").text
+    return Drafted.of(families_in(page), stage="thinker")
+
+
+async def test_answers_at_once_beside_one_that_is_cancelled_equal_transformers(
+    server: TinyServer, reference: Reference
+) -> None:
+    before = drafted(server)
+    endless = server.events(ASKED[0].messages, max_completion_tokens=600, ignore_eos=True)
+    await anext(endless)
+    asking = asyncio.gather(*(server.stream(one.messages, **SPOKEN) for one in ASKED))
+    await asyncio.sleep(0.3)
+    await endless.aclose()  # hangs up
+    for question, reply in zip(ASKED, await asking, strict=True):
+        answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES)
+        assert reply.text == answer.text
+        assert np.array_equal(reply.codes, answer.codes)
+        assert np.abs(reply.pcm / 32767 - answer.pcm).max() < 1e-4
+
+    def has_both() -> bool:
+        now = drafted(server)
+        return now.accepted > before.accepted and now.rejected > before.rejected
+
+    await until(has_both, 10)  # a stage tells what it counts once a second
+
+
+def test_the_documentation_lists_what_is_counted_of_drafts(server: TinyServer) -> None:
+    page = exposed(httpx.get(f"{server.url}/metrics").text)
+    counted = {name: about for name, about in page.items() if "spec_decode" in name}
+    assert counted == documented("Engines of vLLM that draft")
+
+
+async def test_a_sampled_answer_is_spoken_as_the_reference_speaks_its_tokens(
+    server: TinyServer, reference: Reference
+) -> None:
+    question = ASKED[2]
+    options = {**SPOKEN, "temperature": 1, "seed": 7, "ignore_eos": True, "return_token_ids": True}
+    reply = await server.ask(question.messages, **options)
+    token_ids = reply.raw["choices"][0]["token_ids"]
+    assert len(token_ids) == MAX_TOKENS
+    said = Forced(token_ids, reference.inputs(question)["input_ids"].shape[1])
+    answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES, thinker_logits_processor=[said])
+    assert reply.text == answer.text
+    assert np.array_equal(reply.codes, answer.codes)
+    assert reply.text != reference.answer(question, MAX_TOKENS, MAX_FRAMES).text
