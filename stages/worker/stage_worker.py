@@ -56,6 +56,7 @@ from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.engine_processes import EngineProcesses
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.garbage import end_imports
 from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.joining import Joining
 from omnistage.stages.worker.ledger import Ledgers
@@ -112,7 +113,9 @@ class StageWorker:
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.spec_of(name).kind].path.partition(":")
         with start_failure_told(directory, name):
-            stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
+            stage_class: type[Stage] = getattr(importlib.import_module(module), class_name)
+            end_imports()
+            stage = stage_class(self._ports)
         self._stage = stage
         limit_s = graph.deadlines.command_s
         self._commands = Commands(self._stage, name, self._outputs, limit_s)
