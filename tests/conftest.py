@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from support.reference import Reference
 
 
+def pytest_collection_finish() -> None:
+    """Modules live until the end: collections of garbage need not look at them."""
+    gc.freeze()
+    gc.set_threshold(20_000)
+
+
 @pytest.fixture(autouse=True)
 def no_descriptor_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test without an engine closes all that it opens: sockets, pipes, channels, files."""

@@ -113,9 +113,11 @@ class StageWorker:
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.spec_of(name).kind].path.partition(":")
         with start_failure_told(directory, name):
-            stage_class: type[Stage] = getattr(importlib.import_module(module), class_name)
+            made: Callable[[StagePorts], Stage] = getattr(
+                importlib.import_module(module), class_name
+            )
             end_imports()
-            stage = stage_class(self._ports)
+            stage = made(self._ports)
         self._stage = stage
         limit_s = graph.deadlines.command_s
         self._commands = Commands(self._stage, name, self._outputs, limit_s)
