@@ -80,6 +80,7 @@ from omnistage.stages.worker.watch import overdue
 logger = logging.getLogger("omnistage.stage")
 
 STATUS_INTERVAL_S = 1.0
+SETTLING_S = 0.02  # after a request's end, until what its engine holds is looked at again
 ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
 OWN_FEED_CONNECTOR = "shm"
@@ -253,15 +254,25 @@ class StageWorker:
         self._outputs.send(Chunk(ABOUT_ITSELF, message))
 
     async def _report(self) -> None:
-        """Send the counters when they change, at most as fast as the gateway takes them."""
+        """Send the counters when they change, at most as fast as the gateway takes them.
+
+        What an engine gives back when the last request has ended changes without a word: it is
+        looked at soon, and then ever later.
+        """
+        patience_s = SETTLING_S
         while True:
+            interval_s = STATUS_INTERVAL_S
             if self._outputs.credit(ABOUT_ITSELF) > 0:
                 self._changed.clear()
-                self._tell(self._status())
+                status = self._status()
+                self._tell(status)
+                if not status.running and any(status.held.values()):
+                    interval_s = min(patience_s, STATUS_INTERVAL_S)
             try:
-                await asyncio.wait_for(self._changed.wait(), STATUS_INTERVAL_S)
+                await asyncio.wait_for(self._changed.wait(), interval_s)
+                patience_s = SETTLING_S
             except TimeoutError:
-                continue
+                patience_s *= 2
 
     async def _live(self) -> None:
         """Say that we are alive after the engine's own loop has answered."""
