@@ -24,6 +24,14 @@ if TYPE_CHECKING:
     from support.reference import Reference
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What repeats another test is for `make repeats`."""
+    if "OMNISTAGE_REPEATS" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("repeat") is not None:
+                item.add_marker(pytest.mark.skip(reason="it repeats another test: make repeats"))
+
+
 def pytest_collection_finish() -> None:
     """Modules live until the end: collections of garbage need not look at them."""
     gc.freeze()
