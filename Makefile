@@ -27,7 +27,7 @@ demo: venv
 test: venv
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m engine
-	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile --no-loadscope-reorder
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
