@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -27,7 +27,7 @@ demo: venv
 test: venv
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m engine
-	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile --no-loadscope-reorder
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
@@ -48,6 +48,10 @@ parallel: venv
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_text.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_hidden_states.py -k transformers
 	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_hidden_states.py -k transformers
+
+# What of the engine tests shows with other parameters what another of them shows: other seeds, models and victims.
+repeats: venv
+	OMNISTAGE_REPEATS=1 $(BIN)/python -m pytest -m repeat $(ARGS)
 
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)

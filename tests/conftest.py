@@ -20,8 +20,26 @@ from omnistage.connectors.sweep import make_run_directory
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
 
+SPAWNED = Path(__file__).parent / "support" / "spawned"
+
 if TYPE_CHECKING:
     from support.reference import Reference
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What repeats another test is for `make repeats`; files with a slow test begin first."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
+    items.sort(key=lambda item: item.path not in slow)
+    if "OMNISTAGE_REPEATS" not in os.environ:
+        for item in items:
+            if item.get_closest_marker("repeat") is not None:
+                item.add_marker(pytest.mark.skip(reason="it repeats another test: make repeats"))
+
+
+def pytest_collection_finish() -> None:
+    """Modules live until the end: collections of garbage need not look at them."""
+    gc.freeze()
+    gc.set_threshold(20_000)
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +154,7 @@ def cpu_engine() -> Iterator[None]:
     """The environment of engines that tests start in their own process: as the tiny graph's."""
     graph = load_graph(GRAPHS / "qwen3_omni_tiny.yaml", "tiny")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(SPAWNED), prepend=os.pathsep)
         for name, value in graph.stages["thinker"].environment.items():
             patch.setenv(name, str(value))
         yield

@@ -12,6 +12,7 @@ from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import Family
 from omnistage.stages.messages.log_bound import bound_logs
+from omnistage.stages.worker.garbage import end_imports
 from omnistage.stages.worker.lifetime import end_with_parent
 
 logger = logging.getLogger("omnistage.families")
@@ -27,6 +28,7 @@ def register() -> None:
     register_loading()
     bound_logs()
     end_with_parent()
+    end_imports()
 
 
 def register_models() -> None:

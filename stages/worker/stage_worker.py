@@ -56,6 +56,7 @@ from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.engine_processes import EngineProcesses
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.garbage import end_imports
 from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.joining import Joining
 from omnistage.stages.worker.ledger import Ledgers
@@ -79,6 +80,7 @@ from omnistage.stages.worker.watch import overdue
 logger = logging.getLogger("omnistage.stage")
 
 STATUS_INTERVAL_S = 1.0
+SETTLING_S = 0.02  # after a request's end, until what its engine holds is looked at again
 ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
 OWN_FEED_CONNECTOR = "shm"
@@ -112,7 +114,11 @@ class StageWorker:
         self._ledger.clear()  # the generation before us may have died with full hands
         module, _, class_name = KINDS[graph.spec_of(name).kind].path.partition(":")
         with start_failure_told(directory, name):
-            stage: Stage = getattr(importlib.import_module(module), class_name)(self._ports)
+            made: Callable[[StagePorts], Stage] = getattr(
+                importlib.import_module(module), class_name
+            )
+            end_imports()
+            stage = made(self._ports)
         self._stage = stage
         limit_s = graph.deadlines.command_s
         self._commands = Commands(self._stage, name, self._outputs, limit_s)
@@ -248,15 +254,25 @@ class StageWorker:
         self._outputs.send(Chunk(ABOUT_ITSELF, message))
 
     async def _report(self) -> None:
-        """Send the counters when they change, at most as fast as the gateway takes them."""
+        """Send the counters when they change, at most as fast as the gateway takes them.
+
+        What an engine gives back when the last request has ended changes without a word: it is
+        looked at soon, and then ever later.
+        """
+        patience_s = SETTLING_S
         while True:
+            interval_s = STATUS_INTERVAL_S
             if self._outputs.credit(ABOUT_ITSELF) > 0:
                 self._changed.clear()
-                self._tell(self._status())
+                status = self._status()
+                self._tell(status)
+                if not status.running and any(status.held.values()):
+                    interval_s = min(patience_s, STATUS_INTERVAL_S)
             try:
-                await asyncio.wait_for(self._changed.wait(), STATUS_INTERVAL_S)
+                await asyncio.wait_for(self._changed.wait(), interval_s)
+                patience_s = SETTLING_S
             except TimeoutError:
-                continue
+                patience_s *= 2
 
     async def _live(self) -> None:
         """Say that we are alive after the engine's own loop has answered."""

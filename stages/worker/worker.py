@@ -11,6 +11,7 @@ import argparse
 import os
 from pathlib import Path
 
+from omnistage.stages.worker.garbage import begin_imports
 from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, end_with_parent
 
 
@@ -24,6 +25,7 @@ def main() -> None:
     os.environ[STAGE_MARK] = arguments.stage
     os.environ[PARENT] = str(arguments.parent)
     end_with_parent()
+    begin_imports()
 
     from omnistage.stages.worker.stage_worker import run_stage
 
@@ -34,3 +36,4 @@ if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__":
     end_with_parent()
+    begin_imports()

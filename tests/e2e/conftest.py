@@ -12,8 +12,15 @@ from openai import OpenAI
 from support.chaos import open_files, open_targets
 from support.collector import Collector, running_collector
 from support.openai_answers import strict_client
-from support.server import ADMIN_KEY, RUNNING, SETTLE_S, TinyServer, running_server
-from support.warm_up import warm_up
+from support.server import (
+    ADMIN_KEY,
+    MAX_QUEUE,
+    RUNNING,
+    SETTLE_S,
+    TinyServer,
+    running_server,
+)
+from support.warm_up import warm_up, warm_up_again
 
 from omnistage.stage_configs.pick import GRAPHS
 
@@ -52,7 +59,9 @@ def server(
     profiles: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TinyServer]:
-    """The tiny model, with an admin key, traces, and a profiler that runs when it is told to."""
+    """The tiny model, with an admin key, traces, a profiler that runs when it is told to, and a
+    queue that a test can fill.
+    """
     graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
     profiler = {"profiler": "torch", "torch_profiler_dir": str(profiles)}
     graph["stages"]["thinker"]["engine"]["profiler_config"] = profiler
@@ -60,6 +69,7 @@ def server(
     path.write_text(yaml.safe_dump(graph))
     options = ["--model", str(tiny_checkpoint), "--admin-key", ADMIN_KEY]
     options += ["--allowed-media-path", str(media_folder), "--otlp-endpoint", collector.url]
+    options += ["--max-queue", str(MAX_QUEUE)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
         with running_server(str(path), server_log, *options) as running:
@@ -84,8 +94,7 @@ class Opened:
     @classmethod
     def by(cls, server: TinyServer) -> "Opened":
         """As it is now."""
-        generations = {name: stage["generation"] for name, stage in server.health().items()}
-        return cls(open_files(server), generations)
+        return cls(open_files(server), server.generations())
 
     def more(self, server: TinyServer) -> dict[str, int]:
         """Processes with more than then; none if a stage has started again meanwhile."""
@@ -98,6 +107,8 @@ class Opened:
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
     """After each test no stage of any server holds anything for a request, or has more open."""
+    for server in RUNNING:
+        await warm_up_again(server)
     before = {server: Opened.by(server) for server in RUNNING}
     yield
     deadline = time.monotonic() + SETTLE_S

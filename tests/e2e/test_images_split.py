@@ -100,7 +100,11 @@ async def test_clients_that_hang_up_at_any_moment_leave_nothing(
 
 @pytest.mark.parametrize(
     ("stage", "role"),
-    [("text_encoder", "engine"), ("dit", "worker"), ("text_encoder", "worker")],
+    [
+        ("text_encoder", "engine"),
+        ("dit", "worker"),
+        pytest.param("text_encoder", "worker", marks=pytest.mark.repeat),
+    ],
 )
 async def test_a_killed_stage_is_its_requests_error_and_starts_again(
     stage: str, role: str, server: TinyServer, bare: Any

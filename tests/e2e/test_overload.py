@@ -7,33 +7,22 @@ import socket
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import msgspec
 import pytest
 from support.prompts import image_part, picture, question, text
-from support.server import TinyServer, running_server
-from support.warm_up import warm_up
+from support.server import MAX_QUEUE, TinyServer
 
 pytestmark = pytest.mark.engine
 
 logger = logging.getLogger(__name__)
 
-QUEUE = 32
 CLIENTS = 200
 SLOW = 6
 MIB = 1 << 20
 JSON = {"content-type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def narrow(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TinyServer]:
-    log = tmp_path_factory.mktemp("narrow") / "log"
-    with running_server(str(tiny_checkpoint), log, "--max-queue", str(QUEUE)) as running:
-        asyncio.run(warm_up(running))
-        yield running
 
 
 def memory(server: TinyServer) -> int:
@@ -49,19 +38,19 @@ async def settled(server: TinyServer) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(narrow: TinyServer) -> None:
+async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(server: TinyServer) -> None:
     parts = [image_part(picture(256, 256)), text("What is it?")]
     messages = question("picture", parts).messages
-    alone = await narrow.ask(messages)
-    body = narrow.body(messages)
+    alone = await server.ask(messages)
+    body = server.body(messages)
     statuses: Counter[int] = Counter()
-    before = peak = memory(narrow)
+    before = peak = memory(server)
     started = time.monotonic()
 
     async def ask(client: httpx.AsyncClient) -> None:
         nonlocal peak
         response = await client.post("/v1/chat/completions", json=body)
-        peak = max(peak, memory(narrow))
+        peak = max(peak, memory(server))
         statuses[response.status_code] += 1
         if response.status_code == 200:
             answer = response.json()["choices"][0]
@@ -75,7 +64,7 @@ async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(narrow: Ti
 
     limits = httpx.Limits(max_connections=CLIENTS)
     async with (
-        httpx.AsyncClient(base_url=narrow.url, timeout=120, limits=limits) as client,
+        httpx.AsyncClient(base_url=server.url, timeout=120, limits=limits) as client,
         asyncio.TaskGroup() as group,
     ):
         for _ in range(CLIENTS):
@@ -83,10 +72,10 @@ async def test_every_client_gets_a_full_answer_or_a_time_to_come_back(narrow: Ti
     logger.info("%s in %.1f s", dict(statuses), time.monotonic() - started)
     logger.info("gateway: %d MiB, at most %d MiB", before // MIB, peak // MIB)
     assert statuses.total() == CLIENTS
-    assert statuses[200] >= QUEUE
+    assert statuses[200] >= MAX_QUEUE
     assert statuses[503] > 0
     assert peak - before < 512 * MIB
-    again = await narrow.ask(messages)
+    again = await server.ask(messages)
     assert again.codes.tolist() == alone.codes.tolist()
 
 
@@ -130,30 +119,30 @@ async def read(server: TinyServer, body: bytes) -> None:
 
 
 async def test_clients_that_do_not_read_hold_nobody_up_longer_than_those_that_do(
-    narrow: TinyServer,
+    server: TinyServer,
 ) -> None:
     """They want more speech than a socket's buffers hold, and are more than an engine has seats."""
-    await times(narrow)
-    before, memory_before = await times(narrow), memory(narrow)
-    long = narrow.body(
+    await times(server)
+    before, memory_before = await times(server), memory(server)
+    long = server.body(
         question("long", [text("Tell me all.")]).messages,
         stream=True,
         stage_params={"talker": {"max_tokens": 400, "min_tokens": 400, "temperature": 0}},
     )
     body = msgspec.json.encode(long)
     async with asyncio.TaskGroup() as group:
-        reading = [group.create_task(read(narrow, body)) for _ in range(SLOW)]
-        await all_begun(narrow)
+        reading = [group.create_task(read(server, body)) for _ in range(SLOW)]
+        await all_begun(server)
         assert not any(task.done() for task in reading)
-        beside_readers = await times(narrow)
-    await settled(narrow)
-    slow = [slow_client(narrow, body) for _ in range(SLOW)]
+        beside_readers = await times(server)
+    await settled(server)
+    slow = [slow_client(server, body) for _ in range(SLOW)]
     try:
-        await all_begun(narrow)
-        during = await times(narrow)
-        await settled(narrow)
-        after = await times(narrow)
-        grown = (memory(narrow) - memory_before) // MIB
+        await all_begun(server)
+        during = await times(server)
+        await settled(server)
+        after = await times(server)
+        grown = (memory(server) - memory_before) // MIB
     finally:
         for connection in slow:
             connection.close()

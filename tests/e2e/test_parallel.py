@@ -115,7 +115,7 @@ async def test_answers_alone_and_four_at_once_equal_the_reference(
 async def test_ranks_that_compare_what_they_computed_agree_to_the_end(
     case: Case, server: TinyServer, log: Path
 ) -> None:
-    long = {"talker": {"temperature": 0, "min_tokens": 200, "max_tokens": 200}}
+    long = {"talker": {"temperature": 0, "min_tokens": 80, "max_tokens": 80}}
     await asyncio.gather(*(server.ask(one.messages, stage_params=long) for one in AT_ONCE))
     text = said(log)
     assert ("2 ranks agree after 64 steps" in text) == bool(case.options.get("check_ranks"))

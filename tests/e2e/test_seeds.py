@@ -1,5 +1,5 @@
-"""Other seeds, on streamed edges and on edges that carry everything in one chunk: the same answers
-as the reference.
+"""Other seeds, on edges that carry everything in one chunk and on streamed ones: the same answers
+as the reference. What only images need is not installed here.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
+from support.blocked import BLOCKED, packages_of_others, without
 from support.prompts import QUESTIONS, Question
 from support.reference import Reference
 from support.server import TinyServer, running_server
@@ -20,6 +21,9 @@ from omnistage.stage_configs.pick import GRAPHS
 pytestmark = pytest.mark.engine
 
 
+OF_IMAGES = packages_of_others("qwen3_omni.thinker", "qwen3_omni.talker", "qwen3_omni.code2wav")
+
+
 class Pair(NamedTuple):
     """A server and the reference over the same checkpoint."""
 
@@ -28,7 +32,12 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture(
-    scope="module", params=[(1, "whole"), (2, "streamed"), (3, "streamed")], ids=lambda p: str(p[0])
+    scope="module",
+    params=[
+        pytest.param((1, "whole"), id="1"),
+        pytest.param((2, "streamed"), id="2", marks=pytest.mark.repeat),
+        pytest.param((3, "streamed"), id="3", marks=pytest.mark.repeat),
+    ],
 )
 def pair(
     request: pytest.FixtureRequest,
@@ -44,9 +53,19 @@ def pair(
     file = folder / f"{edges}.yaml"
     file.write_text(yaml.safe_dump(graph))
     model = str(tiny_checkpoints(seed))
-    with running_server(str(file), folder / "log", "--model", model) as running:
-        asyncio.run(warm_up(running))
-        yield Pair(running, Reference(model))
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in without(folder / "site", OF_IMAGES).items():
+            patch.setenv(name, value)
+        with running_server(str(file), folder / "log", "--model", model) as running:
+            asyncio.run(warm_up(running))
+            yield Pair(running, Reference(model))
+
+
+def test_it_starts_without_the_packages_of_images(pair: Pair) -> None:
+    assert {"diffusers", "accelerate", "greenlet", "peft", "ftfy"} <= OF_IMAGES
+    environment = Path(f"/proc/{pair.server.process.pid}/environ").read_bytes().decode()
+    variables = dict(one.partition("=")[::2] for one in environment.split("\0"))
+    assert set(variables[BLOCKED].split(",")) == OF_IMAGES
 
 
 @pytest.mark.parametrize("question", QUESTIONS[1:6], ids=lambda question: question.name)

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from omnistage.stage_configs.families import KINDS
+
 BLOCKED = "OMNISTAGE_TEST_BLOCKED"  # names of modules, with commas
 # Python runs a file of this name at every start: it takes the place of what looks for modules.
 SITE = '''
@@ -37,6 +39,12 @@ class Finder:
 
 sys.meta_path[sys.meta_path.index(Found)] = Finder
 '''
+
+
+def packages_of_others(*kinds: str) -> set[str]:
+    """What other kinds need or use, and these do not; and what these can do without."""
+    all_of = {package for kind in KINDS.values() for package in (*kind.needs, *kind.uses)}
+    return all_of - {package for name in kinds for package in KINDS[name].needs}
 
 
 def without(folder: Path, packages: Iterable[str]) -> dict[str, str]:

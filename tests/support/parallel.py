@@ -63,14 +63,9 @@ class Blow:
     after: dict[str, int]
 
 
-def generations(server: TinyServer) -> dict[str, int]:
-    """How often each stage was started."""
-    return {name: one["generation"] for name, one in server.health().items()}
-
-
 async def strike_rank(server: TinyServer, stage: str) -> Blow:
     """Kill the last rank of a stage while one client hears speech and another reads a text."""
-    before = generations(server)
+    before = server.generations()
     speech, text = Stream(has_audio=True), Stream(has_audio=False)
     running = [asyncio.create_task(one.run(server)) for one in (speech, text)]
     await asyncio.gather(speech.has_begun.wait(), text.has_begun.wait())
@@ -81,7 +76,7 @@ async def strike_rank(server: TinyServer, stage: str) -> Blow:
     dead_s = time.monotonic() - struck_at
     await asyncio.gather(*running)
     await until(lambda: is_back(server, stage, before), BACK_S)
-    return Blow(dead_s, speech, text, before, generations(server))
+    return Blow(dead_s, speech, text, before, server.generations())
 
 
 def is_untouched(server: TinyServer, stage: str, before: dict[str, int]) -> bool:

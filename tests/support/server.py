@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 ADMIN_KEY = "sk-admin"
+MAX_QUEUE = 64  # of the server that most end-to-end tests share
 START_S = 600.0
 STOP_S = 60.0
 SETTLE_S = 5.0  # for what requests held to be given back
@@ -43,6 +44,7 @@ class TinyServer:
         self.process = process
         self.model = model
         self.is_killed = False  # by a test that means to
+        self.warm: dict[str, int] | None = None  # its stages' generations at its warm-up
 
     def body(self, messages: list[Any], **more: Any) -> dict[str, Any]:
         """A greedy request for text and speech."""
@@ -62,6 +64,10 @@ class TinyServer:
         """What /health says of the stages."""
         stages: dict[str, Any] = httpx.get(f"{self.url}/health").json()["stages"]
         return stages
+
+    def generations(self) -> dict[str, int]:
+        """How often each stage was started."""
+        return {name: stage["generation"] for name, stage in self.health().items()}
 
     def held(self) -> dict[str, dict[str, int]]:
         """What stages hold for requests: counts that are not zero, by stage."""

@@ -1,5 +1,6 @@
 """What a server of the tiny Qwen3-Omni is asked before its descriptors are counted."""
 
+from support.chaos import ready_again
 from support.prompts import image_part, picture, sound, sound_part, text, video_bytes, video_part
 from support.server import TinyServer
 
@@ -13,3 +14,11 @@ async def warm_up(server: TinyServer) -> None:
     ]
     for part in parts:
         await server.ask([{"role": "user", "content": [part, text("What?")]}])
+    server.warm = server.generations()
+
+
+async def warm_up_again(server: TinyServer) -> None:
+    """If a stage has started again since: it has not yet opened what it opens for its life."""
+    if not server.is_killed and server.warm not in (None, server.generations()):
+        await ready_again(server)
+        await warm_up(server)

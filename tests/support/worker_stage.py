@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import Metric
@@ -14,8 +15,11 @@ from omnistage.stages.messages.edge import Edge, Open, Text
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.coming_text import ComingTexts
 from omnistage.stages.worker.failure import RequestError
+from omnistage.stages.worker.ledger import Held, Ledger
 from omnistage.stages.worker.own_feed import OwnFeed
 from omnistage.stages.worker.stage import Opened, StagePorts
+
+ENGINE_S = 0.1
 
 
 class ScriptedStage:
@@ -33,6 +37,10 @@ class ScriptedStage:
         request_id, script = opened.id, opened.request.body["script"]
         if script == "hang":
             await asyncio.Event().wait()
+        if script == "engine":  # it holds something a little longer than its request lasts
+            engine = Ledger(Path(self._ports.ledger))
+            engine.write(Held.STREAMS, 1)
+            asyncio.get_running_loop().call_later(ENGINE_S, engine.write, Held.STREAMS, 0)
         if script == "endless":
             await self._flood(request_id)
         if script == "two words":

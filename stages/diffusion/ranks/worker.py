@@ -32,6 +32,7 @@ from omnistage.stages.diffusion.ranks.wire import (
     unpack,
 )
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
+from omnistage.stages.worker.garbage import end_imports
 from omnistage.stages.worker.lifetime import end_with_parent
 
 logger = logging.getLogger(__name__)
@@ -225,6 +226,7 @@ def made_worker(spec: RankSpec, loaded: Loaded) -> RankWorker:
 def worker_main(spec: RankSpec, pipe: Connection) -> None:
     """Load, say so on the pipe, obey until told to end or until rank 0 is gone."""
     end_with_parent()
+    end_imports()
     bound_logs()
     logging.basicConfig(
         level=os.environ.get(LOG_LEVEL, "INFO"),

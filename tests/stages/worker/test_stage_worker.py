@@ -179,6 +179,16 @@ async def test_an_answer_leaves_nothing(gateway: Gateway) -> None:
     await until(lambda: is_idle(gateway, 1))
 
 
+async def test_what_an_engine_gives_back_after_an_answer_is_told_soon(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnistage.stages.worker.stage_worker.STATUS_INTERVAL_S", 60.0)
+    gateway.send("a", "engine")
+    await until(lambda: bool(gateway.of("a")) and is_idle(gateway, 1))
+    told = [chunk.message for chunk in gateway.got if isinstance(chunk.message, Status)]
+    assert any(status.held["streams"] and not status.running for status in told)
+
+
 async def test_stamps_leave_beside_the_next_output_and_before_the_last(gateway: Gateway) -> None:
     gateway.send("a", "words")
     gateway.send("b", "two words")

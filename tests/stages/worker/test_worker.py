@@ -9,18 +9,18 @@ from pathlib import Path
 from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK
 
 IMPORTED = """
-import ctypes, runpy, sys
+import ctypes, gc, runpy, sys
 runpy.run_module("omnistage.stages.worker.worker", run_name="__mp_main__")
 signal = ctypes.c_int()
 ctypes.CDLL(None).prctl(2, ctypes.byref(signal))  # PR_GET_PDEATHSIG
-print(signal.value, "torch" in sys.modules)
+print(signal.value, "torch" in sys.modules, gc.get_threshold()[0])
 """
 
 
-def test_an_engine_that_is_only_starting_is_tied_to_its_parent_already() -> None:
+def test_an_engine_that_is_only_starting_is_tied_to_its_parent_and_collects_seldom() -> None:
     environment = {**os.environ, STAGE_MARK: "talker"}
     done = subprocess.run([sys.executable, "-c", IMPORTED], env=environment, capture_output=True)
-    assert done.stdout.split() == [b"9", b"False"], done.stderr
+    assert done.stdout.split() == [b"9", b"False", b"100000"], done.stderr
 
 
 # A child that takes a while before it asks to end with its parent, which is killed meanwhile.

@@ -24,7 +24,11 @@ ALONE = {
 
 @pytest.mark.parametrize(
     ("name", "way", "failing"),
-    [("flux", "tensor", 0), ("qwen-image", "ulysses", 1), ("qwen-image", "tensor", 1)],
+    [
+        ("flux", "tensor", 0),
+        ("qwen-image", "ulysses", 1),
+        pytest.param("qwen-image", "tensor", 1, marks=pytest.mark.repeat),
+    ],
 )
 async def test_pictures_over_two_ranks_are_those_of_one_and_a_rank_that_fails_alone_ends_them(
     name: str, way: str, failing: int, tmp_path_factory: pytest.TempPathFactory
