@@ -181,6 +181,7 @@ async def test_a_request_whose_outputs_do_not_need_them_sends_no_rows(graph: Har
     assert Probe.kept == {}
 
 
+@pytest.mark.repeat  # of tests/stages/speech/test_thinker_stage.py
 async def test_rows_of_drafts_leave_where_they_were_accepted(
     folder: Path, run_directory: Path, cpu_engine: None
 ) -> None:
