@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import yaml
 from support.prompts import QUESTIONS
-from support.server import Reply, TinyServer, assert_same_sound, decoded
+from support.server import VERIFY, Reply, TinyServer, assert_same_sound, decoded
 
 from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
 from omnistage.stage_configs.pick import GRAPHS
@@ -162,7 +162,7 @@ class Stream:
             body["modalities"] = ["text"]
         try:
             async with (
-                httpx.AsyncClient(timeout=60) as client,
+                httpx.AsyncClient(timeout=60, verify=VERIFY) as client,
                 client.stream("POST", f"{server.url}/v1/chat/completions", json=body) as response,
             ):
                 assert response.status_code == 200, await response.aread()
@@ -350,7 +350,7 @@ def traces(pid: int | None = None) -> set[Path]:
 async def ready_again(server: TinyServer, within_s: float = 120.0) -> None:
     """Until every stage serves."""
     started = time.monotonic()
-    async with httpx.AsyncClient(timeout=10) as client:
+    async with httpx.AsyncClient(timeout=10, verify=VERIFY) as client:
         while (await client.get(f"{server.url}/ready")).status_code != 200:
             assert time.monotonic() - started < within_s
             await asyncio.sleep(0.1)
