@@ -46,9 +46,10 @@ deadlines: {hang_s: 60}
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayNodes]:
     with pytest.MonkeyPatch.context() as patch:
-        install_shout(tmp_path_factory.mktemp("site"), patch)
+        installed = install_shout(tmp_path_factory.mktemp("site"), patch)
         with running_nodes() as nodes:
             yield nodes
+        installed.close()
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,8 @@ SOURCE = PACKAGE / "src"
 NAME = "omnistage_shout"
 
 
-def install_shout(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Into this process, and into all that it starts from now on."""
+def install_shout(folder: Path, patch: pytest.MonkeyPatch) -> Installed:
+    """Into this process, and into all that it starts from now on; close what comes back."""
     project = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]
     told = folder / f"{NAME}-{project['version']}.dist-info"
     told.mkdir(parents=True)
@@ -30,7 +30,7 @@ def install_shout(folder: Path, patch: pytest.MonkeyPatch) -> None:
     before = os.environ.get("PYTHONPATH")
     paths = [str(folder), str(SOURCE), *([before] if before else [])]
     patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-    Installed(folder, patch)
+    return Installed(folder, patch)
 
 
 def shout_model(folder: Path) -> Path:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,10 +20,10 @@ from omnistage.stage_configs.graph import StageGraph
 
 
 @pytest.fixture
-def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageGraph:
-    install_shout(tmp_path / "site", monkeypatch)
+def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StageGraph]:
+    installed = install_shout(tmp_path / "site", monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return StageGraph.model_validate(
+    yield StageGraph.model_validate(
         {
             "model": str(shout_model(tmp_path / "model")),
             "placement": "ray",
@@ -32,6 +32,7 @@ def graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StageGraph:
             "outputs": {"text": "writer"},
         }
     )
+    installed.close()
 
 
 @pytest.fixture

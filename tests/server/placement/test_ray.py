@@ -30,8 +30,9 @@ SLOW_S = 150.0
 def shout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The stages, for this process and all that it starts."""
     with pytest.MonkeyPatch.context() as patch:
-        install_shout(tmp_path_factory.mktemp("site"), patch)
+        installed = install_shout(tmp_path_factory.mktemp("site"), patch)
         yield
+        installed.close()
 
 
 @pytest.fixture(scope="module")
