@@ -23,11 +23,7 @@ CUSTOM_VOICE, VOICE_DESIGN, BASE = MODELS
 LENGTHS = range(4, 16)  # of twelve texts, in characters
 
 
-# A designed voice is told by instructions, as some of the first model's are.
-TESTED = (CUSTOM_VOICE, pytest.param(VOICE_DESIGN, marks=pytest.mark.repeat), BASE)
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=TESTED)
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=MODELS)
 async def model(
     request: pytest.FixtureRequest, tts_checkpoints: Path, cpu_engine: None
 ) -> AsyncIterator[tuple[str, TalkerHarness]]:
