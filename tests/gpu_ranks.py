@@ -106,11 +106,7 @@ def served(way: str, model: Path, folder: Path, asked: argparse.Namespace) -> Ro
     path.write_text(yaml.safe_dump(graph))
     log = folder / f"{way}.log"
     with running_server(str(path), log, "--model", str(model)) as server:
-        found = asyncio.run(measured(server, way, asked))
-    Console(width=120).print(
-        f"{way}: {found.alone_s:.2f} s, {asked.at_once} in {found.together_s:.2f} s"
-    )
-    return found
+        return asyncio.run(measured(server, way, asked))
 
 
 def levels(one: Pictures, other: Pictures) -> float:
@@ -160,8 +156,14 @@ def main() -> None:
         model = asked.model or folder / "tiny"
         if asked.model is None:
             write_tiny("qwen-image", model)
-        rounds = [served(way, model, folder, asked) for way in ways]
-    Console(width=120).print(table_of(rounds, asked.at_once))
+        console, rounds = Console(width=120), list[Round]()
+        for way in ways:  # each is said at its end: a run may be cut off
+            found = served(way, model, folder, asked)
+            rounds.append(found)
+            off = levels(rounds[0].pictures, found.pictures)
+            seconds = f"{found.alone_s:.2f} s, {asked.at_once} in {found.together_s:.2f} s"
+            console.print(f"{way}: {seconds}, {off:.3f} levels off")
+    console.print(table_of(rounds, asked.at_once))
     worst = max(levels(rounds[0].pictures, each.pictures) for each in rounds)
     is_judged = asked.load_format != "dummy"
     sys.exit(1 if is_judged and worst > asked.max_levels else 0)
