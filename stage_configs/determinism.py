@@ -10,6 +10,7 @@ from typing import Any
 
 from omnistage.stage_configs.kinds import Kind
 from omnistage.stage_configs.parallel import Problem
+from omnistage.stage_configs.speculation import SPECULATION
 
 MAX_BATCH = "max_batch"  # how many requests a step has at most, of kinds that merge them themselves
 INVARIANT = "VLLM_BATCH_INVARIANT"
@@ -24,8 +25,7 @@ DRAFTS = "how many drafts a step takes depends on what else runs"
 SCALES = f"its kernels may scale a row by the largest value of all, {ROWS}"
 # Arguments of vLLM's engine, of any version, that `deterministic` refuses, and why.
 REFUSED: Mapping[str, str] = {
-    "speculative_config": DRAFTS,
-    "spec_method": DRAFTS,
+    **dict.fromkeys(SPECULATION, DRAFTS),
     "quantization": SCALES,
     "quantization_config": SCALES,
     "enable_lora": f"products of adapters are summed in blocks that depend on the batch, {ROWS}",
@@ -33,6 +33,7 @@ REFUSED: Mapping[str, str] = {
     "calculate_kv_scales": "the scales would be those of the requests that came first",
 }
 COMPILED = ("compile_sizes", "compile_ranges_endpoints")  # of compilation_config
+FUSED = ("compilation_config", "pass_config", "fuse_allreduce_rms")
 BACK_ENDS = ("FLASH_ATTN", "FLEX_ATTENTION", "TRITON_ATTN")
 
 
@@ -62,6 +63,9 @@ def _vllm_problems(engine: Mapping[str, Any], environment: Mapping[str, Any]) ->
             why = "code compiled for one size of a step sums in another order"
             where = ("engine", "compilation_config", name)
             yield f"is refused in a deterministic stage: {why}", where
+    if _at(engine, FUSED):
+        why = "it sums over GPUs in an order that depends on the size of a step"
+        yield f"is refused in a deterministic stage: {why}", ("engine", *FUSED)
     for place in (("attention_backend",), ("attention_config", "backend")):
         chosen = _at(engine, place)
         if chosen is not None and str(chosen).upper() not in (*BACK_ENDS, "AUTO"):

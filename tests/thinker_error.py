@@ -195,13 +195,15 @@ async def read(engine: AsyncLLM, ids: list[int], name: str, rows: Rows) -> Read:
     """What an engine says of each token of a text."""
     extra = {"omnistage": {"id": name, "to": [TARGET], "export_all": True}}
     prompt = {"prompt_token_ids": ids}
-    output = await finished(engine, prompt, name, {"max_tokens": 1, "prompt_logprobs": 0}, extra)
-    told = [of[token] for token, of in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
+    output = await finished(engine, prompt, name, {"max_tokens": 1, "prompt_logprobs": 1}, extra)
+    said = list(zip(ids[1:], output.prompt_logprobs[1:], strict=True))
+    told = [of[token].logprob for token, of in said]
+    best = [max(one.logprob for one in of.values()) for _, of in said]  # vLLM's ranks count ties
     loop = asyncio.get_running_loop()
     own_rows = await loop.run_in_executor(None, rows.of, name)
     return Read(
-        torch.tensor([one.logprob for one in told]),
-        torch.tensor([one.rank == 1 for one in told]),
+        torch.tensor(told),
+        torch.tensor(told) == torch.tensor(best),
         own_rows[: len(ids)],
     )
 

@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from omnistage.server.cli.changes import AnyChanges, StageChanges, changes_of
+from omnistage.server.cli.changes import (
+    AnyChanges,
+    DefaultChanges,
+    Deterministic,
+    StageChanges,
+    changes_of,
+)
 from omnistage.server.cli.graphs import fail, resolve
 from omnistage.server.cli.serve import LoadFormat, check_machine
 from omnistage.server.runtime.mps_daemon import Mps
@@ -27,14 +33,17 @@ def warm(
     mps: Annotated[Mps, typer.Option(help="NVIDIA's MPS, as of `serve`.")] = Mps.AUTO,
     stage: StageChanges = None,
     set_any: AnyChanges = None,
+    set_default: DefaultChanges = None,
+    deterministic: Deterministic = False,
 ) -> None:
     """Compile what a graph's stages run, so that later starts find it: start them, then end them.
 
     What is compiled lies in the caches of vLLM, Triton and torch, and is for the same kind of GPU,
     the same versions and the same graph.
     """
+    changes = changes_of(stage, set_any, set_default, deterministic=deterministic)
     try:
-        graph = resolve(target, model, changes_of(stage, set_any, None))
+        graph = resolve(target, model, changes)
     except GraphError as error:
         raise fail(str(error)) from None
     check_machine(graph)

@@ -194,6 +194,7 @@ class TalkerStage(EngineStage, ABC):
         num_frames = min(2, self._max_model_len - len(prompt.ids) - 1)
         params = self._sampling({"max_tokens": num_frames, "ignore_eos": True, **wanted}, 0)
         params.extra_args = {"omnistage": {**prompt.options, "export": False}}
+        take_over(params)
         ids = {"prompt_token_ids": list(prompt.ids)}
         generated = self._engine.generate(ids, params, request_id, data_parallel_rank=lane)
         async for _ in generated:

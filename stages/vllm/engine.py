@@ -2,6 +2,7 @@
 
 import difflib
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
@@ -12,7 +13,8 @@ from vllm.triton_utils import HAS_TRITON
 from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
-from omnistage.stage_configs.speculation import SPECULATION
+from omnistage.stage_configs.determinism import SECOND_RUNNER
+from omnistage.stage_configs.speculation import drafting
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM, PrometheusStatLogger
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
@@ -73,7 +75,7 @@ def make_engine(
         arguments.setdefault("worker_cls", CPU_WORKER)
         _add_spare_place(arguments)
     if vllm.envs.VLLM_BATCH_INVARIANT and options.get("runner") != "pooling":
-        arguments["logits_processors"] = [*(options.get("logits_processors") or ()), TRUNCATION]
+        arguments |= _invariant_sampling(options)
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
@@ -83,8 +85,8 @@ def make_engine(
             "kv_role": "kv_both",
             "kv_connector_extra_config": bridge.to_config(),
         }
-    if bridge is not None and bridge.late_inputs:
-        refuse_drafts(options)
+    if bridge is not None:
+        refuse_drafts(options, bridge)
     config = configured(arguments, bridge)
     if bridge is not None and bridge.row_cache_gib:
         is_async = config.scheduler_config.async_scheduling
@@ -151,6 +153,17 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
     return StructuredOutputsConfig(**chosen)
 
 
+def _invariant_sampling(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Our processor for top-k and top-p, which vLLM takes in its first runner and without drafts.
+
+    The engine's process reads the environment of this one.
+    """
+    if (name := drafting(options)) is not None:
+        raise ValueError(f"{name}: not with VLLM_BATCH_INVARIANT (deterministic: true sets it)")
+    os.environ[SECOND_RUNNER] = "0"
+    return {"logits_processors": [*(options.get("logits_processors") or ()), TRUNCATION]}
+
+
 def _add_spare_place(arguments: dict[str, Any]) -> None:
     """One place for adapters that stays empty (adapters.py says why)."""
     if arguments.get("enable_lora"):
@@ -174,7 +187,7 @@ def refuse_quantized_invariance(config: VllmConfig) -> None:
 
 def refuse_online_quantization(config: VllmConfig) -> None:
     """Refuse to quantize a checkpoint's weights on a CPU: vLLM has kernels for it on GPUs only."""
-    is_stored = getattr(config.model_config.hf_config, "quantization_config", None) is not None
+    is_stored = config.model_config.model_arch_config.quantization_config is not None
     quantization = config.model_config.quantization
     if current_platform.is_cpu() and quantization is not None and not is_stored:
         raise ValueError(
@@ -210,21 +223,27 @@ def engine_of_all_rows(ports: StagePorts) -> tuple[dict[str, Any], float]:
     If it drafts, its steps follow each other, so that at each it is known which drafts of the step
     before were accepted, and no rows are kept. Raises ValueError for arguments against that.
     """
-    engine = ports.engine
-    if not engine.get(SPECULATION):
-        return engine, asked_gib(ports)
+    engine, gib = ports.engine, asked_gib(ports)
+    drafts = drafting(engine)
+    if drafts is None:
+        return engine, gib
     has_pipeline = (engine.get("pipeline_parallel_size") or 1) > 1
     if engine.get("async_scheduling") or has_pipeline:
         name, allowed = ("pipeline_parallel_size", 1) if has_pipeline else (ASYNC, "false")
         raise ValueError(
-            f"stage {ports.name} has a {SPECULATION} and an edge with the rows of all tokens: "
+            f"stage {ports.name} has a {drafts} and an edge with the rows of all tokens: "
             f"{name} must be {allowed} there, since a step begins when the drafts of the one "
             "before are accepted or not"
         )
     return {**engine, ASYNC: False}, 0.0
 
 
-def refuse_drafts(options: Mapping[str, Any]) -> None:
-    """Refuse speculation in an engine whose tokens wait for inputs: drafts have none."""
-    if options.get(SPECULATION):
-        raise ValueError(f"{SPECULATION}: not in an engine that takes late inputs")
+def refuse_drafts(options: Mapping[str, Any], bridge: BridgeConfig) -> None:
+    """Refuse speculation in an engine whose tokens wait for inputs, which drafts have not, and in
+    one from whose pipeline rows leave: there vLLM ends a drafting step on the last rank only.
+    """
+    name = drafting(options)
+    if name is not None and bridge.late_inputs:
+        raise ValueError(f"{name}: not in an engine that takes late inputs")
+    if name is not None and (options.get("pipeline_parallel_size") or 1) > 1:
+        raise ValueError(f"{name}: pipeline_parallel_size must be 1 in a stage with an edge")

@@ -17,6 +17,8 @@ from omnistage.stages.vllm import step
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step_schema import Layout, StepSchema, torch_dtype
 
+NO_SLOT = -2  # vLLM's padding is at slot -1
+
 
 class StepTable:
     """One engine's buffers; the model makes it, the connector's worker half finds it by engine."""
@@ -39,6 +41,7 @@ class StepTable:
         self.tok_of_slot: torch.Tensor | None = None
         self.numbers = torch.arange(1, self.max_tokens + 1, device=device)
         self.num_decodes = 0
+        self._num_lines = 0
         self.export: torch.Tensor | None = None  # [max_tokens + 1, …], filled by the model
         self.on_ready: Callable[[], None] | None = None  # once, when the engine has its memory
         self.on_start: Callable[[list[step.Started]], None] | None = None
@@ -69,6 +72,16 @@ class StepTable:
         dtype = torch_dtype(self.schema.export.dtype, self._engine_dtype)
         self.export = torch.zeros(self.max_tokens + 1, *shape, dtype=dtype, device=self.device)
         return self.export
+
+    def write(self, columns: torch.Tensor) -> None:
+        """A step's lines, int32 [n, words]. What the step before had behind them has no slot."""
+        assert self.tok_of_slot is not None
+        num_lines = len(columns)
+        self.columns[1 : num_lines + 1] = columns
+        if num_lines < self._num_lines:
+            self.columns[num_lines + 1 : self._num_lines + 1, step.SLOT] = NO_SLOT
+        self._num_lines = num_lines
+        self.tok_of_slot[columns[:, step.SLOT].long()] = self.numbers[:num_lines]
 
     def take_rows(self, raw: torch.Tensor) -> None:
         """Hand the step's rows, raw bytes [h, row bytes], to the model as what they are."""

@@ -18,6 +18,7 @@ from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.transfer import to_device
 
 PATH = f"{__name__}:Truncation"
+BLOCK_ROWS = 16  # at once: vLLM leaves no memory for what we need of it
 ARGUMENT = "omnistage_truncation"  # of a request's extra_args: top_k and top_p
 
 
@@ -57,8 +58,10 @@ class Truncation(LogitsProcessor):
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """Float32 [B, vocabulary], changed in place."""
-        if self._told:
-            logits[self._rows] = truncated(logits[self._rows], self._top_k, self._top_p)
+        for start in range(0, len(self._told), BLOCK_ROWS):
+            some = slice(start, start + BLOCK_ROWS)
+            rows = self._rows[some]
+            logits[rows] = truncated(logits[rows], self._top_k[some], self._top_p[some])
         return logits
 
 

@@ -43,11 +43,7 @@ class WorkerHalf:
             return
         if meta.replays:
             self._replay(meta)
-        assert table.tok_of_slot is not None
-        num_tokens = len(meta.columns)
-        columns = to_device(meta.columns, table.device)
-        table.columns[1 : num_tokens + 1] = columns
-        table.tok_of_slot[columns[:, step.SLOT].long()] = table.numbers[:num_tokens]
+        table.write(to_device(meta.columns, table.device))
         table.num_decodes = meta.num_decodes
         if meta.hidden is not None:
             table.take_rows(to_device(meta.hidden, table.device))

@@ -5,9 +5,11 @@ process computes until it has imported vLLM, and again seconds when it ends.
 """
 
 import atexit
+import ctypes
 import gc
 import os
 import sys
+from contextlib import suppress
 
 USUAL = gc.get_threshold()
 WHILE_IMPORTING = 100_000  # new objects from one collection to the next
@@ -37,7 +39,9 @@ def _leave() -> None:
     """
     gc.freeze()
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with suppress(OSError, ValueError, AttributeError):  # a library may have closed it
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)  # what native code has printed
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)

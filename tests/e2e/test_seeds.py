@@ -3,6 +3,8 @@ as the reference. What only images need is not installed here.
 """
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,6 +68,8 @@ def test_it_starts_without_the_packages_of_images(pair: Pair) -> None:
     environment = Path(f"/proc/{pair.server.process.pid}/environ").read_bytes().decode()
     variables = dict(one.partition("=")[::2] for one in environment.split("\0"))
     assert set(variables[BLOCKED].split(",")) == OF_IMAGES
+    found = subprocess.run([sys.executable, "-c", "import diffusers"], env=variables, stderr=-1)
+    assert b"ModuleNotFoundError" in found.stderr
 
 
 @pytest.mark.parametrize("question", QUESTIONS[1:6], ids=lambda question: question.name)

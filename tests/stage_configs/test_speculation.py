@@ -25,6 +25,10 @@ def test_talkers_may_not(name: str) -> None:
     assert message.startswith("not in a stage of this kind: each of its steps takes an input")
     assert place == ("engine", "speculative_config")
     assert speculation_problem(KINDS[name], {"speculative_config": None}) is None
+    for part in ("spec_method", "spec_model", "spec_tokens"):
+        found = speculation_problem(KINDS[name], {part: 3})
+        assert found is not None
+        assert found[1] == ("engine", part)
 
 
 def test_a_graph_whose_talker_drafts_is_refused_at_the_stage(tmp_path: Path) -> None:

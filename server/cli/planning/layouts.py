@@ -145,7 +145,7 @@ class Layout:
             stage, groups = raw["stages"][one.name], [[*gpus] for gpus in self.replicas(place)]
             stage["gpus"] = groups[0] if len(groups) == 1 else groups
             if len(groups[0]) > 1:
-                stage["engine"]["tensor_parallel_size"] = len(groups[0])
+                stage.setdefault("engine", {})["tensor_parallel_size"] = len(groups[0])
         return raw
 
     def text(self, command: str) -> str:
@@ -180,10 +180,10 @@ def layouts(
 ) -> Iterator[Layout]:
     """Every layout that there is, whether or not it fits: cells, split ones, and tensor."""
     cell, split = figures.graph(figures.graphs.cell), figures.graph(figures.graphs.split)
-    for path, all_voices in ((cell, [0]), (split, range(1, MAX_VOICES + 1)), (cell, [RANKS])):
+    forms = ((cell, 1, [0]), (split, 1, range(1, MAX_VOICES + 1)), (cell, RANKS, [RANKS]))
+    for path, ranks, all_voices in forms:
         graph = load_graph(path, model, changes)
         raw = {**yaml.safe_load(path.read_text("utf-8")), "model": model}
         for voices in all_voices:
-            ranks = RANKS if path == cell and voices else 1
-            if voices < max(2, gpus.count + (ranks > 1)):
+            if voices < max(2, gpus.count) or ranks > 1:
                 yield Layout(figures, graph, overridden(raw, changes), gpus, voices, ranks)

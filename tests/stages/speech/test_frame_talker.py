@@ -35,11 +35,13 @@ def make_talker(num_decodes: int, num_rows: int) -> Any:
     talker.suppressed = torch.zeros(12, dtype=torch.bool)
     talker.codes = torch.zeros(4, 2, dtype=torch.int32)
     talker._predictor_arguments = lambda rows, code0, frame: {"code0": code0}
-    talker.code_predictor = talker._predictor_graphs = Mock(
-        side_effect=lambda code0: (
-            torch.stack([code0, code0 + 1], 1),
-            torch.ones(len(code0), 3),
-        )
+
+    def predict(code0: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.stack([code0, code0 + 1], 1), torch.ones(len(code0), 3)
+
+    talker.code_predictor, talker._predictor_graphs = (
+        Mock(side_effect=predict),
+        Mock(side_effect=predict),
     )
     return talker
 
@@ -66,10 +68,10 @@ def test_a_graph_that_is_recorded_serves_batches_of_prompts_and_of_decodes(
     """It computes as many frames as requests may decode, whatever it is recorded with."""
     monkeypatch.setattr(frame_talker, "is_recorded", lambda inputs: True)
     talker = make_talker(num_decodes=0, num_rows=num_rows)
-    inputs, ids = torch.zeros(3, 3), torch.tensor([3, 2, 4])
-    talker._add_frames(inputs, ids, columns_of(5, -1, 7), torch.tensor([1, 2, 3]))
-    assert [len(call.kwargs["code0"]) for call in talker.code_predictor.mock_calls] == [
-        min(3, num_rows)
-    ]
+    inputs, ids = torch.zeros(5, 3), torch.tensor([3, 2, 4, 0, 0])
+    talker._add_frames(inputs, ids, columns_of(5, -1, 7, -1, -1), torch.tensor([1, 2, 3, 0, 0]))
+    (call,) = talker.code_predictor.mock_calls
+    assert len(call.kwargs["code0"]) == min(5, num_rows)
+    assert talker._predictor_graphs.mock_calls == []
     assert talker.codes[[1, 3]].tolist() == [[3, 4], [4, 5]]
-    assert inputs[:, 0].tolist() == [1, 0, 1]
+    assert inputs[:, 0].tolist() == [1, 0, 1, 0, 0]

@@ -92,6 +92,7 @@ async def answered(
         *(thinker.stage.serve(Opened(name, greedy(question))) for name, question in asked.items())
     )
     await until(lambda: any(thinker.token_ids(name) for name in asked), 60)
+    assert not going.done()
     going.cancel()
     _, found = await asyncio.gather(serving, rows_of(thinker, cancelled, *asked))
     await asyncio.gather(going, return_exceptions=True)

@@ -1,11 +1,13 @@
 """What is refused before an engine starts."""
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import vllm.envs
 
+from omnistage.stage_configs.determinism import SECOND_RUNNER
 from omnistage.stages.vllm import engine
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine import (
@@ -20,6 +22,7 @@ from omnistage.stages.vllm.engine import (
 )
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.step_schema import RowInput, StepSchema
+from omnistage.stages.vllm.truncation import PATH as TRUNCATION
 
 
 def config(num_experts: int | None, has_lora: bool = True) -> Any:
@@ -136,8 +139,9 @@ def test_quantized_weights_are_refused_where_rows_must_not_depend_on_others(
 
 
 def test_weights_are_not_quantized_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    def of(quantization: str | None, **stored: Any) -> Any:
-        about = SimpleNamespace(quantization=quantization, hf_config=SimpleNamespace(**stored))
+    def of(quantization: str | None, quantization_config: Any = None) -> Any:
+        stored = SimpleNamespace(quantization_config=quantization_config)
+        about = SimpleNamespace(quantization=quantization, model_arch_config=stored)
         return SimpleNamespace(model_config=about)
 
     refuse_online_quantization(of(None))
@@ -200,7 +204,50 @@ def test_steps_that_overlap_are_refused_where_rows_of_drafts_wait(
         engine_of_all_rows(ports_of(**DRAFTS, **engine))
 
 
-def test_an_engine_that_takes_late_inputs_drafts_nothing() -> None:
+@pytest.mark.parametrize("drafts", [DRAFTS, {"spec_model": "small", "spec_tokens": 3}], ids=str)
+def test_an_engine_that_takes_late_inputs_drafts_nothing(drafts: dict[str, Any]) -> None:
     late = BridgeConfig(StepSchema(rows=RowInput(2)))
-    with pytest.raises(ValueError, match="speculative_config: not in an engine that takes late in"):
-        make_engine(AsyncLLM, "none", DRAFTS, late)
+    message = f"{next(iter(drafts))}: not in an engine that takes late inputs"
+    with pytest.raises(ValueError, match=message):
+        make_engine(AsyncLLM, "none", drafts, late)
+
+
+def test_a_pipeline_from_which_rows_leave_drafts_nothing() -> None:
+    options = {**DRAFTS, "pipeline_parallel_size": 2}
+    message = "speculative_config: pipeline_parallel_size must be 1 in a stage with an edge"
+    with pytest.raises(ValueError, match=message):
+        make_engine(AsyncLLM, "none", options, BridgeConfig(StepSchema()))
+
+
+class Configured(Exception):
+    """An engine's arguments are whole."""
+
+
+def arguments_of(monkeypatch: pytest.MonkeyPatch, **options: Any) -> dict[str, Any]:
+    """What vLLM's configuration would be made with."""
+    seen: dict[str, Any] = {}
+
+    def stop(arguments: dict[str, Any], bridge: Any) -> Any:
+        seen.update(arguments)
+        raise Configured
+
+    monkeypatch.setattr(engine, "configured", stop)
+    with pytest.raises(Configured):
+        make_engine(AsyncLLM, "none", options, None)
+    return seen
+
+
+def test_rows_that_depend_on_no_others_are_truncated_by_our_processor_of_the_first_runner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SECOND_RUNNER, "1")
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", False, raising=False)
+    assert "logits_processors" not in arguments_of(monkeypatch)
+    assert os.environ[SECOND_RUNNER] == "1"
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True)
+    assert "logits_processors" not in arguments_of(monkeypatch, runner="pooling")
+    found = arguments_of(monkeypatch, logits_processors=["theirs"])
+    assert found["logits_processors"] == ["theirs", TRUNCATION]
+    assert os.environ[SECOND_RUNNER] == "0"
+    with pytest.raises(ValueError, match="spec_method: not with VLLM_BATCH_INVARIANT"):
+        make_engine(AsyncLLM, "none", {"spec_method": "ngram"}, None)

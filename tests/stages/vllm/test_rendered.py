@@ -4,10 +4,12 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
+import vllm.envs
 
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.grammars import JudgedLLM
 from omnistage.stages.vllm.rendered import RenderedLLM
+from omnistage.stages.vllm.truncation import ARGUMENT
 
 
 @pytest.fixture
@@ -49,3 +51,17 @@ async def test_without_a_row_cache_a_prompt_whose_rows_leave_skips_the_prefix_ca
     (params,) = asked
     assert bool(params.skip_reading_prefix_cache) is skips
     assert (params.extra_args or {}).get("omnistage", {}) == bridge
+
+
+async def test_an_answer_that_depends_on_no_others_is_truncated_by_our_processor(
+    asked: list[SamplingParams], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
+    engine = RenderedLLM.__new__(RenderedLLM)
+    engine.rendered = {"a": lambda prompt: {"export_all": True}}
+    params = SamplingParams(extra_args={"omnistage_id": "a"}, top_k=5, top_p=0.9)
+    assert [one async for one in engine.generate("prompt", params, "r")] == ["prompt"]
+    (params,) = asked
+    assert (params.top_k, params.top_p) == (0, 1.0)
+    assert (params.extra_args or {})[ARGUMENT] == (5, 0.9)
+    assert (params.extra_args or {})["omnistage"] == {"export_all": True}

@@ -26,10 +26,10 @@ def table() -> StepTable:
 
 
 def write(table: StepTable, slots: list[int]) -> None:
-    """As the worker half does before a step."""
-    assert table.tok_of_slot is not None
-    table.columns[1 : len(slots) + 1, step.SLOT] = torch.tensor(slots, dtype=torch.int32)
-    table.tok_of_slot[torch.tensor(slots)] = table.numbers[: len(slots)]
+    """A step of tokens at these slots."""
+    columns = torch.zeros(len(slots), table.columns.shape[1], dtype=torch.int32)
+    columns[:, step.SLOT] = torch.tensor(slots)
+    table.write(columns)
 
 
 def lines(table: StepTable, slots: list[int], patch: pytest.MonkeyPatch) -> list[int]:
@@ -51,6 +51,8 @@ def test_tokens_have_their_lines_whatever_the_runners_order(
 def test_a_token_where_the_step_names_none_has_no_line_of_another(
     table: StepTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slots 4 and 5 had lines in the step before; now these are of other tokens."""
+    """Slots 4 and 5 had lines in the step before that are of other tokens now, and 9 one behind."""
     write(table, [10, 11])
-    assert lines(table, [4, 5, 10, 11], monkeypatch) == [0, 0, 1, 2, 0]
+    assert lines(table, [4, 5, 9, 10, 11, -1], monkeypatch) == [0, 0, 0, 1, 2, 0, 0]
+    write(table, [9])
+    assert lines(table, [10, 9, 11], monkeypatch) == [0, 1, 0, 0]
