@@ -5,12 +5,13 @@ are. A stage that merges requests in ways of its own computes one at a time. Wha
 that is refused. docs/deterministic.md says what holds then.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from omnistage.stage_configs.kinds import Kind
 from omnistage.stage_configs.parallel import Problem
 from omnistage.stage_configs.speculation import SPECULATION
+from omnistage.stage_configs.yaml_document import value_at
 
 MAX_BATCH = "max_batch"  # how many requests a step has at most, of kinds that merge them themselves
 INVARIANT = "VLLM_BATCH_INVARIANT"
@@ -59,25 +60,19 @@ def _vllm_problems(engine: Mapping[str, Any], environment: Mapping[str, Any]) ->
         if engine.get(name):
             yield f"is refused in a deterministic stage: {why}", ("engine", name)
     for name in COMPILED:
-        if _at(engine, ("compilation_config", name)):
+        if value_at(engine, ("compilation_config", name)):
             why = "code compiled for one size of a step sums in another order"
             where = ("engine", "compilation_config", name)
             yield f"is refused in a deterministic stage: {why}", where
-    if _at(engine, FUSED):
+    if value_at(engine, FUSED):
         why = "it sums over GPUs in an order that depends on the size of a step"
         yield f"is refused in a deterministic stage: {why}", ("engine", *FUSED)
     for place in (("attention_backend",), ("attention_config", "backend")):
-        chosen = _at(engine, place)
+        chosen = value_at(engine, place)
         if chosen is not None and str(chosen).upper() not in (*BACK_ENDS, "AUTO"):
             allowed = ", ".join(BACK_ENDS)
             message = f"{chosen} depends on what else runs; a deterministic stage takes {allowed}"
             yield message, ("engine", *place)
-
-
-def _at(value: Any, place: Sequence[str]) -> Any:
-    for key in place:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def cpu_note(name: str) -> str:

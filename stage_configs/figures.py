@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.family import GRAPHS
+from omnistage.stage_configs.yaml_document import value_at
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -155,11 +156,4 @@ def _config(model: str) -> Mapping[str, Any] | None:
 
 
 def _fits(wanted: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    return all(_at(config, key) == value for key, value in wanted.items())
-
-
-def _at(config: Any, key: str) -> Any:
-    """What is below a dotted key."""
-    for part in key.split("."):
-        config = config.get(part) if isinstance(config, Mapping) else None
-    return config
+    return all(value_at(config, tuple(key.split("."))) == value for key, value in wanted.items())

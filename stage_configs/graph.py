@@ -27,7 +27,7 @@ from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
-from omnistage.stage_configs.parallel import PARALLEL_SIZES, parallel_problem
+from omnistage.stage_configs.parallel import PARALLEL_SIZES, Problem, parallel_problem
 from omnistage.stage_configs.placement import (
     NUM_GPUS,
     Amount,
@@ -294,6 +294,13 @@ class StageSpec(Model):
         return bundle_of(self.num_gpus, self.resources)
 
 
+def _refuse(stage: str, found: Problem | None) -> None:
+    """Raise what is wrong with a stage, at its place."""
+    if found is not None:
+        message, place = found
+        raise problem(message, "stages", stage, *place)
+
+
 def _determined(stage: StageSpec) -> StageSpec:
     engine, environment = determining(KINDS[stage.kind], has_gpu=stage.has_gpu)
     update = {
@@ -520,24 +527,17 @@ class StageGraph(Model):
             sent = frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
             has_edge = bool(self.incoming(name) or sent - {Payload.TEXT})  # text is its process's
             for replica in stage.all_replicas:
-                found = parallel_problem(KINDS[stage.kind], has_edge, replica.gpus, stage.engine)
-                if found is not None:
-                    message, place = found
-                    raise problem(message, "stages", name, *place)
+                _refuse(
+                    name, parallel_problem(KINDS[stage.kind], has_edge, replica.gpus, stage.engine)
+                )
 
     def _check_determinism(self) -> None:
         for name, stage in self.stages.items() if self.deterministic else ():
-            found = determinism_problem(KINDS[stage.kind], stage.engine, stage.environment)
-            if found is not None:
-                message, place = found
-                raise problem(message, "stages", name, *place)
+            _refuse(name, determinism_problem(KINDS[stage.kind], stage.engine, stage.environment))
 
     def _check_speculation(self) -> None:
         for name, stage in self.stages.items():
-            found = speculation_problem(KINDS[stage.kind], stage.engine)
-            if found is not None:
-                message, place = found
-                raise problem(message, "stages", name, *place)
+            _refuse(name, speculation_problem(KINDS[stage.kind], stage.engine))
 
     @property
     def order(self) -> list[str]:

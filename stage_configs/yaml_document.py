@@ -1,6 +1,6 @@
 """A YAML document whose every problem, also one found later, can be told by line and key."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,13 @@ def parse(text: str) -> Document:
 def dotted(place: Place) -> str:
     """A place as a key: `edges.0.from`."""
     return ".".join(str(part) for part in place)
+
+
+def value_at(value: Any, place: Place) -> Any:
+    """What is at a place of mappings in each other; None where nothing is."""
+    for part in place:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 class _Check:

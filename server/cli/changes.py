@@ -1,4 +1,4 @@
-"""The options that change a graph: the same for `check`, `plan` and `serve`."""
+"""The options that choose and change a graph: the same for `check`, `plan`, `serve`, `warm`."""
 
 from typing import Annotated
 
@@ -15,6 +15,12 @@ from omnistage.stage_configs.overrides import (
     stage_override,
 )
 
+Target = Annotated[
+    str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
+]
+OtherModel = Annotated[
+    str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
+]
 StageChanges = Annotated[
     list[str] | None,
     typer.Option(

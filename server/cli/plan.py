@@ -13,7 +13,9 @@ from omnistage.server.cli.changes import (
     DefaultChanges,
     Deterministic,
     ModelNames,
+    OtherModel,
     StageChanges,
+    Target,
     changes_of,
 )
 from omnistage.server.cli.graphs import fail, find_graph, missing_gpus
@@ -27,12 +29,8 @@ from omnistage.stage_configs.packages import missing_features, missing_packages
 
 
 def plan(
-    target: Annotated[
-        str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
-    ] = None,
+    target: Target,
+    model: OtherModel = None,
     stage: StageChanges = None,
     set_any: AnyChanges = None,
     set_default: DefaultChanges = None,

@@ -12,7 +12,9 @@ from omnistage.server.cli.changes import (
     DefaultChanges,
     Deterministic,
     ModelNames,
+    OtherModel,
     StageChanges,
+    Target,
     changes_of,
 )
 from omnistage.server.cli.graphs import fail, missing_gpus, resolve, warn
@@ -48,14 +50,10 @@ class Offload(StrEnum):
 
 
 def serve(
-    target: Annotated[
-        str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
-    ],
+    target: Target,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port to listen on; 0 means any free port.")] = 8000,
-    model: Annotated[
-        str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
-    ] = None,
+    model: OtherModel = None,
     load_format: Annotated[
         LoadFormat | None,
         typer.Option(help="How weights are loaded: auto, or dummy (random weights, no files)."),

@@ -9,7 +9,9 @@ from omnistage.server.cli.changes import (
     AnyChanges,
     DefaultChanges,
     Deterministic,
+    OtherModel,
     StageChanges,
+    Target,
     changes_of,
 )
 from omnistage.server.cli.graphs import fail, resolve
@@ -20,12 +22,8 @@ from omnistage.stage_configs.graph_file import GraphError
 
 
 def warm(
-    target: Annotated[
-        str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
-    ] = None,
+    target: Target,
+    model: OtherModel = None,
     load_format: Annotated[
         LoadFormat,
         typer.Option(help="dummy: no weights are read, or downloaded; auto: they are."),

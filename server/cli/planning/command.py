@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
@@ -12,14 +13,14 @@ from omnistage.bench.options import command_line
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.planning.forecast import Demand, Forecast
 from omnistage.server.cli.planning.gpus import read_gpus
-from omnistage.server.cli.planning.layouts import Layout, layouts, title
+from omnistage.server.cli.planning.layouts import Form, Layout, layouts, title
 from omnistage.server.cli.planning.report import plan_report
 from omnistage.stage_configs.figures import Figures, NoFigures, figures_of, read_figures
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.overrides import Override
 
 BEST = "best"
-FORMS = (BEST, "cells", "split", "tensor")
+FORMS = (BEST, *get_args(Form))
 
 
 @dataclass(frozen=True, slots=True)
