@@ -22,7 +22,6 @@ from omnistage.server.runtime.mps_daemon import Mps, MpsError
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.telemetry.logs import LogFormat, LogLevel, log_environment
 from omnistage.stage_configs.determinism import cpu_note
-from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
@@ -281,7 +280,7 @@ def check_machine(graph: StageGraph) -> None:
     for sentence in (*missing_features(graph), *map(cpu_note, graph.undetermined)):
         warn(sentence)
     is_here = not graph.placement.is_on_nodes
-    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
+    uses_gpus = is_here and any(stage.has_gpu for stage in graph.stages.values())
     if uses_gpus and (sentence := inherited_share_problem()):
         raise fail(sentence)
 

@@ -10,7 +10,7 @@ from omnistage.server.media.decode_room import NUM_BYTES
 from omnistage.server.offline.errors import StartFailed
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.telemetry.logs import LogLevel
-from omnistage.stage_configs.gpus import used_gpus, visible_gpus
+from omnistage.stage_configs.gpus import visible_gpus
 from omnistage.stage_configs.graph import StageGraph, nearest
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.overrides import STAGE_KEYS, Override
@@ -102,7 +102,7 @@ def check_machine(graph: StageGraph) -> None:
         raise StartFailed(sentence, code="invalid_graph")
     for sentence in missing_features(graph):
         logger.warning("%s", sentence)
-    uses_gpus = is_here and any(used_gpus(replica.gpus) for replica in graph.replicas.values())
+    uses_gpus = is_here and any(stage.has_gpu for stage in graph.stages.values())
     if uses_gpus and (sentence := inherited_share_problem()):
         raise StartFailed(sentence, code="invalid_graph")
 
