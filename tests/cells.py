@@ -36,7 +36,7 @@ from support.cells import (
     wait_for,
 )
 from support.gateway import MODEL as FAKE
-from support.server import free_port
+from support.ports import free_port
 
 from omnistage.server.cells.haproxy import SESSION
 

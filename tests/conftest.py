@@ -151,10 +151,14 @@ def run_directory() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def cpu_engine() -> Iterator[None]:
-    """The environment of engines that tests start in their own process: as the tiny graph's."""
+    """The environment of engines that tests start in their own process: as the tiny graph's.
+
+    But none is forked from that process, which is full of what other tests have opened.
+    """
     graph = load_graph(GRAPHS / "qwen3_omni_tiny.yaml", "tiny")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(SPAWNED), prepend=os.pathsep)
         for name, value in graph.stages["thinker"].environment.items():
             patch.setenv(name, str(value))
+        patch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
         yield

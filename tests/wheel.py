@@ -16,7 +16,8 @@ from pathlib import Path
 
 import httpx
 from support.packages import Environment, build, call
-from support.server import free_port, is_ready
+from support.ports import free_port
+from support.server import is_ready
 
 START_S, STOP_S = 600.0, 60.0
 QUESTION = {

@@ -37,6 +37,7 @@ ASYNC_ROW_SCHEDULER = "omnistage.stages.vllm.row_reading.RowReadingAsyncSchedule
 FUSES_ROTATION = (0, 27)  # the first version of vLLM that does
 ROTATION = "rotary_embedding"  # vLLM's name of the operation
 ASYNC = "async_scheduling"  # an engine argument
+START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 CPU_WORKER = "omnistage.stages.vllm.cpu_worker.SeededCPUWorker"
 
 
@@ -104,7 +105,12 @@ def make_engine(
 
 
 def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> VllmConfig:
-    """vLLM's configuration; what depends on it is told by making it again."""
+    """vLLM's configuration; what depends on it is told by making it again.
+
+    How an engine's processes begin stays as the environment says it: on a CPU vLLM sets `spawn`
+    whatever was asked for, and a new interpreter's imports are half of a tiny model's start.
+    """
+    asked_method = os.environ.get(START_METHOD)
 
     def made(**more: Any) -> VllmConfig:
         given = AsyncEngineArgs(**{**arguments, **more})
@@ -118,7 +124,11 @@ def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> Vll
     asked = arguments.get("compilation_config")
     if config.model_config.uses_mrope and fuses_rotation() and says_nothing_of_rotation(asked):
         again["compilation_config"] = with_rotation_apart(asked)
-    return made(**{**more, **again}) if again else config
+    if again:
+        config = made(**{**more, **again})
+    if asked_method is not None:
+        os.environ[START_METHOD] = asked_method
+    return config
 
 
 def fuses_rotation() -> bool:

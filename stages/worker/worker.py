@@ -2,9 +2,10 @@
 
 `--parent` is the id of the process that starts it, whose end is its end.
 
-An engine's processes run this module before anything else (multiprocessing's spawn does that with
-its parent's main module). So they are tied to their parent before the imports that take seconds:
-one that was just starting must not outlive a parent that is killed.
+An engine's processes are tied to their parent before anything else: one that was just starting
+must not outlive a parent that is killed. A forked one is tied as it begins. A spawned one runs this
+module (multiprocessing does that with its parent's main module) before the imports that take
+seconds.
 """
 
 import argparse
@@ -25,6 +26,7 @@ def main() -> None:
     os.environ[STAGE_MARK] = arguments.stage
     os.environ[PARENT] = str(arguments.parent)
     end_with_parent()
+    os.register_at_fork(after_in_child=end_with_parent)
     begin_imports()
 
     from omnistage.stages.worker.stage_worker import run_stage

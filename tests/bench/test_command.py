@@ -2,12 +2,12 @@
 
 import json
 import re
-import socket
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from support.fake_openai import MODEL, FakeOpenAI, Script
+from support.ports import refusing_port
 from typer.testing import CliRunner
 
 from omnistage.bench.report import Report
@@ -68,16 +68,16 @@ def test_failures_are_named_and_are_the_exit_code() -> None:
 
 
 def test_a_server_that_is_not_there_fails_each_request() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    arguments = ["bench", "serve", f"http://127.0.0.1:{port}", "--requests", "2", "--warmups", "0"]
-    result = runner.invoke(cli.app, [*arguments, "--model", "m"])
-    assert result.exit_code == 1
-    assert "2 requests, 2 failed" in plain(result.output)
-    assert "2 failed: ConnectError: [Errno 111]" in plain(result.output)
-    result = runner.invoke(cli.app, arguments)
-    assert result.exit_code == 1
-    assert f"error: http://127.0.0.1:{port}/v1/models: ConnectError" in plain(result.output)
+    with refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        arguments = ["bench", "serve", url, "--requests", "2", "--warmups", "0"]
+        result = runner.invoke(cli.app, [*arguments, "--model", "m"])
+        assert result.exit_code == 1
+        assert "2 requests, 2 failed" in plain(result.output)
+        assert "2 failed: ConnectError: [Errno 111]" in plain(result.output)
+        result = runner.invoke(cli.app, arguments)
+        assert result.exit_code == 1
+        assert f"error: {url}/v1/models: ConnectError" in plain(result.output)
 
 
 def test_a_body_from_a_file_is_sent(tmp_path: Path) -> None:

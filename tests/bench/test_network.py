@@ -5,6 +5,7 @@ import socket
 
 import httpcore
 import pytest
+from support.ports import refusing_port
 from support.virtual_time import run_virtual
 
 from omnistage.bench.network import StampedNetwork, StampedStream
@@ -76,7 +77,8 @@ async def test_a_broken_connection_is_an_error() -> None:
 
 
 async def test_a_refused_connection_is_an_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(httpcore.ConnectError, match="Connect call failed"):
+    with (
+        refusing_port() as port,
+        pytest.raises(httpcore.ConnectError, match="Connect call failed"),
+    ):
         await StampedNetwork().connect_tcp("127.0.0.1", port)

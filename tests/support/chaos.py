@@ -37,8 +37,13 @@ NUM_SAMPLES = LENGTH * 1920 - 555  # code2wav's last frame is shorter
 
 
 def chaos_graph(folder: Path, hang_s: float = HANG_S) -> Path:
-    """The tiny graph with room for all streams and a short patience with hung stages."""
+    """The tiny graph with room for all streams and a short patience with hung stages.
+
+    The talker's engine is forked; the thinker's is a new interpreter, with a resource tracker.
+    """
     graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
+    thinker = graph["stages"]["thinker"]
+    thinker["environment"] = {**thinker["environment"], "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
     for name in ("thinker", "talker"):
         graph["stages"][name]["engine"]["max_num_seqs"] = 2 * NUM_STREAMS
     graph["deadlines"] = {"hang_s": hang_s}

@@ -27,7 +27,7 @@ from support.cells import (
 )
 from support.gateway import MODEL as FAKE
 from support.gateway import OMNI
-from support.server import free_port
+from support.ports import free_port
 
 from omnistage.server import serve_app
 from omnistage.server.runtime.runtime import Runtime

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import numpy as np
 import numpy.typing as npt
+from support.ports import free_port
 
 ADMIN_KEY = "sk-admin"
 MAX_QUEUE = 64  # of the server that most end-to-end tests share
@@ -130,13 +130,6 @@ def assert_same_sound(one: npt.NDArray[np.int16], other: npt.NDArray[np.int16]) 
     """As exact as the reference is met: another batch rounds float32 sums differently."""
     assert len(one) == len(other)
     assert np.abs(one.astype(np.int32) - other).max(initial=0) / 32767 < 1e-4
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def launch(

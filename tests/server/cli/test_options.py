@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import typer.main
 from support.certificates import certificate
+from support.ports import free_port
 from typer.testing import CliRunner
 
 from omnistage.server import cli
@@ -138,8 +139,7 @@ def test_an_option_has_the_same_effect_as_a_flag_and_from_the_environment(
 
 def filled_in(value: str, folder: Path) -> str:
     """A value with the folder and a free port in it."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return value.replace("FOLDER", str(folder)).replace("PORT", str(free.getsockname()[1]))
+    return value.replace("FOLDER", str(folder)).replace("PORT", str(free_port()))
 
 
 def test_several_values_of_the_environment_are_separated_by_spaces(
@@ -172,8 +172,7 @@ def test_origins_may_be_a_list_in_json_as_vllm_has_them(monkeypatch: pytest.Monk
 
 
 def test_a_dry_run_prints_what_would_be_served_and_leaves_the_port_free() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     command = [sys.executable, "-m", "omnistage.server.cli", "serve", TINY, "--model", "m"]
     more = ["--stage", "thinker.max_model_len=8192", "--set-default", "talker.temperature=0.7"]
     names = ["--served-model-name", "a", "--served-model-name", "b", "--api-key", "sk-secret"]
@@ -264,8 +263,7 @@ def test_cells_take_every_option_of_serve_and_a_file_for_the_balancer() -> None:
 
 
 def test_a_dry_run_of_cells_prints_their_addresses_and_the_balancers_file() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     done = cells("2", TINY, "--model", "m", "--port", str(port), "--dry-run")
     assert done.exit_code == 0, done.output
     for said in (f"http://127.0.0.1:{port + 2}", f"bind 127.0.0.1:{port}", "server cell1"):

@@ -11,6 +11,7 @@ from omnistage.stage_configs.determinism import SECOND_RUNNER
 from omnistage.stages.vllm import engine
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine import (
+    START_METHOD,
     configured,
     engine_of_all_rows,
     fuses_rotation,
@@ -107,6 +108,23 @@ def test_late_inputs_get_the_scheduler_that_fits_the_engine(
         assert [call["scheduler_cls"] for call in arguments.calls] == schedulers
     configured({"model": "m"}, None)
     assert "scheduler_cls" not in arguments.calls[-1]
+
+
+@pytest.mark.parametrize(("asked", "is_left"), [("fork", "fork"), (None, "spawn")])
+def test_processes_begin_as_the_environment_says_although_vllm_sets_spawn_on_a_cpu(
+    asked: str | None, is_left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class OnCpu(Arguments):
+        def __call__(self, **arguments: Any) -> Any:
+            monkeypatch.setenv(START_METHOD, "spawn")
+            return super().__call__(**arguments)
+
+    monkeypatch.delenv(START_METHOD, raising=False)
+    if asked is not None:
+        monkeypatch.setenv(START_METHOD, asked)
+    monkeypatch.setattr(engine, "AsyncEngineArgs", OnCpu())
+    configured({"model": "m"}, None)
+    assert os.environ[START_METHOD] == is_left
 
 
 def test_adapters_for_experts_are_refused_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,37 @@ def test_an_engine_that_is_only_starting_is_tied_to_its_parent_and_collects_seld
     assert done.stdout.split() == [b"9", b"False", b"100000"], done.stderr
 
 
+FORKED = """
+import ctypes, multiprocessing, sys
+from pathlib import Path
+from types import ModuleType
+from omnistage.stages.worker import worker
+
+def tell(note):
+    signal = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(signal))
+    Path(note).write_text(str(signal.value))
+
+def run_stage(name, directory):
+    child = multiprocessing.get_context("fork").Process(target=tell, args=(directory / name,))
+    child.start()
+    child.join()
+
+stage_worker = ModuleType("stage_worker")
+stage_worker.run_stage = run_stage
+sys.modules["omnistage.stages.worker.stage_worker"] = stage_worker
+worker.main()
+"""
+
+
+def test_an_engine_that_is_forked_is_tied_to_its_parent(tmp_path: Path) -> None:
+    """As on a GPU, where vLLM forks and loads no plugin again."""
+    arguments = ["--stage", "talker", "--run-directory", str(tmp_path)]
+    command = [sys.executable, "-c", FORKED, *arguments, "--parent", str(os.getpid())]
+    done = subprocess.run(command, capture_output=True)
+    assert (tmp_path / "talker").read_text() == "9", done.stderr
+
+
 # A child that takes a while before it asks to end with its parent, which is killed meanwhile.
 SLOW_CHILD = """
 import sys, time
