@@ -45,6 +45,7 @@ TILES = "vae"  # how many of these ranks share the tiles of a decoding: it asks 
 ALONE = {
     "offload": "each rank keeps its denoiser on its GPU",
     "compile": "the ranks' collectives are not compiled",
+    "quantization": "ranks exchange, share and shard weights of the pipeline's dtype",
     "step_cache": "each rank would decide by itself what it skips",
 }
 

@@ -2,11 +2,14 @@
 
 The folder may have no weights (`omnistage tiny qwen-image DIR --real-size`): they are random then.
 With `--offload`: what a picture takes of the device, in memory and time, by kind of offload.
+With `--quantization fp8` or `--compile`: one picture of the bare pipeline, then the same of the
+engine over a pipeline that was changed so, and how far the two are from each other.
 """
 
 import argparse
 import copy
 import gc
+import math
 import resource
 import time
 from collections import Counter
@@ -22,7 +25,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.memory import GIB
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
+from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions, compile_blocks
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
 from omnistage.stages.diffusion.loading.other_weights import modules_of
@@ -68,6 +72,11 @@ class Comparison:
             for job in [self._engine.submit(**arguments) for arguments in asked]:
                 job.result.result()
         return time_s[0]
+
+    def picture(self, arguments: Mapping[str, Any]) -> torch.Tensor:
+        """One of a request, [channels, height, width] float32 from 0 to 1."""
+        images: torch.Tensor = self._engine.submit(**arguments).result.result().images
+        return images[0].float().cpu()
 
     def bare_s(self, arguments: Mapping[str, Any]) -> float:
         """Seconds of a bare call; outside a request the engine's hooks only pass it on."""
@@ -200,6 +209,39 @@ def sharing(pipeline: Any) -> Any:
     return copy.deepcopy(pipeline, {id(weight): weight for weight in weights})
 
 
+def compare_changed(asked: argparse.Namespace) -> None:
+    """The bare pipeline's picture and time, then those of the engine over the changed pipeline."""
+    loaded = LoadOptions(load_format=asked.load_format).load(asked.folder)
+    bare = Comparison(loaded, asked.steps)
+    arguments = {**bare.arguments(asked.side), "output_type": "pt"}
+    bare.warm_up(arguments)
+    exact = bare.picture(arguments)
+    bare_s = median(bare.bare_s({**arguments, **fresh()}) for _ in range(asked.pairs))
+    bare.close()
+    if asked.quantization is not None:
+        quantize(loaded.parts, loaded.device)
+    if asked.compile:
+        compile_blocks(loaded.parts)
+    changed = Comparison(loaded, asked.steps)
+    changed.warm_up({**arguments, **fresh()})
+    made = changed.picture({**arguments, **fresh()})
+    ours_s = median(changed.ours_s({**arguments, **fresh()}) for _ in range(asked.pairs))
+    away = (made - exact).abs()
+    noise = 10 * math.log10(1 / max(float((away**2).mean()), 1e-12))
+    CONSOLE.print(
+        f"quantization {asked.quantization}, compile {asked.compile}: {ours_s:.3f} s a picture of "
+        f"side {asked.side}, bare {bare_s:.3f} s ({bare_s / ours_s:.2f} times); off by "
+        f"{float(away.mean()):.5f} on average and {float(away.max()):.4f} at most (of 1), "
+        f"PSNR {noise:.1f} dB"
+    )
+    changed.close()
+
+
+def fresh() -> dict[str, Any]:
+    """The same noise again: a generator goes on from where it was."""
+    return {"generator": torch.Generator().manual_seed(0)}
+
+
 def measured(loaded: Loaded, asked: argparse.Namespace) -> str:
     """A picture's seconds, what was on the device at most, and what stays there after it."""
     compared = Comparison(loaded, asked.steps)
@@ -230,8 +272,12 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--offload", action="store_true")
+    parser.add_argument("--quantization", choices=QUANTIZATIONS)
+    parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
-    (compare_offloads if asked.offload else compare)(asked)
+    is_changed = asked.quantization is not None or asked.compile
+    way = compare_offloads if asked.offload else compare_changed if is_changed else compare
+    way(asked)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ FAMILY = Family(
                     "parallel",
                     "pipeline_class",
                     "profile_folder",
+                    "quantization",
                     "step_cache",
                     "step_cache_options",
                     "vae_tiling",

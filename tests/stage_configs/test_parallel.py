@@ -159,6 +159,7 @@ def test_sizes_of_vllm_are_refused_elsewhere(
         ("[]", "{guidance_ranks: 3}", "engine.guidance_ranks: must be 1 or 2, not 3"),
         ("[]", "{guidance_ranks: 2, offload: layerwise}", "engine.offload: not with several ranks"),
         ("[]", "{parallel: {ring: 2}, compile: true}", "engine.compile: not with several ranks"),
+        ("[]", "{guidance_ranks: 2, quantization: fp8}", "engine.quantization: not with several"),
         ("[]", "{guidance_ranks: 2, step_cache: mag}", "engine.step_cache: not with several ranks"),
         ("[]", "{guidance_ranks: 2, device: cuda:1}", "engine.device: not with several ranks"),
     ],

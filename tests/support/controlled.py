@@ -13,7 +13,10 @@ from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading.components import Parts
+from omnistage.stages.diffusion.loading.float8 import quantize
 from omnistage.stages.diffusion.loading.loading import Loaded
+
+CPU = torch.device("cpu")
 
 
 class Controlled:
@@ -23,7 +26,10 @@ class Controlled:
         self.name = name
         self.bare, self.pipeline = quiet(make_tiny(name)), quiet(make_tiny(name))
         parsed = ControlOptions.of(options)
-        loaded = Loaded(self.pipeline, Parts.find(self.pipeline), None, torch.device("cpu"))
+        parts, is_quantized = Parts.find(self.pipeline), "quantization" in options
+        if is_quantized:
+            quantize(parts, CPU)
+        loaded = Loaded(self.pipeline, parts, None, CPU, is_quantized)
         self.control = Control(loaded, parsed, self._read, "dit")
         once = Settings(0, 2, 3.0).arguments(name)
         self.engine = StepBatcher(self.pipeline, once, doubled(once))

@@ -76,6 +76,7 @@ class Control:
                 part: StepCache(module, name, more) for part, module in loaded.parts.dit.items()
             }
         self._weights = Weights(pipeline, read)
+        self._is_quantized = loaded.is_quantized
         self._profiler: Profiler | None = None
         if options.profile_folder:
             self._profiler = Profiler(Path(options.profile_folder), stage)
@@ -130,12 +131,14 @@ class Control:
         no_profile = "" if self._profiler else "its engine has no profile_folder"
         is_cut = self._ranks is not None and self._ranks.is_tensor_parallel
         whole = "its denoiser's weights are sharded (parallel.tensor)" if is_cut else ""
+        own = whole or ("its denoiser's weights are quantized" if self._is_quantized else "")
         loras = dict.fromkeys(
-            ("add_lora", "remove_lora", "pin_lora", "list_loras"), whole or self._adapters.refusal
+            ("add_lora", "remove_lora", "pin_lora", "list_loras"), own or self._adapters.refusal
         )
         has_rpc = self._ranks is not None and self._ranks.is_extended
         return {
-            **dict.fromkeys(("sleep", "wake", "load_weights"), whole),
+            **dict.fromkeys(("sleep", "wake"), whole),
+            "load_weights": own,
             "rpc": "" if has_rpc else "its engine has no worker_extension_cls",
             **loras,
             **dict.fromkeys(("count_cache", "clear_cache"), no_cache),

@@ -12,7 +12,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from omnistage.stages.device.devices import device_of
-from omnistage.stages.device.dtypes import dtype_of
+from omnistage.stages.device.dtypes import DTYPES, dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
@@ -32,6 +32,7 @@ from omnistage.stages.diffusion.loading.dummy_components import (
     num_bytes,
 )
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
 from omnistage.stages.diffusion.loading.tiling import Tiling, check_tiling, tile
 from omnistage.stages.messages.loading import Phase, tell_loading
@@ -54,11 +55,13 @@ class Loaded:
     parts: Parts
     turns: Turns | None  # of modules that are not on the device together
     device: torch.device
+    is_quantized: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
-        """The denoiser's."""
-        return next(next(iter(self.parts.dit.values())).parameters()).dtype
+        """The denoiser's, but for weights that are quantized."""
+        weights = next(iter(self.parts.dit.values())).parameters()
+        return next(one.dtype for one in weights if one.dtype in DTYPES.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,16 @@ class LoadOptions(EngineOptions):
     modules: Mapping[str, Any] | None = None
     offload: str | None = None
     compile: bool = False
+    quantization: str | None = None
     vae_tiling: Tiling = False
     parallel: Mapping[str, int] = field(default_factory=dict)  # checked as RankOptions'
 
     def __post_init__(self) -> None:
-        for name, allowed in (("load_format", LOAD_FORMATS), ("offload", (None, *OFFLOADS))):
+        for name, allowed in (
+            ("load_format", LOAD_FORMATS),
+            ("offload", (None, *OFFLOADS)),
+            ("quantization", (None, *QUANTIZATIONS)),
+        ):
             if getattr(self, name) not in allowed:
                 names = ", ".join(one for one in allowed if one is not None)
                 raise ValueError(f"{name} {getattr(self, name)!r} is none of {names}")
@@ -85,6 +93,8 @@ class LoadOptions(EngineOptions):
             raise ValueError(f"compile: must be true or false, not {self.compile!r}")
         if self.compile and self.offload == "layerwise":
             raise ValueError("compile: not with offload: layerwise, which moves compiled blocks")
+        if self.quantization is not None and self.offload is not None:
+            raise ValueError("quantization: not with offload")
         check_tiling(self.vae_tiling)
         if self.dtype is not None:
             dtype_of(self.dtype)
@@ -141,6 +151,8 @@ class LoadOptions(EngineOptions):
         parts = Parts.find(pipeline, self._roles)
         tile(pipeline, self.vae_tiling)
         turns = None
+        if self.quantization is not None:
+            quantize(parts, device)
         if self.offload is not None:
             turns = offload(pipeline, parts, self.offload, device)
         else:
@@ -149,7 +161,7 @@ class LoadOptions(EngineOptions):
             compile_blocks(parts)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
-        return Loaded(pipeline, parts, turns, device)
+        return Loaded(pipeline, parts, turns, device, self.quantization is not None)
 
     def _move(self, pipeline: Any, parts: Parts, device: torch.device) -> None:
         if self.shard == 1:
