@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -117,10 +118,16 @@ def show(console: Console, report: "PictureReport") -> None:
     """Print the figures."""
     from omnistage.bench.table import behind
 
-    table = Table(title="images/s: median of the rounds and their range")
+    table = Table(
+        title="images/s: median of the rounds and their range",
+        box=box.SIMPLE,
+        pad_edge=False,
+        show_edge=False,
+        collapse_padding=True,
+    )
     for name in (
-        "load",
-        "requests",
+        "streams" if report.levels[0].rate is None else "req/s",
+        "sent",
         "failed",
         "in flight",
         "images/s",
@@ -134,13 +141,13 @@ def show(console: Console, report: "PictureReport") -> None:
         rates, latency = level.images_per_s, level.latency_s
         times = ("p50", "p90", "p99") if latency is not None else ()
         table.add_row(
-            level.name,
+            f"{level.concurrency if level.rate is None else level.rate:g}",
             str(len(level.samples)),
             str(level.num_failed),
             str(level.most_in_flight),
             f"{statistics.median(rates):.3f}",
-            f"{min(rates):.3f} - {max(rates):.3f}",
-            *(f"{getattr(latency, name) * MS:.1f}" for name in times),
+            f"{min(rates):.3f}-{max(rates):.3f}",
+            *(f"{getattr(latency, name) * MS:.0f}" for name in times),
         )
     console.print(table)
     if report.pairs is not None:

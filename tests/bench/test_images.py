@@ -66,9 +66,9 @@ def level_of(server: FakeServer, load: OpenLoop, rounds: int = 1) -> PictureLeve
     return level
 
 
-def told(report: PictureReport) -> str:
+def told(report: PictureReport, width: int = 120) -> str:
     """What the command prints."""
-    console = Console(record=True, width=120, file=io.StringIO())
+    console = Console(record=True, width=width, file=io.StringIO())
     show(console, report)
     return console.export_text()
 
@@ -153,7 +153,20 @@ def test_a_rate_that_the_server_does_not_keep_up_with_is_told(lasts_s: float, gr
     assert level.queue_grew == grew
     said = "the server did not keep up with 1 req/s: its queue grew"
     assert (said in told(report)) == grew
-    assert re.search(rf"1 req/s +│ +72 │ +0 │ +{level.most_in_flight} ", told(report))
+    assert re.search(rf"\n +1 +72 +0 +{level.most_in_flight} ", told(report))
+
+
+def test_the_table_fits_80_columns() -> None:
+    loads = (OpenLoop(0.025, 4, 0, 3), OpenLoop(0.5, 40, 0, 3))
+    plan = PicturePlan("http://a", {}, loads, transport=FakeServer(lasts_s=8.0))
+    shown = told(run_virtual(measure(plan, None)), width=80)
+    assert "…" not in shown
+    rows = [line.split() for line in shown.splitlines()]
+    heads = "req/s sent failed in flight images/s range p50 ms p90 ms p99 ms"
+    assert heads.split() in rows
+    (slow,) = [row for row in rows if row[:1] == ["0.025"]]
+    assert slow[1:3] == ["12", "0"]
+    assert slow[-3] == "8000"
 
 
 def test_a_full_closed_loop_is_no_queue_that_grows() -> None:
