@@ -5,9 +5,8 @@ take turns with single requests.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,8 +15,9 @@ import numpy as np
 from pydantic import BaseModel, computed_field
 
 from omnistage.bench.client import ServerError
-from omnistage.bench.load import ClosedLoop
-from omnistage.bench.metrics import Summary, summarize
+from omnistage.bench.load import Load, OpenLoop
+from omnistage.bench.metrics import Span, Summary, most_in_flight, queue_grew, summarize
+from omnistage.bench.report import Loaded
 
 OK = 200
 PROMPTS = ("a fox in the snow", "a red house by the sea", "an old map of the world", "two birds")
@@ -25,9 +25,11 @@ MakeBare = Callable[[int], float]
 
 
 class PictureSample(BaseModel, frozen=True):
-    """One request of one level and round; seconds since the round's start."""
+    """One request of one level and round; seconds since the round's start.
 
-    concurrency: int
+    `start_s`: of arrivals at a rate when it was to come, however late it was sent.
+    """
+
     round: int
     start_s: float
     end_s: float
@@ -35,11 +37,11 @@ class PictureSample(BaseModel, frozen=True):
     error: str | None = None
 
 
-class PictureLevel(BaseModel, frozen=True):
-    """So many requests at once, over all rounds; `durations_s` are the rounds'."""
+class PictureLevel(Loaded, frozen=True):
+    """One load over all rounds; `durations_s` are the rounds'."""
 
-    concurrency: int
     durations_s: tuple[float, ...]
+    warmup_errors: tuple[str, ...] = ()
     samples: tuple[PictureSample, ...]
 
     @computed_field  # type: ignore[prop-decorator]
@@ -57,10 +59,36 @@ class PictureLevel(BaseModel, frozen=True):
             counts[one.round] += one.num_images
         return tuple(count / s for count, s in zip(counts, self.durations_s, strict=True))
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def num_failed(self) -> int:
+        """Requests that got no image."""
+        return sum(one.error is not None for one in self.samples)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def most_in_flight(self) -> int:
+        """How many requests were there at once at most, in any round."""
+        return max(map(most_in_flight, self._spans), default=0)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def queue_grew(self) -> bool:
+        """Whether the server did not keep up with the rate, in all rounds taken together."""
+        return self.rate is not None and queue_grew(self._spans)
+
+    @property
+    def _spans(self) -> list[list[Span]]:
+        spans: list[list[Span]] = [[] for _ in self.durations_s]
+        for one in self.samples:
+            spans[one.round].append((one.start_s, one.end_s))
+        return spans
+
     @property
     def errors(self) -> list[str]:
-        """One for each request that failed."""
-        return [one.error for one in self.samples if one.error is not None]
+        """One for each request that failed, the warm-up's too."""
+        failed = [one.error for one in self.samples if one.error is not None]
+        return [*self.warmup_errors, *failed]
 
 
 class Pairs(BaseModel, frozen=True):
@@ -83,18 +111,22 @@ class PictureReport(BaseModel, frozen=True):
     command: str
     url: str
     body: dict[str, Any]
+    seed: int
     levels: tuple[PictureLevel, ...]
     pairs: Pairs | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PicturePlan:
-    """What to measure. `body`: fields of every request; each has a prompt and seed of its own."""
+    """What to measure. `body`: fields of every request; each has a prompt and seed of its own.
+
+    A load has its requests in each round. `seed` is that of the loads' arrivals.
+    """
 
     url: str
     body: Mapping[str, Any]
-    concurrency: Sequence[int]
-    requests: int | None = None  # of a level and round
+    loads: Sequence[Load]
+    seed: int = 0
     rounds: int = 3
     num_pairs: int = 0
     timeout_s: float = 600
@@ -115,11 +147,12 @@ class PictureBench:
         self._client = client
         self._number = 0
 
-    async def ask(self, concurrency: int, round_: int, start_s: float) -> PictureSample:
-        """One request; whatever fails is the sample's error."""
+    async def ask(self, round_: int, start_s: float, due_s: float | None = None) -> PictureSample:
+        """One request; whatever fails is the sample's error. With `due_s` it starts then."""
+        loop = asyncio.get_running_loop()
         self._number += 1
         body = numbered(self._plan.body, self._number)
-        begun_s = time.perf_counter()
+        begun_s = loop.time() if due_s is None else due_s
         error, num_images = None, 0
         try:
             answer = await self._client.post("/v1/images/generations", json=body)
@@ -130,41 +163,46 @@ class PictureBench:
         except httpx.HTTPError as failure:
             error = f"{type(failure).__name__}: {failure}"
         return PictureSample(
-            concurrency=concurrency,
             round=round_,
             start_s=begun_s - start_s,
-            end_s=time.perf_counter() - start_s,
+            end_s=loop.time() - start_s,
             num_images=num_images,
             error=error,
         )
 
-    async def run_round(self, concurrency: int, round_: int) -> tuple[float, list[PictureSample]]:
-        """One level once: seconds, samples."""
+    async def run_round(
+        self, load: Load, round_: int, num_requests: int
+    ) -> tuple[float, list[PictureSample]]:
+        """One level once: seconds, samples. Each round has arrivals of its own."""
+        loop = asyncio.get_running_loop()
         samples: list[PictureSample] = []
-        start_s = time.perf_counter()
+        if isinstance(load, OpenLoop):
+            load = replace(load, seed=load.seed + round_)
+        start_s = loop.time()
 
         async def ask(_: int, due_s: float | None) -> None:
-            samples.append(await self.ask(concurrency, round_, start_s))
+            samples.append(await self.ask(round_, start_s, due_s))
 
-        count = self._plan.requests or 4 * concurrency
-        await ClosedLoop(concurrency, count, 0).run(ask, range(count))
-        return time.perf_counter() - start_s, samples
+        await load.run(ask, range(num_requests))
+        return loop.time() - start_s, samples
 
     async def levels(self) -> tuple[PictureLevel, ...]:
-        """All levels, one after the other in each round; before them each once for warming up."""
-        for concurrency in self._plan.concurrency:
-            await self.run_round(concurrency, 0)
-        made: dict[int, list[tuple[float, list[PictureSample]]]] = {}
+        """All levels, one after the other in each round; before the rounds each is warmed up."""
+        loads = self._plan.loads
+        warmups = [(await self.run_round(load, 0, load.num_warmups))[1] for load in loads]
+        made: list[list[tuple[float, list[PictureSample]]]] = [[] for _ in loads]
         for round_ in range(self._plan.rounds):
-            for concurrency in self._plan.concurrency:
-                made.setdefault(concurrency, []).append(await self.run_round(concurrency, round_))
+            for load, rounds in zip(loads, made, strict=True):
+                rounds.append(await self.run_round(load, round_, load.num_requests))
         return tuple(
             PictureLevel(
-                concurrency=concurrency,
+                concurrency=load.concurrency,
+                rate=load.rate,
                 durations_s=tuple(duration_s for duration_s, _ in rounds),
+                warmup_errors=tuple(one.error for one in warmup if one.error is not None),
                 samples=tuple(sample for _, samples in rounds for sample in samples),
             )
-            for concurrency, rounds in made.items()
+            for load, warmup, rounds in zip(loads, warmups, made, strict=True)
         )
 
     async def pairs(self, bare: MakeBare) -> Pairs:
@@ -172,7 +210,7 @@ class PictureBench:
         served_s, bare_s = [], []
 
         async def ask_server() -> None:
-            sample = await self.ask(1, 0, 0.0)
+            sample = await self.ask(0, 0.0)
             if sample.error is not None:
                 raise ServerError(sample.error)
             served_s.append(sample.end_s - sample.start_s)
@@ -201,5 +239,10 @@ async def measure(plan: PicturePlan, bare: MakeBare | None, command: str = "") -
         pairs = None if bare is None else await bench.pairs(bare)
         levels = await bench.levels()
     return PictureReport(
-        command=command, url=plan.url, body=dict(plan.body), levels=levels, pairs=pairs
+        command=command,
+        url=plan.url,
+        body=dict(plan.body),
+        seed=plan.seed,
+        levels=levels,
+        pairs=pairs,
     )

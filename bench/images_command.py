@@ -1,15 +1,18 @@
 """`omnistage bench images`: its options, and what it prints and writes."""
 
+import secrets
 import statistics
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from omnistage.bench.options import check_place, command_line, numbers, read_object
+from omnistage.bench.command import MAX_SEED
+from omnistage.bench.options import check_place, command_line, make_loads, read_object
 from omnistage.bench.outcome import keep, outcome
 
 if TYPE_CHECKING:
@@ -21,11 +24,31 @@ MS = 1000.0
 def images(
     url: Annotated[str, typer.Argument(help="The server's URL.")] = "http://127.0.0.1:8000",
     concurrency: Annotated[
-        str, typer.Option(help="How many requests run at once; several levels by commas.")
-    ] = "1,4",
+        str | None,
+        typer.Option(
+            help="How many streams are kept busy; several levels by commas. Default: 1,4."
+        ),
+    ] = None,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of --concurrency: requests a second, as a Poisson process; "
+            "several levels by commas."
+        ),
+    ] = None,
     requests: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many requests a level has in a round. Default: 4 a stream."),
+        str | None,
+        typer.Option(
+            help="How many requests a level has in a round: one number, or one a level by commas. "
+            "Default: 4 a stream; with --rate, 64."
+        ),
+    ] = None,
+    warmups: Annotated[
+        str | None,
+        typer.Option(
+            help="How many requests are sent for each level before the rounds and not counted. "
+            "Default: 2 a stream; with --rate, 2."
+        ),
     ] = None,
     rounds: Annotated[
         int, typer.Option(min=1, help="How many rounds there are; in each, every level runs once.")
@@ -49,6 +72,10 @@ def images(
     api_key: Annotated[
         str | None, typer.Option(help="The API key, sent as a bearer token.")
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="The seed of arrivals. Default: a new one each time."),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="How many seconds an answer may take.")
     ] = 600,
@@ -60,6 +87,9 @@ def images(
     """Load a server with requests for images and measure images/s and latency."""
     from omnistage.bench.images import PicturePlan, measure
 
+    chosen_seed = secrets.randbelow(MAX_SEED) if seed is None else seed
+    if rate is None and concurrency is None:
+        concurrency = "1,4"
     body: dict[str, Any] = {}
     if size is not None:
         body["size"] = size
@@ -68,10 +98,11 @@ def images(
     try:
         check_place("--json", json_file, ".json")
         body |= read_object("--extra-body", extra_body)
-        levels = numbers("--concurrency", concurrency, int)
+        loads = make_loads(concurrency, rate, requests, warmups, chosen_seed, min_requests=1)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    plan = PicturePlan(url, body, levels, requests, rounds, pairs if bare else 0, timeout, api_key)
+    num_pairs = pairs if bare else 0
+    plan = PicturePlan(url, body, loads, chosen_seed, rounds, num_pairs, timeout, api_key)
     make_bare = None
     if bare is not None:
         from omnistage.bench.bare import load_bare
@@ -85,11 +116,20 @@ def images(
 
 def show(console: Console, report: "PictureReport") -> None:
     """Print the figures."""
-    table = Table(title="images/s: median of the rounds and their range")
+    from omnistage.bench.table import behind
+
+    table = Table(
+        title="images/s: median of the rounds and their range",
+        box=box.SIMPLE,
+        pad_edge=False,
+        show_edge=False,
+        collapse_padding=True,
+    )
     for name in (
-        "at once",
-        "requests",
+        "streams" if report.levels[0].rate is None else "req/s",
+        "sent",
         "failed",
+        "in flight",
         "images/s",
         "range",
         "p50 ms",
@@ -101,12 +141,13 @@ def show(console: Console, report: "PictureReport") -> None:
         rates, latency = level.images_per_s, level.latency_s
         times = ("p50", "p90", "p99") if latency is not None else ()
         table.add_row(
-            str(level.concurrency),
+            f"{level.concurrency if level.rate is None else level.rate:g}",
             str(len(level.samples)),
-            str(len(level.errors)),
+            str(level.num_failed),
+            str(level.most_in_flight),
             f"{statistics.median(rates):.3f}",
-            f"{min(rates):.3f} - {max(rates):.3f}",
-            *(f"{getattr(latency, name) * MS:.1f}" for name in times),
+            f"{min(rates):.3f}-{max(rates):.3f}",
+            *(f"{getattr(latency, name) * MS:.0f}" for name in times),
         )
     console.print(table)
     if report.pairs is not None:
@@ -120,5 +161,6 @@ def show(console: Console, report: "PictureReport") -> None:
             soft_wrap=True,
         )
     for level in report.levels:
-        for error in sorted(set(level.errors)):
-            console.print(error, markup=False, highlight=False, style="red", soft_wrap=True)
+        lines = sorted(set(level.errors))
+        for line in [*lines, behind(level)] if level.queue_grew else lines:
+            console.print(line, markup=False, highlight=False, style="red", soft_wrap=True)

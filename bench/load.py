@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 Ask = Callable[[int, float | None], Coroutine[Any, Any, None]]
 """Asks a number; with when it was to come, on the loop's clock, in an open loop."""
@@ -15,6 +15,7 @@ Ask = Callable[[int, float | None], Coroutine[Any, Any, None]]
 class ClosedLoop:
     """`concurrency` streams, each asking again as soon as it was answered."""
 
+    rate: ClassVar[None] = None
     concurrency: int
     num_requests: int
     num_warmups: int
@@ -36,6 +37,7 @@ class ClosedLoop:
 class OpenLoop:
     """Poisson arrivals at `rate` requests/s, whatever is still in flight."""
 
+    concurrency: ClassVar[None] = None
     rate: float
     num_requests: int
     num_warmups: int

@@ -1,11 +1,16 @@
 """What a listener and an operator measure of answers; pure functions, times in seconds."""
 
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
+
+MIN_HALF = 8  # requests; of fewer nothing is said of a queue
+ANSWERED_SHARE, SLOWER = 0.9, 1.5
+Span = tuple[float, float]
+"""When a request came and when its answer ended."""
 
 
 class Packet(NamedTuple):
@@ -61,3 +66,31 @@ def play(packets: Sequence[Packet]) -> Playback:
 def gaps(times_s: Iterable[float]) -> list[float]:
     """The differences of neighbours."""
     return [later - earlier for earlier, later in pairwise(times_s)]
+
+
+def most_in_flight(spans: Iterable[Span]) -> int:
+    """How many requests were there at once at most; one that ends makes room for the next."""
+    changes = sorted(change for start, end in spans for change in ((start, 1), (end, -1)))
+    return max(accumulate(change for _, change in changes), default=0)
+
+
+def queue_grew(rounds: Iterable[Sequence[Span]]) -> bool:
+    """Whether requests came faster than they were answered: the queue grows until no more come.
+
+    While the later half of the requests came, fewer than nine in ten as many ended, and that half
+    took half as long again as the earlier one (medians); either alone happens by chance. `rounds`:
+    of each, every request. Of fewer than 16 requests it is False.
+    """
+    earlier_s, later_s = list[float](), list[float]()
+    num_came = num_ended = 0
+    for spans in map(sorted, filter(None, rounds)):
+        middle = len(spans) // 2
+        earlier_s += [end - start for start, end in spans[:middle]]
+        later_s += [end - start for start, end in spans[middle:]]
+        since, until = spans[middle][0], spans[-1][0]
+        num_came += len(spans) - middle - 1
+        num_ended += sum(since < end <= until for _, end in spans)
+    if len(earlier_s) < MIN_HALF:
+        return False
+    is_slower = bool(np.median(later_s) > SLOWER * np.median(earlier_s))
+    return is_slower and num_ended < ANSWERED_SHARE * num_came

@@ -24,8 +24,12 @@ def make_loads(
     requests: str | None,
     warmups: str | None,
     seed: int,
+    min_requests: int = MIN_REQUESTS,
 ) -> tuple[Load, ...]:
-    """One load a level; without `concurrency` and `rate` a single stream."""
+    """One load a level; without `concurrency` and `rate` a single stream.
+
+    A closed loop has 4 requests a stream and at least `min_requests`, unless `requests` says.
+    """
     if concurrency is not None and rate is not None:
         raise ValueError("--concurrency and --rate exclude each other")
     if rate is not None:
@@ -35,7 +39,7 @@ def make_loads(
         each = zip(rates, counts, warm, strict=True)
         return tuple(OpenLoop(one, count, first, seed) for one, count, first in each)
     streams = numbers("--concurrency", concurrency or "1", int)
-    usual = [max(MIN_REQUESTS, REQUEST_ROUNDS * one) for one in streams]
+    usual = [max(min_requests, REQUEST_ROUNDS * one) for one in streams]
     counts = per_level("--requests", requests, usual)
     warm = per_level("--warmups", warmups, [WARMUP_ROUNDS * one for one in streams], least=0)
     for one, count in zip(streams, counts, strict=True):

@@ -6,7 +6,16 @@ from statistics import fmean
 
 from pydantic import BaseModel, computed_field
 
-from omnistage.bench.metrics import Packet, Playback, Summary, gaps, play, summarize
+from omnistage.bench.metrics import (
+    Packet,
+    Playback,
+    Summary,
+    gaps,
+    most_in_flight,
+    play,
+    queue_grew,
+    summarize,
+)
 
 FIRST_SOUND = "gateway.first_audio"
 TOLERATED_S = 0.001  # between two reads of what the server sent at once
@@ -85,25 +94,30 @@ class Rates(BaseModel, frozen=True):
     images: float
 
 
-class Level(BaseModel, frozen=True):
-    """One load: a number of streams kept busy, or arrivals at a rate (requests/s).
-
-    `client_cpu` is the share of one core that the client itself needed, `client_lag_s` how late it
-    woke from short sleeps.
-    """
+class Loaded(BaseModel, frozen=True):
+    """What came of one load: a number of streams kept busy, or arrivals at a rate (requests/s)."""
 
     concurrency: int | None = None
     rate: float | None = None
-    duration_s: float
-    client_cpu: float
-    client_lag_s: Summary | None = None
-    warmup_errors: tuple[str, ...] = ()
-    samples: tuple[Sample, ...]
 
     @property
     def name(self) -> str:
         """As a person says it."""
         return f"{self.rate:g} req/s" if self.concurrency is None else str(self.concurrency)
+
+
+class Level(Loaded, frozen=True):
+    """All requests of one load.
+
+    `client_cpu` is the share of one core that the client itself needed, `client_lag_s` how late it
+    woke from short sleeps.
+    """
+
+    duration_s: float
+    client_cpu: float
+    client_lag_s: Summary | None = None
+    warmup_errors: tuple[str, ...] = ()
+    samples: tuple[Sample, ...]
 
     @property
     def errors(self) -> list[str]:
@@ -121,6 +135,19 @@ class Level(BaseModel, frozen=True):
     def num_failed(self) -> int:
         """Requests that got no whole answer."""
         return len(self.samples) - len(self.answered)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def most_in_flight(self) -> int:
+        """How many requests were there at once at most."""
+        return most_in_flight((one.start_s, one.end_s) for one in self.samples)
+
+    @computed_field  # type: ignore[prop-decorator]
+    @cached_property
+    def queue_grew(self) -> bool:
+        """Whether the server did not keep up with the rate."""
+        spans = [(one.start_s, one.end_s) for one in self.samples]
+        return self.rate is not None and queue_grew([spans])
 
     @computed_field  # type: ignore[prop-decorator]
     @property

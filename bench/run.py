@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import httpcore
 
 from omnistage.bench.client import Client, api_url, connected
-from omnistage.bench.load import Load, OpenLoop
+from omnistage.bench.load import Load
 from omnistage.bench.metrics import summarize
 from omnistage.bench.report import Level, Report, Sample
 
@@ -103,8 +103,8 @@ async def run_level(client: Client, plan: Plan, model: str, load: Load, numbers:
         probe.cancel()
     duration_s = loop.time() - start_s
     return Level(
-        concurrency=None if isinstance(load, OpenLoop) else load.concurrency,
-        rate=load.rate if isinstance(load, OpenLoop) else None,
+        concurrency=load.concurrency,
+        rate=load.rate,
         duration_s=duration_s,
         client_cpu=(time.process_time() - start_cpu_s) / duration_s,
         client_lag_s=summarize(lags_s),

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 
 from omnistage.bench.metrics import Summary
-from omnistage.bench.report import Level
+from omnistage.bench.report import Level, Loaded
 
 MS, ONE = 1000.0, 1.0
 
@@ -63,7 +63,7 @@ LATE_CLIENT_S = 0.005
 SUSPICIOUS_REPEAT = 8
 
 
-def load_of(level: Level) -> str:
+def load_of(level: Loaded) -> str:
     """The load in words."""
     return f"concurrency {level.name}" if level.concurrency is not None else level.name
 
@@ -71,6 +71,8 @@ def load_of(level: Level) -> str:
 def level_table(level: Level) -> Table:
     """Every metric of one level."""
     count = f"{len(level.samples)} requests, {level.num_failed} failed"
+    if level.rate is not None:
+        count += f", {level.most_in_flight} in flight at most"
     table = Table(title=f"{load_of(level)}: {count}, {level.duration_s:.1f} s")
     table.add_column("metric")
     for name in Summary.model_fields:
@@ -129,6 +131,14 @@ def _cell(row: Row, summary: Summary | None) -> str:
     return f"{row.cell(summary.p50)}/{row.cell(summary.p95)}" if summary else ""
 
 
+def behind(level: Loaded) -> str:
+    """What is said of a rate with which the server did not keep up."""
+    return (
+        f"the server did not keep up with {level.name}: its queue grew, so more requests would "
+        "have taken longer"
+    )
+
+
 def complaints(level: Level) -> list[str]:
     """What a reader of the figures must know."""
     counted = Counter(level.errors)
@@ -140,6 +150,8 @@ def complaints(level: Level) -> list[str]:
             f"{SUSPICIOUS_REPEAT} times and more, as a model does whose numbers are NaN: "
             "these figures may mean nothing"
         )
+    if level.queue_grew:
+        lines.append(behind(level))
     lag = level.client_lag_s
     if lag is not None and lag.p95 > LATE_CLIENT_S:
         late = f"{lag.p95 * MS:.0f} ms late (p95), with {level.client_cpu:.0%} of a core"

@@ -284,11 +284,6 @@ class StageSpec(Model):
         return tuple(one for one in self.gpus if isinstance(one, int))
 
     @property
-    def has_gpu(self) -> bool:
-        """Whether it computes on GPUs; one that names none takes the first that is here."""
-        return any(used_gpus(replica.gpus) for replica in self.all_replicas)
-
-    @property
     def bundle(self) -> dict[str, float]:
         """What a replica takes of a node that a cluster chooses."""
         return bundle_of(self.num_gpus, self.resources)
@@ -301,8 +296,8 @@ def _refuse(stage: str, found: Problem | None) -> None:
         raise problem(message, "stages", stage, *place)
 
 
-def _determined(stage: StageSpec) -> StageSpec:
-    engine, environment = determining(KINDS[stage.kind], has_gpu=stage.has_gpu)
+def _determined(stage: StageSpec, *, has_gpu: bool) -> StageSpec:
+    engine, environment = determining(KINDS[stage.kind], has_gpu=has_gpu)
     update = {
         "engine": {**engine, **stage.engine},
         "environment": {**environment, **stage.environment},
@@ -601,6 +596,16 @@ class StageGraph(Model):
         """A stage's checkpoint."""
         return self.stages[name].model or self.model
 
+    def has_gpu(self, name: str) -> bool:
+        """Whether a stage computes on GPUs.
+
+        One that names none takes the first of this machine; on a cluster's nodes it sees none.
+        """
+        replicas = self.stages[name].all_replicas
+        if self.placement.is_on_nodes:
+            return any(replica.gpus for replica in replicas)
+        return any(used_gpus(replica.gpus) for replica in replicas)
+
     def with_engine(self, kind: str | None = None, **arguments: Any) -> "StageGraph":
         """The graph whose stages of a kind, or all, have these arguments for their engines.
 
@@ -622,7 +627,10 @@ class StageGraph(Model):
         """The graph, if it is deterministic with all that its stages need for that."""
         if not self.deterministic:
             return self
-        stages = {name: _determined(stage) for name, stage in self.stages.items()}
+        stages = {
+            name: _determined(stage, has_gpu=self.has_gpu(name))
+            for name, stage in self.stages.items()
+        }
         return self.model_copy(update={"stages": stages})
 
     @property
@@ -631,7 +639,7 @@ class StageGraph(Model):
         return [
             name
             for name, stage in self.stages.items()
-            if self.deterministic and KINDS[stage.kind].is_parallel and not stage.has_gpu
+            if self.deterministic and KINDS[stage.kind].is_parallel and not self.has_gpu(name)
         ]
 
     def with_voices(self, folder: Path) -> "StageGraph":

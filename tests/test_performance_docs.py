@@ -26,7 +26,7 @@ def commands() -> list[list[str]]:
 
 
 def test_the_documentation_has_commands() -> None:
-    assert len(commands()) == 9
+    assert len(commands()) == 12
 
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words[3:6]))

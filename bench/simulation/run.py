@@ -221,8 +221,8 @@ class Simulation:
             for one in sorted(self._samples, key=lambda one: one.number)
         ]
         level = Level(
-            concurrency=load.concurrency if isinstance(load, ClosedLoop) else None,
-            rate=None if isinstance(load, ClosedLoop) else load.rate,
+            concurrency=load.concurrency,
+            rate=load.rate,
             duration_s=duration_s,
             client_cpu=0.0,
             samples=tuple(shifted),

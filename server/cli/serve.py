@@ -280,7 +280,7 @@ def check_machine(graph: StageGraph) -> None:
     for sentence in (*missing_features(graph), *map(cpu_note, graph.undetermined)):
         warn(sentence)
     is_here = not graph.placement.is_on_nodes
-    uses_gpus = is_here and any(stage.has_gpu for stage in graph.stages.values())
+    uses_gpus = is_here and any(map(graph.has_gpu, graph.stages))
     if uses_gpus and (sentence := inherited_share_problem()):
         raise fail(sentence)
 

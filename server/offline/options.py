@@ -102,7 +102,7 @@ def check_machine(graph: StageGraph) -> None:
         raise StartFailed(sentence, code="invalid_graph")
     for sentence in missing_features(graph):
         logger.warning("%s", sentence)
-    uses_gpus = is_here and any(stage.has_gpu for stage in graph.stages.values())
+    uses_gpus = is_here and any(map(graph.has_gpu, graph.stages))
     if uses_gpus and (sentence := inherited_share_problem()):
         raise StartFailed(sentence, code="invalid_graph")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import le
 
 import torch
 
@@ -82,6 +83,7 @@ class DiTGraphs:
             graph, velocity = record(partial(compute, blocks), pool)
             pool = graph.pool()
             self._recorded[counts] = Recorded(graph, velocity)
+        self._recorded = {one: self._recorded[one] for one in sorted(self._recorded, key=sum)}
 
     def velocity(self, windows: Sequence[Window], layout: Layout) -> torch.Tensor | None:
         """Of the new blocks [n, frames, mel]; None if there is no graph that takes the list."""
@@ -95,8 +97,5 @@ class DiTGraphs:
 
 
 def fitting(counts: tuple[int, ...], among: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Those that take a list with the least to compute."""
-    taking = [
-        one for one in among if all(own <= most for own, most in zip(counts, one, strict=True))
-    ]
-    return min(taking, key=sum, default=None)
+    """The first that take a list; `among` has those with the least to compute first."""
+    return next((one for one in among if all(map(le, counts, one))), None)

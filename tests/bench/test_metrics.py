@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnistage.bench.metrics import Packet, gaps, play, summarize
+from omnistage.bench.metrics import (
+    Packet,
+    Span,
+    gaps,
+    most_in_flight,
+    play,
+    queue_grew,
+    summarize,
+)
 
 seconds = st.integers(0, 200).map(lambda ticks: ticks / 64)  # exact in binary
 packets = st.lists(st.tuples(seconds, seconds), max_size=20).map(
@@ -71,3 +79,50 @@ def test_percentiles_are_in_order_and_within_the_values(values: list[float]) -> 
 def test_gaps_are_between_neighbours() -> None:
     assert gaps([1.0, 1.5, 4.0]) == [0.5, 2.5]
     assert gaps([1.0]) == []
+
+
+def test_requests_in_flight_are_counted_at_their_most() -> None:
+    assert most_in_flight([]) == 0
+    assert most_in_flight([(0.0, 4.0), (1.0, 2.0), (1.5, 3.0), (3.5, 5.0)]) == 3
+
+
+def test_a_request_that_begins_as_another_ends_is_not_beside_it() -> None:
+    assert most_in_flight([(1.0, 2.0), (0.0, 1.0), (2.0, 3.0)]) == 1
+
+
+def served(num_requests: int, every_s: float, lasts_s: float, servers: int = 1) -> list[Span]:
+    """Requests that come at fixed times to so many servers that each take one at a time."""
+    free_s, spans = [0.0] * servers, []
+    for number in range(num_requests):
+        free_s.sort()
+        free_s[0] = max(free_s[0], number * every_s) + lasts_s
+        spans.append((number * every_s, free_s[0]))
+    return spans
+
+
+@pytest.mark.parametrize("num_requests", [16, 64, 1000])
+def test_a_queue_that_nothing_drains_grew(num_requests: int) -> None:
+    assert queue_grew([served(num_requests, 1.0, 1.5)])
+    assert queue_grew([served(num_requests // 2, 1.0, 1.5)] * 2)
+
+
+@pytest.mark.parametrize("num_requests", [16, 64, 1000])
+def test_a_server_that_keeps_up_has_no_queue_that_grew(num_requests: int) -> None:
+    assert not queue_grew([served(num_requests, 1.0, 0.95)])
+    assert not queue_grew([served(num_requests, 1.0, 7.5, servers=8)])  # long, but side by side
+
+
+def test_a_jam_that_dissolves_is_no_queue_that_grew() -> None:
+    """The later half is slower, but as many end in it as come."""
+    spans = served(64, 1.0, 0.2)
+    jammed = [
+        (at_s, max(end_s, 60.2)) if 40 <= at_s <= 60 else (at_s, end_s) for at_s, end_s in spans
+    ]
+    assert not queue_grew([jammed])
+    assert queue_grew([[(at_s, 80.0) if at_s >= 32 else (at_s, end_s) for at_s, end_s in spans]])
+
+
+def test_of_few_requests_no_queue_is_told() -> None:
+    assert not queue_grew([served(15, 1.0, 10.0)])
+    assert not queue_grew([served(1, 1.0, 10.0)] * 40)
+    assert not queue_grew([[]])

@@ -21,6 +21,8 @@ def test_levels_have_their_usual_requests() -> None:
         ClosedLoop(32, 128, 64),
     )
     assert make_loads(None, None, None, None, 0) == (ClosedLoop(1, 16, 2),)
+    fewer = make_loads("1,4", None, None, None, 0, min_requests=1)
+    assert fewer == (ClosedLoop(1, 4, 2), ClosedLoop(4, 16, 8))
 
 
 def test_requests_are_given_for_all_levels_or_for_each() -> None:

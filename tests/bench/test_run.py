@@ -74,6 +74,15 @@ def test_arrivals_are_when_requests_start() -> None:
     assert [sample.ttft_s for sample in level.samples] == pytest.approx([0.25] * 12)
 
 
+def test_a_rate_s_requests_in_flight_are_counted() -> None:
+    """A server that takes all at once keeps up, however long each takes."""
+    level = level_of(Script(text_s=(0.25, 4.0)), TEXT, OpenLoop(5.0, 64, 0, seed=4))
+    times = arrivals(5.0, 64, seed=4)
+    most = max(sum(at_s - 4.0 < other_s <= at_s for other_s in times) for at_s in times)
+    assert level.most_in_flight == most > 8
+    assert not level.queue_grew
+
+
 def test_images_of_vllm_omni_are_counted() -> None:
     (sample,) = level_of(Script(images=2, dialect="vllm-omni"), TEXT).samples
     assert sample.num_images == 2

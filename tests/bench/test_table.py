@@ -57,6 +57,16 @@ def test_errors_are_counted_and_a_late_client_is_said() -> None:
     assert said[1].startswith("the client woke 250 ms late (p95), with 50% of a core")
 
 
+def test_a_rate_shows_its_most_in_flight_and_that_the_server_did_not_keep_up() -> None:
+    ends = [(1.0 * number, 1.5 * number + 1.5) for number in range(20)]
+    queued = [SPOKEN.model_copy(update={"start_s": at_s, "end_s": end_s}) for at_s, end_s in ends]
+    assert complaints(level(4, *queued)) == []
+    rate = level(4, *queued).model_copy(update={"concurrency": None, "rate": 1.0})
+    assert "1 req/s: 20 requests, 0 failed, 8 in flight at most, " in text_of(level_table(rate))
+    (line,) = complaints(rate)
+    assert line.startswith("the server did not keep up with 1 req/s: its queue grew")
+
+
 def test_answers_that_repeat_one_token_are_said() -> None:
     broken = SPOKEN.model_copy(update={"longest_repeat": 8})
     (line,) = complaints(level(4, SPOKEN, broken, broken))

@@ -71,6 +71,24 @@ def test_vllm_is_told_nothing_on_a_cpu_where_it_has_no_switch(
     assert determined(TINY).stages["thinker"].environment.items() >= VLLM_SWITCHES.items()
 
 
+@pytest.mark.parametrize("gpus_here", [(), (0,)])
+def test_on_a_cluster_s_nodes_only_stages_with_gpus_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus_here: tuple[int, ...]
+) -> None:
+    """Whatever GPUs the gateway's machine has: a stage without `gpus` sees none on its node."""
+    monkeypatch.setattr(graphs, "used_gpus", lambda gpus: gpus or gpus_here)
+    path = tmp_path / "graph.yaml"
+    text = "model: m\nplacement: ray\nstages: {text: {kind: vllm.text%s}}\noutputs: {text: text}\n"
+    path.write_text(text % "")
+    without = determined(path)
+    assert without.stages["text"].environment == {}
+    assert without.undetermined == ["text"]
+    path.write_text(text % ", gpus: 0.5")
+    with_gpu = determined(path)
+    assert with_gpu.stages["text"].environment == VLLM_SWITCHES
+    assert not with_gpu.undetermined
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -22,6 +22,8 @@ from omnistage.bench.network import StampedNetwork, StampedStream
 MODEL = "tests/fake-chat"
 RATE_HZ = 24_000
 TEMPLATE_TOKENS = 9
+IMAGES = "/v1/images/generations"
+PATHS = ("/v1/chat/completions", "/v1/audio/speech", IMAGES)
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
 LAST_CHUNK = b"0\r\n\r\n"
 Timed = tuple[float, bytes]
@@ -156,7 +158,7 @@ class FakeOpenAI:
     def reply(self, path: str, content: bytes, key: str | None = None) -> Reply:
         if path == "/v1/models":
             return Reply(200, JSON, [(0.0, json.dumps({"data": [{"id": MODEL}]}).encode())])
-        if path not in ("/v1/chat/completions", "/v1/audio/speech"):
+        if path not in PATHS:
             return Reply(404, JSON, [(0.0, b'{"detail":"Not Found"}')])
         number, body = len(self.bodies), json.loads(content)
         self.bodies.append(body)
@@ -168,6 +170,9 @@ class FakeOpenAI:
         if path == "/v1/audio/speech":
             timed = [(at_s, pcm(length_s)) for at_s, length_s in self.script.packets]
             return Reply(200, "audio/pcm", timed)
+        if path == IMAGES:
+            images = {"data": [{"b64_json": "AAAA"}] * body.get("n", 1)}
+            return Reply(200, JSON, [(0.0, json.dumps(images).encode())])
         if not body.get("stream"):
             return Reply(200, JSON, whole(self.script, body))
         timed = events(self.script, body)

@@ -1,5 +1,7 @@
 """Lists of blocks in the sizes that graphs have, and the graphs themselves on a GPU."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,7 @@ from support.token2wav import make_speakers, make_token2wav, random_codes
 from omnistage.stages.qwen2_5_omni.dit import BlockDiT
 from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList, Window, make_block_list
 from omnistage.stages.qwen2_5_omni.dit_graphs import (
+    DiTGraphs,
     StaticBlocks,
     counts_of_graphs,
     fitting,
@@ -56,6 +59,7 @@ def test_graphs_take_every_list_of_as_many_blocks_as_a_forward_has() -> None:
     graphs = [*counts_of_graphs(2)]
     assert [max(one) for one in graphs] == sorted((max(one) for one in graphs), reverse=True)
     assert len({*graphs}) == len(graphs)
+    graphs.sort(key=sum)
     for size in range(1, MAX_BLOCKS + 1):
         found = fitting((size,) * 3, graphs)
         assert found is not None
@@ -65,13 +69,52 @@ def test_graphs_take_every_list_of_as_many_blocks_as_a_forward_has() -> None:
 
 
 def test_of_windows_of_nine_blocks_none_is_computed_in_vain() -> None:
-    graphs = [*counts_of_graphs(2)]
+    graphs = sorted(counts_of_graphs(2), key=sum)
     for count in (1, 2, 8, 56):
         assert fitting((7 * count, 8 * count, 9 * count), graphs) == (
             (7 * count, 8 * count, 9 * count)
         )
     assert fitting((5, 8, 9), graphs) == (7, 8, 9)
     assert fitting((8, 8, 9), graphs) == (9, 9, 9)
+
+
+@torch.inference_mode()
+def test_a_list_is_put_into_the_graph_that_computes_least(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all that take it, though the largest are recorded first."""
+    replayed: list[tuple[int, ...]] = []
+
+    class Graph:
+        def __init__(self, counts: tuple[int, ...]) -> None:
+            self._counts = counts
+
+        def pool(self) -> None:
+            """It has none."""
+
+        def replay(self) -> None:
+            replayed.append(self._counts)
+
+    def recorded(compute: Callable[[], torch.Tensor], _: object) -> tuple[Graph, torch.Tensor]:
+        counts = computed.pop()
+        return Graph(counts), compute()
+
+    monkeypatch.setattr("omnistage.stages.qwen2_5_omni.dit_graphs.record", recorded)
+    dit = BlockDiT(make_token2wav(8).code2wav_dit_model)
+    every = [*counts_of_graphs(dit.depth)]
+    computed = every[::-1]
+    graphs = DiTGraphs()
+    graphs.record(
+        lambda blocks: torch.zeros(blocks.counts[0], 24, 80), listed(dit, window(dit, 3, 0, seed=9))
+    )
+    for count in (1, 2, 5, 30):
+        for num_past in (0, 1, 2):
+            windows = [window(dit, 9, num_past, seed=number) for number in range(count)]
+            layout = dit.lay_out(windows)
+            velocity = graphs.velocity(windows, layout)
+            assert velocity is not None
+            assert len(velocity) == layout.counts[0]
+            taking = [one for one in every if (np.array(layout.counts) <= np.array(one)).all()]
+            assert sum(replayed[-1]) == min(map(sum, taking))
+            assert replayed[-1] in taking
 
 
 @pytest.mark.gpu
