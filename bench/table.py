@@ -132,9 +132,9 @@ def _cell(row: Row, summary: Summary | None) -> str:
 
 
 def behind(level: Loaded) -> str:
-    """What is said of a rate with which the server did not keep up."""
+    """What is said of a rate whose queue grew. By chance it may have."""
     return (
-        f"the server did not keep up with {level.name}: its queue grew, so more requests would "
+        f"the server may not keep up with {level.name}: its queue grew, so more requests would "
         "have taken longer"
     )
 
