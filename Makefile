@@ -52,6 +52,7 @@ parallel: venv
 # What of the engine tests shows with other parameters what another of them shows: other seeds, models and victims.
 repeats: venv
 	OMNISTAGE_REPEATS=1 $(BIN)/python -m pytest -m repeat $(ARGS)
+	OMNISTAGE_REPEATS=1 $(BIN)/python -m pytest tests/connectors/test_sudden_death.py
 
 chaos: venv
 	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)
