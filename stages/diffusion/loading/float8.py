@@ -22,7 +22,8 @@ class Float8Linear(nn.Module):
     """A linear layer with weights and inputs in float8 (e4m3).
 
     Each row of the weights and each row of the inputs is scaled by its own largest value, so a row
-    depends on no other. Sums are float32, what comes out is rounded to bfloat16.
+    depends on no other. Sums are float32, what comes out is rounded to bfloat16. What it holds are
+    buffers: Diffusers takes a model's dtype from its first parameter.
     """
 
     weight: Tensor  # [out, in] float8
@@ -33,10 +34,10 @@ class Float8Linear(nn.Module):
         """The weights of a linear layer, on a device."""
         super().__init__()
         weight, scale = in_float8(linear.weight.detach().to(device))
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.scale = nn.Parameter(scale.t().contiguous(), requires_grad=False)
         bias = None if linear.bias is None else linear.bias.detach().to(device, torch.bfloat16)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.register_buffer("weight", weight)
+        self.register_buffer("scale", scale.t().contiguous())
+        self.register_buffer("bias", bias)
         self.in_features, self.out_features = linear.in_features, linear.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:

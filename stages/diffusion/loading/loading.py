@@ -12,7 +12,7 @@ import torch
 from diffusers import DiffusionPipeline
 
 from omnistage.stages.device.devices import device_of
-from omnistage.stages.device.dtypes import DTYPES, dtype_of
+from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
@@ -59,9 +59,8 @@ class Loaded:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The denoiser's, but for weights that are quantized."""
-        weights = next(iter(self.parts.dit.values())).parameters()
-        return next(one.dtype for one in weights if one.dtype in DTYPES.values())
+        """The denoiser's."""
+        return next(next(iter(self.parts.dit.values())).parameters()).dtype
 
 
 @dataclass(frozen=True, slots=True)

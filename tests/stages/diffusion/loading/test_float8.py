@@ -78,8 +78,9 @@ def test_a_pictures_blocks_are_float8_and_what_is_around_them_is_not(folder: Pat
     exact = LoadOptions().load(str(folder / "qwen-image"))
     loaded = LoadOptions(quantization="fp8").load(str(folder / "qwen-image"))
     assert (exact.is_quantized, loaded.is_quantized) == (False, True)
-    assert loaded.dtype == torch.float32
     transformer = loaded.pipeline.transformer
+    assert loaded.dtype == transformer.dtype == torch.float32
+    assert not any(one.dtype == FLOAT8 for one in transformer.parameters())
     blocks = list(transformer.transformer_blocks.modules())
     assert not any(type(one) is nn.Linear for one in blocks)
     assert all(one.weight.dtype == FLOAT8 for one in blocks if isinstance(one, Float8Linear))
