@@ -215,7 +215,7 @@ def compare_changed(asked: argparse.Namespace) -> None:
     bare = Comparison(loaded, asked.steps)
     arguments = {**bare.arguments(asked.side), "output_type": "pt"}
     bare.warm_up(arguments)
-    exact = bare.picture(arguments)
+    exact = bare.picture({**arguments, **fresh()})
     bare_s = median(bare.bare_s({**arguments, **fresh()}) for _ in range(asked.pairs))
     bare.close()
     if asked.quantization is not None:
