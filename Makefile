@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error host overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -94,6 +94,10 @@ gpu-speech: venv
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.
 thinker-error: venv
 	PYTHONPATH=tests $(BIN)/python tests/thinker_error.py $(ARGS)
+
+# What a talker's step costs on the host, without a model; ARGS="--requests 64 --steps 400".
+host: venv
+	PYTHONPATH=tests $(BIN)/python tests/host_side.py $(ARGS)
 
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv

@@ -107,6 +107,9 @@ class Receiver(Protocol[M_co]):
     def grant(self, request_id: str, num_chunks: int = 1) -> None:
         """Give credit back, for chunks that were received and are dealt with."""
 
+    def grant_each(self, request_ids: Sequence[str]) -> None:
+        """Give credit back for one chunk of each, and wake the sender once."""
+
     def forget(self, request_id: str) -> None:
         """Give back everything that the request's received chunks hold."""
 

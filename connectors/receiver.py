@@ -1,6 +1,7 @@
 """The receiving end of a ring: chunks out, credit back."""
 
 import select
+from collections.abc import Sequence
 from typing import Generic
 
 from omnistage.connectors.chunk import Chunk
@@ -20,7 +21,7 @@ class _Held:
 
     def __init__(self, slot: int) -> None:
         self.slot = slot
-        self.num_chunks = 0
+        self.num_chunks = 1
 
 
 class RingReceiver(RingEnd, Generic[M]):
@@ -75,11 +76,11 @@ class RingReceiver(RingEnd, Generic[M]):
     def _hold(self, request_id: str, slot: int) -> None:
         with self._lock:
             entries = self._held.setdefault(request_id, [])
-            held = next((held for held in entries if held.slot == slot), None)
-            if held is None:
-                held = _Held(slot)
-                entries.append(held)
-            held.num_chunks += 1
+            for held in entries:
+                if held.slot == slot:
+                    held.num_chunks += 1
+                    return
+            entries.append(_Held(slot))
 
     def wait(self, timeout_s: float) -> bool:
         """Sleep until a chunk may be there."""
@@ -96,28 +97,40 @@ class RingReceiver(RingEnd, Generic[M]):
 
     def grant(self, request_id: str, num_chunks: int = 1) -> None:
         """Give credit back; no more than the request's chunks hold."""
-        self._give_back(request_id, num_chunks)
+        self._give_back([request_id], num_chunks)
+
+    def grant_each(self, request_ids: Sequence[str]) -> None:
+        """Give credit back for one chunk of each."""
+        self._give_back(request_ids, 1)
 
     def forget(self, request_id: str) -> None:
         """Give everything back."""
-        self._give_back(request_id, ALL)
+        self._give_back([request_id], ALL)
 
-    def _give_back(self, request_id: str, num_chunks: int) -> None:
+    def _give_back(self, request_ids: Sequence[str], num_chunks: int) -> None:
         with self._lock:
-            if self._is_closed or self._ring.is_renewed or request_id not in self._held:
+            if self._is_closed or self._ring.is_renewed:
                 return
-            entries = self._held[request_id]
-            while entries and num_chunks > 0:
-                held = entries[0]
-                given = min(num_chunks, held.num_chunks)
-                held.num_chunks -= given
-                num_chunks -= given
-                self._ring.grant(held.slot, given)
-                if held.num_chunks == 0:
-                    entries.pop(0)
-            if not entries:
-                del self._held[request_id]
-            self._has_room.set()
+            is_any_held = False
+            for request_id in request_ids:
+                entries = self._held.get(request_id)
+                if entries is not None:
+                    self._give_back_of(request_id, entries, num_chunks)
+                    is_any_held = True
+            if is_any_held:
+                self._has_room.set()
+
+    def _give_back_of(self, request_id: str, entries: list[_Held], num_chunks: int) -> None:
+        while entries and num_chunks > 0:
+            held = entries[0]
+            given = min(num_chunks, held.num_chunks)
+            held.num_chunks -= given
+            num_chunks -= given
+            self._ring.grant(held.slot, given)
+            if held.num_chunks == 0:
+                entries.pop(0)
+        if not entries:
+            del self._held[request_id]
 
     @property
     def num_requests(self) -> int:

@@ -24,6 +24,10 @@ class BlockedRows:
     def __getitem__(self, row: int) -> bool:
         return bool(self._map[row])
 
+    def any(self) -> bool:
+        """Whether one of them is."""
+        return self._map.find(b"\1", 0) >= 0
+
     def __setitem__(self, row: int, is_blocked: bool) -> None:
         self._map[row] = is_blocked
 

@@ -52,7 +52,7 @@ class _Gate:
         gate.collect()
         running, waiting = scheduler.running, self._waiting()
         part = self._choose_part()
-        held = [request for request in running if not gate.can_run(request)]
+        held = gate.held(running)
         if not held and part is None and (running or not waiting):
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
         if len(held) == len(running) and not gate.is_any_ready(chain.from_iterable(waiting)):

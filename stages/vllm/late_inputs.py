@@ -99,6 +99,7 @@ class RequestInputs:
             {name: np.asarray(values) for name, values in options["fed"].items()},
             options["complete"],
         )
+        self.available = self._count_available()  # leading positions whose inputs are complete
 
     @property
     def has_all(self) -> bool:
@@ -116,9 +117,7 @@ class RequestInputs:
             return False
         return self.available < self.num_prompt
 
-    @property
-    def available(self) -> int:
-        """Leading positions whose inputs are complete."""
+    def _count_available(self) -> int:
         tokens = ALL if self._is_complete else self._next_token
         return tokens if self.rows is None else min(tokens, self.rows.available)
 
@@ -139,6 +138,7 @@ class RequestInputs:
             rows.release(message, chunk.last)
             if chunk.last:
                 self._end_rows(rows.end)
+        self.available = self._count_available()
 
     def close(self) -> None:
         """Its request has ended."""
@@ -307,14 +307,22 @@ class LateInputs:
 
     def _collect(self) -> None:
         for receiver in self._receivers:
-            while (chunk := receiver.receive()) is not None:
-                receiver.grant(chunk.request_id)
-                inputs = self._by_id.get(chunk.request_id)
-                if inputs is not None:
-                    self._add(inputs, chunk)
-                elif chunk.request_id not in self._closed:
-                    new: tuple[float, list[Chunk[Edge]]] = (time.monotonic(), [])
-                    self._early.setdefault(chunk.request_id, new)[1].append(chunk)
+            came: list[str] = []
+            try:
+                while (chunk := receiver.receive()) is not None:
+                    came.append(chunk.request_id)
+                    self._keep(chunk)
+            finally:
+                if came:
+                    receiver.grant_each(came)
+
+    def _keep(self, chunk: Chunk[Edge]) -> None:
+        inputs = self._by_id.get(chunk.request_id)
+        if inputs is not None:
+            self._add(inputs, chunk)
+        elif chunk.request_id not in self._closed:
+            new: tuple[float, list[Chunk[Edge]]] = (time.monotonic(), [])
+            self._early.setdefault(chunk.request_id, new)[1].append(chunk)
 
     def _add(self, inputs: RequestInputs, chunk: Chunk[Edge]) -> None:
         """What does not fit ends its request, not the engine."""

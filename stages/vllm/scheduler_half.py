@@ -107,6 +107,22 @@ class SchedulerHalf:
                 break
         return self._part
 
+    def held(self, running: Iterable[Request]) -> list[Request]:
+        """Those of the running requests that cannot run now."""
+        if self._late is None:
+            return []
+        is_any_blocked = self._blocked is not None and self._blocked.any()
+        held = []
+        for request in running:
+            inputs = self._inputs.get(request.request_id)
+            is_fed = (  # a decode, the most frequent of all questions
+                inputs is not None
+                and inputs.num_prompt <= request.num_computed_tokens < inputs.available
+            )
+            if (is_any_blocked or not is_fed) and not self.can_run(request):
+                held.append(request)
+        return held
+
     def can_run(self, request: Request) -> bool:
         """Whether every token that the scheduler could give this request now has its input."""
         if self._late is None:
@@ -236,9 +252,10 @@ class SchedulerHalf:
         if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
             return meta  # nothing comes in or goes out
         tokens = self._rows.tokens(output)
-        columns = np.full((len(tokens.rows), self._num_words), -1, np.int32)
+        columns = np.empty((len(tokens.rows), self._num_words), np.int32)
         columns[:, step.SLOT] = tokens.slots
         columns[:, step.ROW] = tokens.rows
+        columns[:, step.FRAME] = -1
         columns[:, step.LAST] = tokens.is_last
         columns[:, step.HIDDEN] = 0
         meta.columns = columns
@@ -267,7 +284,7 @@ class SchedulerHalf:
         columns[:, step.NUM_OWN :] = self._table[tokens.rows, tokens.positions]
         frames = tokens.positions - self._rows.num_prompt[tokens.rows]
         columns[:, step.FRAME] = np.maximum(frames, -1)
-        meta.num_decodes = int((frames >= 0).sum())
+        meta.num_decodes = int(np.count_nonzero(frames >= 0))
         if self._store is not None:
             meta.hidden = self._take_rows(self._store, columns, tokens)
             self._count()
@@ -277,10 +294,10 @@ class SchedulerHalf:
     ) -> npt.NDArray[np.uint8] | None:
         """The rows of this step's tokens, which are computed by it."""
         places = self._places[tokens.rows, tokens.positions]
+        if not places.any():
+            return None
         assert places.min() >= NO_ROW, "a hidden row was scheduled before it came, or twice"
         which = np.flatnonzero(places)
-        if len(which) == 0:
-            return None
         columns[which, step.HIDDEN] = np.arange(1, len(which) + 1)
         self._places[tokens.rows[which], tokens.positions[which]] = COMPUTED
         return store.take(places[which])

@@ -9,6 +9,7 @@ import torch
 from omnistage.stages.vllm import step
 from omnistage.stages.vllm.exporter import Exported, Exporter
 from omnistage.stages.vllm.ranks import RankCheck
+from omnistage.stages.vllm.rows import Longs
 from omnistage.stages.vllm.step import StepMeta
 from omnistage.stages.vllm.step_table import StepTable
 from omnistage.stages.vllm.transfer import to_device
@@ -81,7 +82,6 @@ class WorkerHalf:
             self._exporter.put(exported)
 
     def _exported(self, meta: StepMeta) -> Exported | None:
-        table = self._table
         empty = np.zeros(0, np.int32)
         started, finished, accepted = meta.started, meta.finished, meta.accepted
         if meta.replays:
@@ -96,8 +96,7 @@ class WorkerHalf:
         else:
             index = np.flatnonzero(meta.columns[:, step.FRAME] >= 0)
             positions = meta.columns[index, step.FRAME]
-        assert table.export is not None
-        values = table.export[to_device(index + 1, table.device)]
+        values = self._values(meta, index, len(meta.columns))
         ready = None
         if self._is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -118,6 +117,18 @@ class WorkerHalf:
             num_held=meta.num_held,
             accepted=accepted,
         )
+
+    def _values(self, meta: StepMeta, index: Longs, num_lines: int) -> torch.Tensor:
+        """What leaves of a step: in one of decodes alone every line, in order, with no index.
+
+        On a CPU it is a copy: the next step writes the table while the exporter reads.
+        """
+        export = self._table.export
+        assert export is not None
+        if len(index) < num_lines or meta.num_held:  # what is held comes last
+            return export[to_device(index + 1, export.device)]
+        values = export[1 : num_lines + 1]
+        return values if self._is_cuda else values.clone()
 
     def shutdown(self) -> None:
         """Send what is left and stop the exporter."""

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.notes import NOTES, Note
 from support.settled import settled_connector
+from support.waiting import wait_until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -132,6 +133,28 @@ def test_credit_is_exact_and_comes_back(open_ends: Callable[..., Ends]) -> None:
     assert [c.index for c in iter(receiver.receive, None)] == [3, 4]
     receiver.grant("a", 100)  # no more than is held
     assert sender.credit("a") == 3
+
+
+def test_credit_of_several_requests_comes_back_with_one_wake_up(
+    open_ends: Callable[..., Ends], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sender, receiver = open_ends(credit=3)
+    for request_id in ("a", "b", "b", "c"):
+        sender.send(chunk(request_id))
+    assert len(list(iter(receiver.receive, None))) == 4
+    wake_ups: list[bool] = []
+    wake = receiver._has_room.set
+
+    def counted() -> None:
+        wake_ups.append(True)
+        wake()
+
+    monkeypatch.setattr(receiver._has_room, "set", counted)
+    receiver.grant_each(["a", "b", "unknown"])
+    assert wake_ups == [True]
+    wait_until(lambda: [sender.credit(request_id) for request_id in "abc"] == [3, 2, 2])
+    receiver.grant_each(["b", "b"])  # no more than is held
+    wait_until(lambda: sender.credit("b") == 3)
 
 
 def test_a_request_without_credit_stalls_no_other(open_ends: Callable[..., Ends]) -> None:

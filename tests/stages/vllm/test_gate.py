@@ -30,6 +30,9 @@ class Half:
     def can_run(self, request: Any) -> bool:
         return request.request_id in self.ready
 
+    def held(self, running: Iterable[Any]) -> list[Any]:
+        return [request for request in running if not self.can_run(request)]
+
     def choose_part(self, running: Any, waiting: Any, may_begin: bool) -> Part | None:
         self.asked = [one.request_id for one in running], [one.request_id for one in waiting]
         self.may_begin = may_begin

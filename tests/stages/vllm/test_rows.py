@@ -78,6 +78,17 @@ def test_a_resumed_request_starts_its_blocks_again(rows: Rows) -> None:
     assert [line[2] for line in step(rows, so)] == [12, 13, 14, 15, 4]
 
 
+def test_an_id_that_comes_again_has_its_new_row_though_the_steps_ids_are_the_same(
+    rows: Rows,
+) -> None:
+    step(rows, output(new={"a": (1, [1]), "b": (1, [2])}, scheduled={"a": 1, "b": 1}))
+    assert step(rows, output(cached={"b": (None, 1)}, scheduled={"b": 1})) == [(2, 1, 9, True)]
+    for name in ("b", "a"):
+        rows.release(output(finished=(name,)))
+    assert step(rows, output(new={"b": (1, [3])}, scheduled={"b": 1})) == [(1, 0, 12, True)]
+    assert step(rows, output(cached={"b": (None, 1)}, scheduled={"b": 1})) == [(1, 1, 13, True)]
+
+
 def test_one_step_may_finish_one_request_and_start_another(rows: Rows) -> None:
     step(rows, output(new={"a": (1, [1]), "b": (1, [2])}, scheduled={"a": 1, "b": 1}))
     so = output(new={"c": (1, [3])}, scheduled={"c": 1}, finished=("a",))

@@ -216,6 +216,22 @@ def test_a_decode_waits_for_the_credit_that_its_row_is_told_to_lack(steps: Steps
     assert steps.scheduler.can_run(request)
 
 
+def test_held_are_the_running_requests_that_cannot_run(steps: Steps) -> None:
+    """A prompt of which a row or the token has not come, a decode without its token or credit."""
+    request = song()
+    assert steps.scheduler.held([request]) == [request]
+    steps.send(Rows(), mood=MOODS, positions=np.array([0, 4], np.int32))
+    steps.send(Tokens(), phonemes=[8], pitches=np.array([[9.5, 0.125]], np.float32))
+    assert steps.scheduler.held([request]) == []
+    steps.run(new=request, count=NUM_PROMPT)
+    request.num_computed_tokens = NUM_PROMPT
+    assert steps.scheduler.held([request]) == [request]
+    steps.send(Tokens(), last=True, phonemes=[9], pitches=np.array([[8.5, 0.25]], np.float32))
+    assert steps.scheduler.held([request]) == []
+    steps.blocked[steps.exported[0].started[0].row] = True
+    assert steps.scheduler.held([request]) == [request]
+
+
 def test_a_gate_in_lockstep_does_not_sleep(steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engines of the other lanes would wait for it in their next layer."""
     began_at = time.monotonic()

@@ -68,6 +68,25 @@ def test_a_step_with_tokens_is_exported_after_the_forward(table: StepTable) -> N
     assert list(exported.finished) == meta.finished
 
 
+def test_what_decodes_alone_leave_stays_as_it_is_when_the_next_step_writes_the_table(
+    table: StepTable,
+) -> None:
+    steps: Any = Steps()
+    worker = WorkerHalf(table, 8, steps)
+    columns = np.zeros((2, step.NUM_OWN), np.int32)
+    columns[:, step.SLOT], columns[:, step.ROW], columns[:, step.FRAME] = [5, 6], [2, 1], [7, 0]
+    meta = StepMeta(columns=columns, num_decodes=2)
+    worker.before_forward(meta)
+    assert table.export is not None
+    table.export[1:3] = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    worker.after_forward(meta)
+    table.export.zero_()
+    (exported,) = steps.exported
+    assert exported.rows.tolist() == [2, 1]
+    assert exported.positions.tolist() == [7, 0]
+    assert exported.values.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
 def test_kept_rows_do_not_wait_for_the_forward_and_come_after_the_streams_open(
     table: StepTable,
 ) -> None:

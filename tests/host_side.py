@@ -1,0 +1,307 @@
+"""`make host`: what a talker's step costs its engine's process on the host, on any machine.
+
+vLLM's own scheduler, and the same scheduler with our connector and gate, take decode steps of the
+same requests in turn; a model's output is made up. Then the inputs that come from the thinker are
+collected, and the worker half writes a step into a step table and takes its results out of it. No
+model runs and no GPU is asked: launches and copies come on top of the worker half's time.
+"""
+
+import argparse
+import gc
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from vllm.config import VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.utils.torch_utils import make_tensor_with_pad
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Sender
+from omnistage.stages.messages.edge import EDGE, Tokens
+from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
+from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
+from omnistage.stages.qwen3_omni.talker_model import talker_config
+from omnistage.stages.vllm.compat import AsyncEngineArgs
+from omnistage.stages.vllm.exporter import Exported, Exporter
+from omnistage.stages.vllm.gate import GatedAsyncScheduler
+from omnistage.stages.vllm.late_inputs import late_input_options
+from omnistage.stages.vllm.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step import Started, StepMeta
+from omnistage.stages.vllm.step_schema import Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.worker_half import WorkerHalf
+from omnistage.stages.worker.ports import Port
+
+SCHEDULE, UPDATE = "vLLM's scheduler: schedule", "vLLM's scheduler: update_from_output"
+BLOCK, PROMPT, CODE, NUM_CODES = 16, 80, 7, 16
+CODES = Export("codes", "frame", "int32")
+SCHEMA = StepSchema(TALKER_COLUMNS, RowInput(4, dtype="float32"), CODES)
+
+
+def configured(model: Path, run: Path, num_requests: int, length: int, bridged: bool) -> VllmConfig:
+    """A talker's, with our connector or without."""
+    bridge = BridgeConfig(
+        SCHEMA,
+        feeds=[Port("host.feed", "shm", str(run), {})],
+        sinks=[Sink("host", Port("host.rows", "shm", str(run), {}), [2, 2, 4, 8, 16, 25])],
+        ledger=str(run / "ledger"),
+    )
+    transfer = {
+        "kv_connector": "OmnistageConnector",
+        "kv_connector_module_path": "omnistage.stages.vllm.connector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": bridge.to_config(),
+    }
+    arguments = AsyncEngineArgs(
+        model=str(model),
+        skip_tokenizer_init=True,
+        hf_overrides=talker_config,
+        dtype="float32",
+        max_model_len=length,
+        max_num_seqs=num_requests,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+        kv_transfer_config=transfer if bridged else None,
+    )
+    return arguments.create_engine_config()
+
+
+class Scheduled:
+    """A scheduler whose requests all decode, one step ahead of what they are told of the last."""
+
+    def __init__(self, config: VllmConfig, scheduler_class: Any, num_requests: int) -> None:
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
+        length = config.model_config.max_model_len
+        num_blocks = 2 + num_requests * (length // BLOCK + 1)
+        caches = KVCacheConfig(num_blocks, [], [KVCacheGroupSpec(["layer"], spec)])
+        config.cache_config.num_gpu_blocks = num_blocks
+        self.scheduler = scheduler_class(
+            vllm_config=config,
+            kv_cache_config=caches,
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK,
+        )
+        self.meta: Any = None
+        self._before: SchedulerOutput | None = None
+        for number in range(num_requests):
+            self.scheduler.add_request(request(str(number), length))
+
+    def step(self) -> tuple[float, float]:
+        """Seconds of `schedule`, and of `update_from_output` with the step before."""
+        begun = time.perf_counter()
+        output = self.scheduler.schedule()
+        scheduled_s = time.perf_counter() - begun
+        self.meta = output.kv_connector_metadata
+        before, self._before = self._before, output
+        if before is None:
+            return scheduled_s, 0.0
+        told = sampled(before)
+        begun = time.perf_counter()
+        self.scheduler.update_from_output(before, told)
+        return scheduled_s, time.perf_counter() - begun
+
+
+def request(name: str, length: int) -> Request:
+    """One that speaks until it has no room, with all that it needs."""
+    params = SamplingParams(
+        max_tokens=length - PROMPT,
+        ignore_eos=True,
+        extra_args={"omnistage": bridge_options(name, complete=True)},
+    )
+    return Request(name, [0] * PROMPT, params, None)
+
+
+def bridge_options(name: str, complete: bool) -> dict[str, Any]:
+    """A prompt without media, and the first token that is spoken; `complete`: the only one."""
+    return late_input_options(
+        name,
+        Layout(TALKER_COLUMNS).pack(PROMPT, {}),
+        first_token_position=PROMPT - 1,
+        ends={"tokens": (1, 2)},
+        fed={"tokens": [3]},
+        complete=complete,
+    )
+
+
+def sampled(output: SchedulerOutput) -> ModelRunnerOutput:
+    """What a model could have answered: a code of each request whose prompt has been read."""
+    names = list(output.num_scheduled_tokens)
+    return ModelRunnerOutput(
+        req_ids=names,
+        req_id_to_index={name: number for number, name in enumerate(names)},
+        sampled_token_ids=[[CODE] for _ in names],
+        logprobs=None,
+        prompt_logprobs_dict={},
+        pooler_output=[],
+    )
+
+
+def timed(steps: int, *parts: Callable[[], object]) -> list[float]:
+    """Median microseconds of each part; they take turns, so that a busy machine is so for all."""
+    times = np.zeros((steps, len(parts)))
+    for turn in times:
+        for number, part in enumerate(parts):
+            begun = time.perf_counter()
+            part()
+            turn[number] = time.perf_counter() - begun
+    return list(1e6 * np.median(times, axis=0))
+
+
+class Fed:
+    """What comes from the thinker: a token of each request, which a step collects."""
+
+    def __init__(self, scheduled: Scheduled, feed: Sender, num_requests: int) -> None:
+        self._collect = scheduled.scheduler.connector.scheduler_half.collect
+        self._feed = feed
+        self._names = [f"fed-{number}" for number in range(num_requests)]
+        late = scheduled.scheduler.connector.scheduler_half._late
+        for name in self._names:
+            late.open(bridge_options(name, complete=False))
+
+    def collected_us(self, steps: int) -> float:
+        """Microseconds to collect a token of each request."""
+        tokens = {"tokens": Tensor.from_numpy(np.array([3], np.int32))}
+        times = []
+        for _ in range(steps):
+            for name in self._names:
+                self._feed.send(Chunk(name, Tokens(), 0, tokens))
+            begun = time.perf_counter()
+            self._collect()
+            times.append(time.perf_counter() - begun)
+        return 1e6 * statistics.median(times)
+
+
+class Drained:
+    """The way of a step's codes: the worker half, and then the exporter as its thread runs it."""
+
+    def __init__(self, config: VllmConfig, meta: StepMeta, connector: Any) -> None:
+        num_requests = config.scheduler_config.max_num_seqs
+        table = StepTable(config, torch.device("cpu"), SCHEMA)
+        table.make_export(NUM_CODES)
+        self._receiver = connector.receiver("host.rows", EDGE)
+        self._sender = connector.sender("host.rows")
+        sizes = [2, 2, 4, 8, 16, 25]
+        self._exporter = Exporter({"host": (self._sender, sizes)}, CODES, num_requests)
+        self._given: list[Exported] = []
+        kept: Any = SimpleNamespace(put=self._given.append)
+        num_slots = config.cache_config.num_gpu_blocks * BLOCK
+        self._worker = WorkerHalf(table, num_slots, kept)
+        self._meta, self._frame = meta, 0
+        for row in range(1, num_requests + 1):
+            self._exporter._open(Started(row, f"drained-{row}", {"id": f"drained-{row}"}))
+
+    def write(self) -> None:
+        """The worker half's own part of a step."""
+        self._given.clear()
+        self._worker.before_forward(self._meta)
+        self._worker.after_forward(self._meta)
+
+    def export(self) -> None:
+        """What the exporter's thread does of it, beside the engine's."""
+        (given,) = self._given
+        assert given.values is not None
+        positions = np.full(len(given.rows), self._frame, np.int32)
+        self._frame += 1
+        self._exporter._gather_step(replace(given, positions=positions), given.values)
+
+    def drain(self) -> None:
+        """As code2wav does."""
+        while (chunk := self._receiver.receive()) is not None:
+            self._receiver.grant(chunk.request_id)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._exporter.close()
+        self._receiver.close()
+
+
+def penalized(num_requests: int, num_frames: int) -> None:
+    """Of a repetition penalty, what vLLM's V1 runner does on the host: it reads whole answers."""
+    make_tensor_with_pad([[CODE] * num_frames] * num_requests, pad=0, dtype=torch.int64)
+
+
+def scheduled_us(
+    stock: Scheduled, ours: Scheduled, steps: int
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Median microseconds of `schedule` and `update_from_output`: vLLM's alone, then with ours."""
+    for _ in range(20):
+        stock.step()
+        ours.step()
+    gc.freeze()  # as an engine's core does
+    times = np.array([[*stock.step(), *ours.step()] for _ in range(steps)])
+    first, second, third, fourth = (1e6 * np.median(times, axis=0)).tolist()
+    return (first, second), (third, fourth)
+
+
+def measure(run: Path, num_requests: int, steps: int) -> dict[str, float]:
+    """Microseconds of each part of a step, in a folder in memory."""
+    write_tiny_checkpoint(run / "model")
+    connector = make_connector("shm", run, {})
+    connector.create("host.feed")
+    connector.create("host.rows")
+    length = PROMPT + steps + 64
+    plain = configured(run / "model", run, num_requests, length, bridged=False)
+    bridged = configured(run / "model", run, num_requests, length, bridged=True)
+    stock = Scheduled(plain, AsyncScheduler, num_requests)
+    ours = Scheduled(bridged, GatedAsyncScheduler, num_requests)
+    alone_us, within_us = scheduled_us(stock, ours, steps)
+    feed = connector.sender("host.feed")
+    collected_us = Fed(ours, feed, num_requests).collected_us(steps)
+    drained = Drained(bridged, ours.meta, connector)
+    worker_us, exporter_us, _ = timed(steps, drained.write, drained.export, drained.drain)
+    penalties = [partial(penalized, num_requests, num_frames) for num_frames in (100, 1000)]
+    short_us, long_us = timed(40, *penalties)
+    drained.close()
+    feed.close()
+    ours.scheduler.connector.shutdown()
+    return {
+        SCHEDULE: alone_us[0],
+        UPDATE: alone_us[1],
+        "more with the bridge: schedule": within_us[0] - alone_us[0],
+        "more with the bridge: update_from_output": within_us[1] - alone_us[1],
+        "a token of each request, taken from the thinker's channel": collected_us,
+        "the worker half, without a GPU": worker_us,
+        "the exporter's thread": exporter_us,
+        "vLLM's V1 runner: penalties after 100 frames": short_us,
+        "vLLM's V1 runner: penalties after 1000 frames": long_us,
+    }
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=64, help="that decode at once")
+    parser.add_argument("--steps", type=int, default=400, help="of which the medians are")
+    arguments = parser.parse_args()
+    os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        times = measure(Path(folder), arguments.requests, arguments.steps)
+    stock_us = times[SCHEDULE] + times[UPDATE]
+    title = f"{arguments.requests} requests decode"
+    table = Table("part of a step", "us", "of vLLM's scheduler", title=title)
+    for name, time_us in times.items():
+        table.add_row(name, f"{time_us:.0f}", f"{100 * time_us / stock_us:.0f} %")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
