@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -93,6 +93,11 @@ gpu-speech: venv
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.
 thinker-error: venv
 	PYTHONPATH=tests $(BIN)/python tests/thinker_error.py $(ARGS)
+
+# Qwen3-Omni's vocoder in an engine of vLLM's beside our own, on a CPU: the tiny one, or by ARGS="--real-size" its real size.
+# ARGS="--model DIR --dtype bfloat16" on a GPU.
+vocoder-engine: venv
+	PYTHONPATH=tests $(BIN)/python tests/vocoder_engine.py $(ARGS)
 
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv
