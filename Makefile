@@ -6,11 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-<<<<<<< HEAD
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error host overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
-=======
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
->>>>>>> h-voc
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -99,16 +95,14 @@ gpu-speech: venv
 thinker-error: venv
 	PYTHONPATH=tests $(BIN)/python tests/thinker_error.py $(ARGS)
 
-<<<<<<< HEAD
 # What a talker's step costs on the host, without a model; ARGS="--requests 64 --steps 400".
 host: venv
 	PYTHONPATH=tests $(BIN)/python tests/host_side.py $(ARGS)
-=======
+
 # Qwen3-Omni's vocoder in an engine of vLLM's beside our own, on a CPU: the tiny one, or by ARGS="--real-size" its real size.
 # ARGS="--model DIR --dtype bfloat16" on a GPU.
 vocoder-engine: venv
 	PYTHONPATH=tests $(BIN)/python tests/vocoder_engine.py $(ARGS)
->>>>>>> h-voc
 
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv
