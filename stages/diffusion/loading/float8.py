@@ -42,7 +42,7 @@ class Float8Linear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., in] of any dtype to [..., out] of the same one."""
-        rows, scale = in_float8(inputs.reshape(-1, self.in_features))
+        rows, scale = in_float8(inputs.reshape(-1, self.in_features).contiguous())
         product = scaled_mm(
             rows,
             self.weight.t(),
