@@ -75,7 +75,7 @@ def most_in_flight(spans: Iterable[Span]) -> int:
 
 
 def queue_grew(rounds: Iterable[Sequence[Span]]) -> bool:
-    """Whether requests came faster than they were answered: the queue grows until no more come.
+    """Whether requests seem to have come faster than they were answered, so that a queue grew.
 
     While the later half of the requests came, fewer than nine in ten as many ended, and that half
     took half as long again as the earlier one (medians); either alone happens by chance. `rounds`:

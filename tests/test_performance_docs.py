@@ -37,7 +37,8 @@ def test_a_documented_command_runs(
     (body,) = re.findall(r"```json\n(.*?)```", TEXT, re.DOTALL)
     Path("body.json").write_text(body)
     dialect = "vllm-omni" if "sampling_params_list" in " ".join(words) else "openai"
-    fake = FakeOpenAI(Script(SPEECH.text_s, SPEECH.packets, dialect=dialect))
+    packets = SPEECH.packets[:1]  # a second one could be late on a busy machine: an underrun
+    fake = FakeOpenAI(Script(SPEECH.text_s, packets, dialect=dialect))
     with fake.running() as url:
         arguments = [url if word.startswith("http") else word for word in words[1:]]
         if "--rate" in words:  # the same arrivals, a hundred times as fast

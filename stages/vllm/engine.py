@@ -107,8 +107,9 @@ def make_engine(
 def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> VllmConfig:
     """vLLM's configuration; what depends on it is told by making it again.
 
-    How an engine's processes begin stays as the environment says it: on a CPU vLLM sets `spawn`
-    whatever was asked for, and a new interpreter's imports are half of a tiny model's start.
+    How an engine's processes begin stays as the environment says it, where OpenMP has one thread
+    and so may be forked: on a CPU vLLM sets `spawn` whatever was asked for, and a new interpreter's
+    imports are half of a tiny model's start.
     """
     asked_method = os.environ.get(START_METHOD)
 
@@ -126,7 +127,7 @@ def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> Vll
         again["compilation_config"] = with_rotation_apart(asked)
     if again:
         config = made(**{**more, **again})
-    if asked_method is not None:
+    if asked_method is not None and os.environ.get("OMP_NUM_THREADS") == "1":
         os.environ[START_METHOD] = asked_method
     return config
 

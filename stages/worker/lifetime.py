@@ -27,6 +27,12 @@ def end_with_parent() -> None:
     os.environ[PARENT] = str(os.getpid())
 
 
+def begin_fork() -> None:
+    """In a forked child: its signals are its own, and it ends with its parent."""
+    signal.set_wakeup_fd(-1)  # or they would wake the event loop of its parent
+    end_with_parent()
+
+
 def _runs(process: int) -> bool:
     """Whether it is there and has not ended."""
     try:

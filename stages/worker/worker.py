@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from omnistage.stages.worker.garbage import begin_imports
-from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, end_with_parent
+from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, begin_fork, end_with_parent
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     os.environ[STAGE_MARK] = arguments.stage
     os.environ[PARENT] = str(arguments.parent)
     end_with_parent()
-    os.register_at_fork(after_in_child=end_with_parent)
+    os.register_at_fork(after_in_child=begin_fork)
     begin_imports()
 
     from omnistage.stages.worker.stage_worker import run_stage

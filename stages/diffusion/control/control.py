@@ -159,6 +159,9 @@ class Control:
         return await asyncio.shield(asyncio.wrap_future(self._engine.between_steps(obey)))
 
     def _sleep(self, level: int, tags: Sequence[str] | None) -> Mapping[str, Any]:
+        if level > 1 and self._is_quantized:
+            message = "level must be 1: quantized weights are not read again"
+            raise RequestError(400, message, param="level", code="invalid_value")
         self._weights.sleep(level, tags)
         self._follow("sleep", level, tags)
         return {"asleep": self._weights.asleep}

@@ -110,15 +110,19 @@ def test_late_inputs_get_the_scheduler_that_fits_the_engine(
     assert "scheduler_cls" not in arguments.calls[-1]
 
 
-@pytest.mark.parametrize(("asked", "is_left"), [("fork", "fork"), (None, "spawn")])
+@pytest.mark.parametrize(
+    ("asked", "num_threads", "is_left"),
+    [("fork", "1", "fork"), ("fork", "2", "spawn"), (None, "1", "spawn")],
+)
 def test_processes_begin_as_the_environment_says_although_vllm_sets_spawn_on_a_cpu(
-    asked: str | None, is_left: str, monkeypatch: pytest.MonkeyPatch
+    asked: str | None, num_threads: str, is_left: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class OnCpu(Arguments):
         def __call__(self, **arguments: Any) -> Any:
             monkeypatch.setenv(START_METHOD, "spawn")
             return super().__call__(**arguments)
 
+    monkeypatch.setenv("OMP_NUM_THREADS", num_threads)
     monkeypatch.delenv(START_METHOD, raising=False)
     if asked is not None:
         monkeypatch.setenv(START_METHOD, asked)

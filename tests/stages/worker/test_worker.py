@@ -24,20 +24,29 @@ def test_an_engine_that_is_only_starting_is_tied_to_its_parent_and_collects_seld
 
 
 FORKED = """
-import ctypes, multiprocessing, sys
+import asyncio, ctypes, multiprocessing, signal, sys
 from pathlib import Path
 from types import ModuleType
 from omnistage.stages.worker import worker
 
 def tell(note):
-    signal = ctypes.c_int()
-    ctypes.CDLL(None).prctl(2, ctypes.byref(signal))
-    Path(note).write_text(str(signal.value))
+    death = ctypes.c_int()
+    ctypes.CDLL(None).prctl(2, ctypes.byref(death))
+    Path(note).write_text(str(death.value))
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.raise_signal(signal.SIGTERM)
 
-def run_stage(name, directory):
-    child = multiprocessing.get_context("fork").Process(target=tell, args=(directory / name,))
+async def fork(note):
+    heard = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, heard.set)
+    child = multiprocessing.get_context("fork").Process(target=tell, args=(note,))
     child.start()
     child.join()
+    await asyncio.sleep(0.05)  # what has come to the loop is handled before
+    print("heard" if heard.is_set() else "undisturbed")
+
+def run_stage(name, directory):
+    asyncio.run(fork(directory / name))
 
 stage_worker = ModuleType("stage_worker")
 stage_worker.run_stage = run_stage
@@ -46,12 +55,15 @@ worker.main()
 """
 
 
-def test_an_engine_that_is_forked_is_tied_to_its_parent(tmp_path: Path) -> None:
+def test_an_engine_that_is_forked_is_tied_to_its_parent_and_has_signals_of_its_own(
+    tmp_path: Path,
+) -> None:
     """As on a GPU, where vLLM forks and loads no plugin again."""
     arguments = ["--stage", "talker", "--run-directory", str(tmp_path)]
     command = [sys.executable, "-c", FORKED, *arguments, "--parent", str(os.getpid())]
     done = subprocess.run(command, capture_output=True)
     assert (tmp_path / "talker").read_text() == "9", done.stderr
+    assert done.stdout.split() == [b"undisturbed"], done.stderr
 
 
 # A child that takes a while before it asks to end with its parent, which is killed meanwhile.

@@ -12,6 +12,7 @@ from torch import nn
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.float8 import ALIGNMENT, FLOAT8, Float8Linear, quantize
 from omnistage.stages.diffusion.loading.loading import LoadOptions
+from omnistage.stages.worker.failure import RequestError
 
 CPU = torch.device("cpu")
 Make = Callable[..., Controlled]
@@ -36,7 +37,7 @@ def test_a_product_is_near_the_exact_one_and_has_its_shape_and_dtype(
         exact, made = linear(inputs), ours(inputs.to(dtype))
     assert (made.shape, made.dtype) == (exact.shape, dtype)
     off = (made.float() - exact).norm() / exact.norm()
-    assert 0.001 < off < 0.05  # three bits of fraction, and a bias that is exact
+    assert 0.001 < off < 0.05  # three bits of fraction
 
 
 def test_a_row_depends_on_no_other() -> None:
@@ -131,9 +132,13 @@ def test_adapters_and_other_weights_are_refused_and_sleep_is_not(controlled: Mak
     assert commands["sleep"] == commands["wake"] == ""
 
 
-def test_a_quantized_pipeline_wakes_as_it_was(controlled: Make) -> None:
+def test_a_quantized_pipeline_sleeps_at_the_level_from_which_it_wakes_as_it_was(
+    controlled: Make,
+) -> None:
     made = controlled("qwen-image", quantization="fp8")
     before = picture(made.pipeline)
+    with pytest.raises(RequestError, match="level must be 1"):
+        made.obey("sleep", level=2, tags=None)
     assert made.obey("sleep", level=1, tags=None)["asleep"]
     made.obey("wake", tags=None)
     assert torch.equal(picture(made.pipeline), before)
