@@ -54,12 +54,21 @@ def think(client: OpenAI, thinking: TinyServer, **more: Any) -> Answers:
     )
 
 
+def contents(answers: Answers) -> list[str]:
+    """What was said in each form, without further ends of a thought.
+
+    vLLM's parser keeps or drops those by which tokens come together.
+    """
+    return [(said or "").replace("</think>", "") for said in answers.texts]
+
+
 def test_a_thought_is_told_apart(client: OpenAI, thinking: TinyServer) -> None:
     answers = think(client, thinking)
     message = answers.whole.choices[0].message.model_dump()
     deltas = [choice["delta"] for event in answers.events for choice in event["choices"]]
     assert message["reasoning"] == "".join(delta.get("reasoning") or "" for delta in deltas) != ""
-    assert message["content"] == answers.texts[1] != ""
+    whole, streamed, _ = contents(answers)
+    assert whole == streamed != ""
     assert set(message["reasoning"]) <= set("abcd")
     assert answers.whole.usage is not None
     assert answers.whole.usage.completion_tokens_details is not None
@@ -71,7 +80,8 @@ def test_a_thought_is_told_apart(client: OpenAI, thinking: TinyServer) -> None:
 def test_a_thought_can_be_left_out(client: OpenAI, thinking: TinyServer) -> None:
     shown = think(client, thinking)
     hidden = think(client, thinking, include_reasoning=False)
-    assert hidden.texts == shown.texts
+    assert contents(hidden) == contents(shown)
+    assert all(contents(hidden))
     assert "reasoning" not in hidden.whole.choices[0].message.model_dump()
 
 
