@@ -15,7 +15,10 @@ eight ask again. The same folder served alone, eager and without MPS, judges the
   codes are judged with `--float32`, where nearly all must begin alike.
 - No stage may have seen a NaN among its logits.
 
-The table of speeds is printed only if all of that holds, and then the exit code is 0.
+The tables of a server's speeds are printed only if all of that holds for it; if it does for all,
+the exit code is 0. `--graph` may be given several times: each graph is served in turn, and the
+first one, eager, judges all. `--lengths` measures other prompts and answers, too, and `--rates`
+requests that come whether or not others were answered.
 """
 
 import argparse
@@ -86,6 +89,22 @@ SUBJECTS = {
 
 
 @dataclass(frozen=True)
+class Lengths:
+    """What is asked: words of a prompt, tokens of an answer; and how many answers are checked."""
+
+    words: int = NUM_WORDS
+    tokens: int = MAX_TOKENS
+    num_checked: int = NUM_SPOKEN
+
+
+USUAL = Lengths()
+LENGTHS = {
+    "speech": Lengths(tokens=30),  # of 8 s, as people speak
+    "long": Lengths(words=2500, num_checked=4),
+}
+
+
+@dataclass(frozen=True)
 class Answer:
     """One answer's ids: of its prompt, of its text, and its codec frames [frames, 16]."""
 
@@ -152,45 +171,44 @@ def reference_graph(graph: dict[str, Any], folder: Path) -> Path:
     return path
 
 
-def float32_graph(graph: dict[str, Any], folder: Path) -> Path:
-    """The graph in float32, with caches of as many bytes as before: for half as many requests."""
+def in_float32(graph: dict[str, Any]) -> None:
+    """Compute all in float32, with caches of as many bytes as before: for half as many requests."""
     for stage in graph["stages"].values():
         engine = stage["engine"]
         engine["dtype"] = "float32"
         if "max_num_seqs" in engine:
             engine["max_num_seqs"] = max(1, engine["max_num_seqs"] // 2)
-    path = folder / "float32.yaml"
-    path.write_text(yaml.safe_dump(graph))
-    return path
 
 
-def shared_graph(graph: dict[str, Any], share: float, folder: Path) -> Path:
+def with_share(graph: dict[str, Any], share: float) -> dict[str, Any]:
     """The graph with a share of the multiprocessors for its thinker: to see this check fail."""
-    stages = {**graph["stages"]}
-    stages["thinker"] = {**stages["thinker"], "environment": {SHARE: share}}
     os.environ[ALLOW] = "1"
-    path = folder / "share.yaml"
-    path.write_text(yaml.safe_dump({**graph, "stages": stages}))
-    return path
+    thinker = {**graph["stages"]["thinker"], "environment": {SHARE: share}}
+    return {**graph, "stages": {**graph["stages"], "thinker": thinker}}
 
 
 # Asking
 
 
-def prompts(words: Sequence[str], count: int) -> list[str]:
+def prompts(words: Sequence[str], count: int, lengths: Lengths = USUAL) -> list[str]:
     """Different ones, always the same."""
     chance = random.Random(7)
-    return [" ".join(chance.choices(words, k=NUM_WORDS)) for _ in range(count)]
+    return [" ".join(chance.choices(words, k=lengths.words)) for _ in range(count)]
 
 
 async def ask(
-    client: httpx.AsyncClient, server: TinyServer, prompt: str, frames: int, voice: str
+    client: httpx.AsyncClient,
+    server: TinyServer,
+    prompt: str,
+    frames: int,
+    voice: str,
+    tokens: int = MAX_TOKENS,
 ) -> Answer:
     """One answer with its ids; the likeliest token and code every time."""
     talker = {"temperature": 0, "repetition_penalty": 1.0, "max_tokens": frames, "ignore_eos": True}
     body = server.body(
         [{"role": "user", "content": prompt}],
-        max_completion_tokens=MAX_TOKENS,
+        max_completion_tokens=tokens,
         ignore_eos=True,
         return_token_ids=True,
         stage_params={"talker": talker},
@@ -207,7 +225,12 @@ async def ask(
 
 
 async def ask_all(
-    server: TinyServer, voice: str, asked: Sequence[str], frames: int, at_once: int = 1 << 20
+    server: TinyServer,
+    voice: str,
+    asked: Sequence[str],
+    frames: int,
+    at_once: int = 1 << 20,
+    tokens: int = MAX_TOKENS,
 ) -> list[Answer]:
     """All answers, so many at once."""
     seats = asyncio.Semaphore(at_once)
@@ -215,7 +238,7 @@ async def ask_all(
 
         async def one(prompt: str) -> Answer:
             async with seats:
-                return await ask(client, server, prompt, frames, voice)
+                return await ask(client, server, prompt, frames, voice, tokens)
 
         return list(await asyncio.gather(*map(one, asked)))
 
@@ -244,6 +267,7 @@ async def judge(
     expected: list[Answer],
     frames: int,
     least: float = MIN_SAME_FIRST_CODES,
+    tokens: int = MAX_TOKENS,
 ) -> list[Verdict]:
     """The reference's verdict on each round; its own answers are to the first prompts."""
     verdicts = []
@@ -255,7 +279,7 @@ async def judge(
                 for one, other in zip(answers, expected, strict=False)
                 if one.text[:2] == other.text[:2] and one.codes and other.codes
             ]
-            whole = (MAX_TOKENS, frames)
+            whole = (tokens, frames)
             verdict = Verdict(
                 name=name,
                 num_tokens=len(found),
@@ -290,33 +314,53 @@ def revive(server: TinyServer, voice: str) -> float:
 
 
 def speed_table(
-    server: TinyServer, subject: Subject, words: Path, levels: str, folder: Path, *, speaks: bool
+    server: TinyServer,
+    subject: Subject,
+    words: Path,
+    load: Sequence[str],
+    lengths: Lengths = USUAL,
+    *,
+    speaks: bool = True,
 ) -> str:
-    """What `omnistage bench serve` prints of the levels, with speech or of text alone."""
-    counts = ",".join(str(max(8, 3 * int(level))) for level in levels.split(","))
-    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
-    command += ["--concurrency", levels, "--requests", counts]
-    command += ["--words", str(words), "--prompt-tokens", str(NUM_WORDS), "--seed", "1"]
-    command += ["--max-tokens", str(MAX_TOKENS)]
+    """What `omnistage bench serve` prints of a load, with speech or of text alone."""
+    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url, *load]
+    command += ["--words", str(words), "--prompt-tokens", str(lengths.words), "--seed", "1"]
+    command += ["--max-tokens", str(lengths.tokens)]
     if speaks:
         command += ["--modalities", "text,audio", "--frames", str(subject.num_frames)]
         command += ["--voice", subject.voice]
     else:
         command += ["--modalities", "text", "--ignore-eos"]
-    command += ["--json", str(folder / "speed.json")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return done.stdout + done.stderr
+
+
+def closed(levels: str) -> list[str]:
+    """Busy streams, three answers each and at least eight."""
+    counts = (max(8, 3 * int(level)) for level in levels.split(","))
+    return ["--concurrency", levels, "--requests", ",".join(map(str, counts))]
+
+
+def arriving(rates: str, seconds: float) -> list[str]:
+    """Arrivals for so long at each rate."""
+    counts = (max(8, round(float(rate) * seconds)) for rate in rates.split(","))
+    return ["--rate", rates, "--requests", ",".join(map(str, counts))]
 
 
 def main() -> None:
     """Serve, ask, kill, ask, measure; then let the reference judge."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--family", choices=SUBJECTS, default="qwen3_omni")
-    parser.add_argument("--graph", type=Path, help="default: the family's for one GPU")
+    parser.add_argument(
+        "--graph", type=Path, action="append", help="default: the family's for one GPU"
+    )
     parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
     parser.add_argument("--levels", default="1,8,32,64,128", help="streams of the speed table")
     parser.add_argument("--text-levels", default="", help="streams of a table without speech")
     parser.add_argument("--streams", default=",".join(map(str, STREAMS)), help="that are checked")
+    parser.add_argument("--lengths", default="", help=f"of {','.join(LENGTHS)}, at 1 stream")
+    parser.add_argument("--rates", default="", help="requests a second")
+    parser.add_argument("--seconds", type=float, default=8, help="that each rate lasts")
     parser.add_argument("--no-mps", action="store_true")
     parser.add_argument("--float32", action="store_true", help="all stages: twice the memory")
     parser.add_argument("--no-kill", action="store_true")
@@ -340,61 +384,131 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         say(f"a warm start: {model} is there, and what was compiled for it")
     else:
         subject.write(model, asked.tiny)
-    usual = GRAPHS / (subject.tiny_graph if asked.tiny else subject.graph)
-    asked.graph = asked.graph or usual
-    voice, frames = subject.voice, subject.num_frames
-    words = model / "words.txt"
-    graph = yaml.safe_load(asked.graph.read_text())
+    paths = asked.graph or [GRAPHS / (subject.tiny_graph if asked.tiny else subject.graph)]
+    graphs = {path.stem: yaml.safe_load(path.read_text()) for path in paths}
     least = LEAST_IN_FLOAT32 if asked.float32 else subject.least_in_bf16
-    if asked.float32:
-        asked.graph = float32_graph(graph, folder)
-    path = shared_graph(graph, asked.share, folder) if asked.share else asked.graph
-    streams = [int(one) for one in asked.streams.split(",")]
-    questions = prompts(words.read_text().split(), max(*streams, AFTER_A_KILL))
-    options = ["--model", str(model), *([] if asked.tiny else ["--load-format", "dummy"])]
-    rounds: dict[str, list[Answer]] = {}
-    tables: dict[str, str] = {}
-    seen: dict[str, dict[str, int]] = {}
-    ways = [not asked.no_mps] + ([False] if asked.compare_no_mps else [])
-    for has_mps in ways:
-        way = "MPS" if has_mps else "no MPS"
-        log = out / f"{way.replace(' ', '-')}.log"
+    for name, graph in graphs.items():
+        if asked.float32:
+            in_float32(graph)
+        served = with_share(graph, asked.share) if asked.share else graph
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(served))
+    run = Run(asked, subject, model, folder, out)
+    for name in graphs:
+        for has_mps in [not asked.no_mps] + ([False] if asked.compare_no_mps else []):
+            run.serve(name, has_mps)
+    return 0 if run.judge(reference_graph(next(iter(graphs.values())), folder), least) else 1
+
+
+class Run:
+    """The servers of one run: what each answered, and how fast."""
+
+    def __init__(
+        self, asked: argparse.Namespace, subject: Subject, model: Path, folder: Path, out: Path
+    ) -> None:
+        self._asked, self._subject, self._folder, self._out = asked, subject, folder, out
+        self._words = model / "words.txt"
+        self._options = ["--model", str(model), *([] if asked.tiny else ["--load-format", "dummy"])]
+        self._streams = [int(one) for one in asked.streams.split(",")]
+        self._lengths = {name: LENGTHS[name] for name in asked.lengths.split(",") if name}
+        self._answers: dict[str, dict[tuple[str, Lengths], list[Answer]]] = {}  # of each server
+        self._tables: dict[str, dict[str, str]] = {}
+        self._nan_steps: dict[str, list[dict[str, int]]] = {}
+
+    def serve(self, name: str, has_mps: bool) -> None:
+        """Ask a graph's server, measure it, kill its talker's engine and ask again."""
+        way = f"{name}, {'MPS' if has_mps else 'no MPS'}"
+        log = self._out / f"{way.replace(', ', '-').replace(' ', '-')}.log"
         began = time.monotonic()
-        with running_server(str(path), log, *options, *mps_option(has_mps)) as server:
+        path = self._folder / f"{name}.yaml"
+        with running_server(str(path), log, *self._options, *mps_option(has_mps)) as server:
             say(f"{way}: ready after {time.monotonic() - began:.1f} s")
-            for count in streams:
-                rounds[f"{way}, {count} at once"] = asyncio.run(
-                    ask_all(server, voice, questions[:count], frames)
-                )
-            for name, levels, speaks in (
-                (way, asked.levels, True),
-                (f"{way}, text alone", asked.text_levels, False),
-            ):
-                if levels:
-                    tables[name] = speed_table(
-                        server, subject, words, levels, folder, speaks=speaks
+            answers = self._answers[way] = {}
+            for count in self._streams:
+                answers[f"{count} at once", USUAL] = self._ask(server, count)
+            for kind, lengths in self._lengths.items():
+                alone = self._ask(server, lengths.num_checked, lengths, at_once=1)
+                answers[f"{kind}, 1 at once", lengths] = alone
+            self._tables[way] = self._measure(server)
+            self._nan_steps[way] = [nan_steps(server)]
+            if len(self._answers) == 1 and not self._asked.no_kill:
+                say(f"{way}: speech {revive(server, self._subject.voice):.1f} s after a kill -9")
+                answers["after a kill", USUAL] = self._ask(server, AFTER_A_KILL)
+                self._nan_steps[way].append(nan_steps(server))
+
+    def _ask(
+        self,
+        server: TinyServer,
+        count: int,
+        lengths: Lengths = USUAL,
+        frames: int | None = None,
+        at_once: int = 1 << 20,
+    ) -> list[Answer]:
+        subject = self._subject
+        questions = prompts(self._words.read_text().split(), count, lengths)
+        frames = subject.num_frames if frames is None else frames
+        return asyncio.run(
+            ask_all(server, subject.voice, questions, frames, at_once, lengths.tokens)
+        )
+
+    def _measure(self, server: TinyServer) -> dict[str, str]:
+        """The tables that were asked for, by name."""
+        asked = self._asked
+        loads: dict[str, tuple[list[str], Lengths, bool]] = {}
+        if asked.levels:
+            loads["streams"] = (closed(asked.levels), USUAL, True)
+        for kind, lengths in self._lengths.items():
+            words = f"{kind}, {lengths.words} words, {lengths.tokens} tokens"
+            loads[words] = (closed("1"), lengths, True)
+        if asked.text_levels:
+            loads["text alone"] = (closed(asked.text_levels), USUAL, False)
+        if asked.rates:
+            loads["arrivals"] = (arriving(asked.rates, asked.seconds), USUAL, True)
+        return {
+            name: speed_table(server, self._subject, self._words, load, lengths, speaks=speaks)
+            for name, (load, lengths, speaks) in loads.items()
+        }
+
+    def judge(self, reference: Path, least: float) -> bool:
+        """Whether the reference finds all right; prints the tables of the servers that were."""
+        began = time.monotonic()
+        log, subject = self._out / "reference.log", self._subject
+        is_right = True
+        with running_server(str(reference), log, *self._options, *mps_option(False)) as server:
+            say(f"reference: ready after {time.monotonic() - began:.1f} s")
+            expected = {
+                lengths: self._ask(server, lengths.num_checked, lengths, FRAMES_OF_REFERENCE, 1)
+                for lengths in (USUAL, *self._lengths.values())
+            }
+            for way, answers in self._answers.items():
+                verdicts = [
+                    self._verdict(
+                        server, f"{way}, {name}", found, lengths, expected[lengths], least
                     )
-            seen[way] = nan_steps(server)
-            if has_mps is ways[0] and not asked.no_kill:
-                say(f"{way}: speech {revive(server, voice):.1f} s after a kill -9")
-                again = asyncio.run(ask_all(server, voice, questions[:AFTER_A_KILL], frames))
-                rounds[f"{way}, after a kill"] = again
-                seen[f"{way}, after a kill"] = nan_steps(server)
-    began = time.monotonic()
-    eager = reference_graph(graph, folder)
-    with running_server(str(eager), out / "reference.log", *options, *mps_option(False)) as server:
-        say(f"reference: ready after {time.monotonic() - began:.1f} s")
-        own = questions[:NUM_SPOKEN]
-        expected = asyncio.run(ask_all(server, voice, own, FRAMES_OF_REFERENCE, at_once=1))
-        verdicts = asyncio.run(judge(server, rounds, expected, frames, least))
-    say(f"NaN steps: {seen}")
-    has_nan = any(count for stages in seen.values() for count in stages.values())
-    if has_nan or not all(verdict.is_right for verdict in verdicts):
-        say("WRONG: no figure of this run counts")
-        return 1
-    for way, table in tables.items():
-        say(f"{way}\n{table}")
-    return 0
+                    for (name, lengths), found in answers.items()
+                ]
+                say(f"NaN steps: {self._nan_steps[way]}")
+                has_nan = any(any(stages.values()) for stages in self._nan_steps[way])
+                if has_nan or not all(verdict.is_right for verdict in verdicts):
+                    say(f"{way}: WRONG: none of its figures counts")
+                    is_right = False
+                    continue
+                for name, table in self._tables[way].items():
+                    say(f"{way}, {name}\n{table}")
+        say(f"{subject.tiny}: {'right' if is_right else 'WRONG'}")
+        return is_right
+
+    def _verdict(
+        self,
+        server: TinyServer,
+        name: str,
+        found: list[Answer],
+        lengths: Lengths,
+        expected: list[Answer],
+        least: float,
+    ) -> Verdict:
+        frames = self._subject.num_frames
+        judging = judge(server, {name: found}, expected, frames, least, lengths.tokens)
+        return asyncio.run(judging)[0]
 
 
 if __name__ == "__main__":
