@@ -429,6 +429,9 @@ class Run:
                 alone = self._ask(server, lengths.num_checked, lengths, at_once=1)
                 answers[f"{kind}, 1 at once", lengths] = alone
             self._tables[way] = self._measure(server)
+            (self._out / f"{log.stem}-not-judged.txt").write_text(
+                "\n".join(self._tables[way].values())
+            )
             self._nan_steps[way] = [nan_steps(server)]
             if len(self._answers) == 1 and not self._asked.no_kill:
                 say(f"{way}: speech {revive(server, self._subject.voice):.1f} s after a kill -9")
