@@ -16,8 +16,9 @@ from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.stage_configs.determinism import SECOND_RUNNER
 from omnistage.stage_configs.speculation import drafting
 from omnistage.stages.messages.loading import Phase, tell_loading
-from omnistage.stages.vllm.compat import AsyncEngineArgs, AsyncLLM, PrometheusStatLogger
+from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
+from omnistage.stages.vllm.engine_arguments import EngineArguments
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
@@ -59,7 +60,7 @@ def make_engine(
     ValueError for an engine argument that vLLM does not know, and DoesNotFit.
     """
     set_large_blocks_apart()
-    known = set(AsyncEngineArgs.__dataclass_fields__)
+    known = set(EngineArguments.__dataclass_fields__)
     unknown = sorted(set(options) - known)
     if unknown:
         near = difflib.get_close_matches(unknown[0], known, n=1)
@@ -114,7 +115,7 @@ def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> Vll
     asked_method = os.environ.get(START_METHOD)
 
     def made(**more: Any) -> VllmConfig:
-        given = AsyncEngineArgs(**{**arguments, **more})
+        given = EngineArguments(**{**arguments, **more})
         return given.create_engine_config(UsageContext.ENGINE_CONTEXT)
 
     more = {"scheduler_cls": SCHEDULER} if bridge is not None and bridge.late_inputs else {}

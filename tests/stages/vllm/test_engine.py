@@ -56,7 +56,7 @@ def compilation_of(
     arguments = Arguments(**about)
     numbers = tuple(int(part) for part in version.split("."))
     platform = SimpleNamespace(is_cuda=lambda: True)
-    monkeypatch.setattr(engine, "AsyncEngineArgs", arguments)
+    monkeypatch.setattr(engine, "EngineArguments", arguments)
     monkeypatch.setattr(engine, "current_platform", platform)
     monkeypatch.setattr(engine.vllm, "__version_tuple__", numbers)  # type: ignore[attr-defined]
     configured({"compilation_config": asked}, None)
@@ -103,7 +103,7 @@ def test_late_inputs_get_the_scheduler_that_fits_the_engine(
         (True, [engine.SCHEDULER, engine.ASYNC_SCHEDULER]),
     ):
         arguments = Arguments(is_async=is_async)
-        monkeypatch.setattr(engine, "AsyncEngineArgs", arguments)
+        monkeypatch.setattr(engine, "EngineArguments", arguments)
         assert configured({"model": "m"}, bridge) is arguments.config
         assert [call["scheduler_cls"] for call in arguments.calls] == schedulers
     configured({"model": "m"}, None)
@@ -126,7 +126,7 @@ def test_processes_begin_as_the_environment_says_although_vllm_sets_spawn_on_a_c
     monkeypatch.delenv(START_METHOD, raising=False)
     if asked is not None:
         monkeypatch.setenv(START_METHOD, asked)
-    monkeypatch.setattr(engine, "AsyncEngineArgs", OnCpu())
+    monkeypatch.setattr(engine, "EngineArguments", OnCpu())
     configured({"model": "m"}, None)
     assert os.environ[START_METHOD] == is_left
 
