@@ -30,9 +30,9 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from multiprocessing import get_context
@@ -364,14 +364,9 @@ def answers_file(plan: Plan, name: str, level: int) -> Path:
     return plan.answers / f"{name}_{level}.npz"
 
 
-@contextmanager
-def on(stream: Any) -> Iterator[None]:
-    """This thread's kernels are this CUDA stream's, which may be None on a CPU."""
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode())
-        if stream is not None:
-            stack.enter_context(torch.cuda.stream(stream))
-        yield
+def on(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    """This thread's kernels are this CUDA stream's, which is None on a CPU."""
+    return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 def do_job(job: Job, loads: Sequence[Load], pace: Pace | None, plan: Plan) -> list[Ran]:

@@ -171,6 +171,7 @@ class Talker:
         self._size = text.hidden_size
         self._run: Callable[[], torch.Tensor] = lambda: torch.empty(0)
 
+    @torch.inference_mode()
     def prepare(self, level: int, stream: Any) -> None:
         """One graph of a step."""
         generator = torch.Generator().manual_seed(0)
@@ -205,6 +206,7 @@ class Talker:
 
             self._run = replay
 
+    @torch.inference_mode()
     def do(self, kind: str, number: int) -> Array:
         """The codes [B, groups] of a step."""
         self._input.copy_(self._inputs[number % NUM_SETS])
