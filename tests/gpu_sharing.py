@@ -179,8 +179,9 @@ class Report:
         cells.append(self._rate(talker, level, 1.0, 9))
         cells.append(self._rate(code2wav, level, level * CHUNK_FRAMES * self.frame_s, 11))
         for one, width in ((talker, 10), (code2wav, 11)):
-            text = ("-", "-") if one is None else (f"{one.equal:.1%}", f"{one.error:.1e}")
-            cells.append(f"{text[0]:>{width}}{text[1]:>9}")
+            equal = "-" if one is None else "all" if one.equal == 1.0 else f"{one.equal:.2%}"
+            error = "-" if one is None else f"{one.error:.1e}"
+            cells.append(f"{equal:>{width}}{error:>9}")
         is_right = all(run.is_right for run in runs)
         self.is_right &= is_right
         if is_right and talker is not None and not is_alone:

@@ -110,6 +110,7 @@ def test_rates_are_told_over_those_alone_and_the_most_steps_win() -> None:
     assert slow[2:6] == ["4.00", "4.00", "20.00", "2.00"]
     assert slow[6:8] == ["100.0", "0.50"]
     assert slow[8:10] == [f"{4 * 8 * 25 * 0.08:.1f}", "0.08"]
+    assert slow[10:] == ["all", "0.0e+00"] * 2
     assert fast[6:8] == ["150.0", "0.75"]
     assert report.ranking() == ["8 streams: fast 150.0, slow 100.0"]
     assert report.is_right
@@ -121,6 +122,11 @@ def test_a_way_with_wrong_samples_is_no_candidate(wrong: Ran) -> None:
     assert report.line("way", 1, [ran(TALKER, 300), wrong]).endswith("WRONG")
     assert report.ranking() == []
     assert not report.is_right
+
+
+def test_a_single_frame_that_differs_is_told() -> None:
+    runs = [ran(TALKER, 300, equal=0.9999), ran(CODE2WAV, 12)]
+    assert Report(frame_s=0.08).line("way", 1, runs).split()[10:12] == ["99.99%", "0.0e+00"]
 
 
 def test_a_way_with_other_codes_is_no_candidate() -> None:
