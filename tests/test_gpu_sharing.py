@@ -4,6 +4,7 @@ import ctypes
 import math
 import multiprocessing
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from gpu_sharing import (
     host,
     received,
 )
-from support import green_contexts
+from support import gpu_loads, green_contexts
 from support.gpu_loads import (
     CHUNK,
     CHUNK_FRAMES,
@@ -37,6 +38,7 @@ from support.gpu_loads import (
     TALKER,
     Plan,
     StandIn,
+    Talker,
     batches,
     bytes_read,
     experts_read,
@@ -247,6 +249,25 @@ def test_threads_give_the_answers_of_the_loads_alone(tiny_checkpoint: Path, tmp_
     assert [run.load for run in runs] == [TALKER, CODE2WAV]
     assert all(run.equal == 1.0 and run.error == 0.0 for run in runs)
     assert all(run.rate > 0 for run in runs)
+
+
+def test_a_recorded_step_reads_each_steps_inputs(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talker = Talker(Plan(str(tiny_checkpoint), "cpu", "float32", tmp_path))
+    talker.prepare(2, None)
+    expected = talker.answers()
+
+    def recorded(compute: Callable[[], torch.Tensor], _: object) -> tuple[Any, torch.Tensor]:
+        output = compute()
+        return SimpleNamespace(replay=lambda: output.copy_(compute())), output
+
+    monkeypatch.setattr(gpu_loads, "record", recorded)
+    talker.prepare(2, "a stream")
+    for kind, answers in talker.answers().items():
+        assert np.array_equal(answers, expected[kind])
+    assert talker.hidden_error(NUM_SETS - 1, expected) == 0.0
+    assert talker.hidden_error(0, expected) > 0.0
 
 
 def test_processes_are_paced_by_the_talker_and_say_what_fails(

@@ -210,14 +210,14 @@ class Talker:
     def do(self, kind: str, number: int) -> Array:
         """The codes [B, groups] of a step."""
         self._input.copy_(self._inputs[number % NUM_SETS])
-        return self._run().cpu().numpy()
+        return self._run().to("cpu", copy=True).numpy()
 
     def answers(self) -> Answers:
         """Codes, and the hidden states that they are made of."""
         codes, hidden = [], []
         for number in range(NUM_SETS):
             codes.append(self.do(STEP, number))
-            hidden.append(self._hidden.float().cpu().numpy().copy())
+            hidden.append(self._hidden.to("cpu", torch.float32, copy=True).numpy())
         return {STEP: codes, HIDDEN: hidden}
 
     def hidden_error(self, number: int, reference: Answers) -> float:
