@@ -18,7 +18,7 @@ from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.merging.calls import nested
 from omnistage.stages.diffusion.merging.learning import first_calls
 
-FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"  # what torch itself takes on a CPU
+FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"  # what torch chooses on a CPU
 ARGUMENTS = Settings(0, 2, 3.0).arguments("qwen-image")
 
 
@@ -26,7 +26,7 @@ class Operators(TorchDispatchMode):
     """How often each operator ran."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,7 +47,7 @@ def fused_calls(loaded: Loaded) -> int:
     seen = first_calls(loaded.pipeline, loaded.parts.dit, ARGUMENTS)["transformer"]
     with torch.no_grad(), Operators() as operators:
         loaded.pipeline.transformer(**nested(seen.arguments))
-    return operators.counts[FUSED]
+    return int(operators.counts[FUSED])
 
 
 def picture(loaded: Loaded) -> torch.Tensor:
@@ -93,9 +93,9 @@ def test_nothing_else_in_the_process_uses_it() -> None:
 
 
 def test_it_goes_with_float8(folder: Path) -> None:
-    options = {"quantization": "fp8"}
-    usual = LoadOptions(**options).load(str(folder / "qwen-image"))
-    chosen = LoadOptions(**options, attention="native_math").load(str(folder / "qwen-image"))
+    usual = LoadOptions(quantization="fp8").load(str(folder / "qwen-image"))
+    options = LoadOptions(quantization="fp8", attention="native_math")
+    chosen = options.load(str(folder / "qwen-image"))
     assert fused_calls(chosen) == 0
     assert (picture(chosen) - picture(usual)).abs().mean() < 5e-3
 
