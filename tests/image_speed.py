@@ -315,7 +315,7 @@ class Ladder:
                 changed.put(rung)
                 self._measure(f"+ {rung}", changed)
             except Exception as error:  # noqa: BLE001 - whatever it is, the next may do
-                say(f"+ {rung}: failed: {type(error).__name__}: {str(error)[:MAX_ERROR]}")
+                say_failed(f"+ {rung}", error)
                 if not changed.take_back(rung):
                     say("the changes after it are left out")
                     return
@@ -331,10 +331,11 @@ class Ladder:
         self._bare_s = median(compared.bare_s({**arguments, **fresh()}) for _ in range(asked.pairs))
         say(f"bare: {self._bare_s:.3f} s a picture of side {asked.side}")
         for side in self._sides:
-            one_call = {**compared.arguments(side), "num_images_per_prompt": asked.at_once}
-            compared.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
-            self._bare_at_once_s[side] = compared.bare_s(one_call)
-            say(f"bare: {self._bare_at_once_s[side]:.3f} s for {asked.at_once} of {side} in a call")
+            with told(f"bare: {asked.at_once} of {side} in a call"):
+                one_call = {**compared.arguments(side), "num_images_per_prompt": asked.at_once}
+                compared.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
+                self._bare_at_once_s[side] = bare_s = compared.bare_s(one_call)
+                say(f"bare: {bare_s:.3f} s for {asked.at_once} of side {side} in a call")
         compared.close()
 
     def _measure(self, name: str, changed: Changed) -> None:
@@ -353,7 +354,8 @@ class Ladder:
                 f"{self._bare_s / ours_s:.3f} times bare; {self._away(picture)}"
             )
             for side in self._sides:
-                self._measure_at_once(name, compared, side)
+                with told(f"{name}: {asked.at_once} of side {side} at once"):
+                    self._measure_at_once(name, compared, side)
         finally:
             compared.close()
 
@@ -365,15 +367,19 @@ class Ladder:
         sizes = dict(sorted((compared.batch_sizes - before).items()))
         say(
             f"{name}: {ours_s:.3f} s for {count} of side {side} at once, "
-            f"{self._bare_at_once_s[side] / ours_s:.3f} times bare; forwards by requests {sizes}"
+            f"{self._bare_at_once_s.get(side, math.nan) / ours_s:.3f} times bare; "
+            f"forwards by requests {sizes}"
         )
 
     def _away(self, picture: torch.Tensor) -> str:
         """How far a picture is from the unchanged one, which is the first."""
-        if not picture.isfinite().all():
-            return "its picture has numbers that are not finite"
         if self._exact is None:
             self._exact = picture
+        if not self._exact.isfinite().all():
+            return "the unchanged picture has numbers that are not finite: no error can be told"
+        if not picture.isfinite().all():
+            return "its picture has numbers that are not finite"
+        if picture is self._exact:
             return "its picture is finite"
         away = (picture - self._exact).abs()
         noise = 10 * math.log10(1 / max(float((away**2).mean()), 1e-12))
@@ -386,6 +392,20 @@ class Ladder:
 def say(line: str) -> None:
     """Print it, with the seconds since the start."""
     CONSOLE.print(f"{time.perf_counter() - STARTED:7.1f} s  {line}")
+
+
+def say_failed(name: str, error: Exception) -> None:
+    """Why something is not measured."""
+    say(f"{name}: failed: {type(error).__name__}: {str(error)[:MAX_ERROR]}")
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """What fails inside is printed, and the rest is measured all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - as want of memory for many pictures
+        say_failed(name, error)
 
 
 def fresh() -> dict[str, Any]:
