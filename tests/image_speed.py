@@ -380,12 +380,16 @@ class Ladder:
         if not picture.isfinite().all():
             return "its picture has numbers that are not finite"
         if picture is self._exact:
-            return "its picture is finite"
+            return (
+                f"its picture is finite, its standard deviation {float(picture.std()):.5f} (of 1)"
+            )
         away = (picture - self._exact).abs()
-        noise = 10 * math.log10(1 / max(float((away**2).mean()), 1e-12))
+        square = float((away**2).mean())
+        share = math.sqrt(square) / max(float(self._exact.std()), 1e-12)
         return (
-            f"off by {float(away.mean()):.5f} on average and {float(away.max()):.4f} at most "
-            f"(of 1), PSNR {noise:.1f} dB"
+            f"off by {float(away.mean()):.2g} on average and {float(away.max()):.2g} at most "
+            f"(of 1), PSNR {10 * math.log10(1 / max(square, 1e-12)):.1f} dB, "
+            f"{share:.2g} of the unchanged one's standard deviation"
         )
 
 
