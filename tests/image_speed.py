@@ -2,9 +2,11 @@
 
 The folder may have no weights (`omnistage tiny qwen-image DIR --real-size`): they are random then.
 With `--offload`: what a picture takes of the device, in memory and time, by kind of offload.
-With `--quantization fp8` or `--compile`: one picture, then the same over a pipeline that was
-changed so, and how far the two are from each other. Random weights tell speed only: `--load-format
-auto` reads those of the folder.
+With `--ladder attention=native_cudnn,compile,step_cache=first_block:threshold=0.1` and so on:
+one pipeline, to which these changes are made one after another. After each of them: a picture's
+seconds, how far it is from the unchanged one, and several at once beside the bare pipeline's one
+call of as many. `--quantization fp8` and `--compile` are such changes. Random weights tell speed
+only: `--load-format auto` reads those of the folder.
 """
 
 import argparse
@@ -14,8 +16,9 @@ import math
 import resource
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -25,23 +28,32 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.memory import GIB
+from omnistage.stages.diffusion.control.control import Control, ControlOptions
+from omnistage.stages.diffusion.control.step_cache import CONFIGS
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
+from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
 from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
 from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions, compile_blocks
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
 from omnistage.stages.diffusion.loading.other_weights import modules_of
+from omnistage.stages.diffusion.merging.stopping import is_compiled
 from omnistage.stages.diffusion.stage import WARM_UP_STEPS
 
 MATRIX = 8192
-CONSOLE = Console(soft_wrap=True, highlight=False)
+MAX_ERROR = 500  # letters
+KINDS = ("attention", "compile", "quantization", "step_cache")
+CONSOLE = Console(soft_wrap=True, highlight=False, markup=False)
+PLAIN = ControlOptions()
+STARTED = time.perf_counter()
 WORDS = "a fox in the snow, watercolour, " * 6
 
 
 class Comparison:
     """One pipeline, asked through the engine and by itself."""
 
-    def __init__(self, loaded: Loaded, num_steps: int) -> None:
+    def __init__(self, loaded: Loaded, num_steps: int, options: ControlOptions = PLAIN) -> None:
+        """`options`: of which the step cache is used."""
         self._pipeline = loaded.pipeline
         self._denoiser = next(iter(loaded.parts.dit.values()))
         self._num_steps = num_steps
@@ -49,7 +61,9 @@ class Comparison:
         twice = {**once, "num_images_per_prompt": 2}
         has_lane = loaded.turns is None
         dit = loaded.parts.dit
+        self._control = Control(loaded, options, lambda folder: None, "dit")
         self._engine = StepBatcher(self._pipeline, once, twice, MAX_BATCH, has_lane, dit)
+        self._control.attach(self._engine)
 
     def arguments(self, side: int, seed: int = 0) -> dict[str, Any]:
         """One picture with guidance."""
@@ -70,13 +84,13 @@ class Comparison:
     def ours_s(self, *asked: Mapping[str, Any]) -> float:
         """Seconds for these requests at once."""
         with timed() as time_s:
-            for job in [self._engine.submit(**arguments) for arguments in asked]:
+            for job in [self._control.submit({}, **arguments) for arguments in asked]:
                 job.result.result()
         return time_s[0]
 
     def picture(self, arguments: Mapping[str, Any]) -> torch.Tensor:
         """One of a request, [channels, height, width] float32 from 0 to 1."""
-        images: torch.Tensor = self._engine.submit(**arguments).result.result().images
+        images: torch.Tensor = self._control.submit({}, **arguments).result.result().images
         return images[0].float().cpu()
 
     def bare_s(self, arguments: Mapping[str, Any]) -> float:
@@ -114,6 +128,7 @@ class Comparison:
 
     def close(self) -> None:
         """End the engine."""
+        self._control.close()
         self._engine.close()
 
 
@@ -210,34 +225,191 @@ def sharing(pipeline: Any) -> Any:
     return copy.deepcopy(pipeline, {id(weight): weight for weight in weights})
 
 
-def compare_changed(asked: argparse.Namespace) -> None:
-    """The engine's picture and time, then those of the engine over the changed pipeline."""
-    loaded = LoadOptions(load_format=asked.load_format).load(asked.folder)
-    bare = Comparison(loaded, asked.steps)
-    arguments = {**bare.arguments(asked.side), "output_type": "pt"}
-    bare.warm_up(arguments)
-    exact = bare.picture({**arguments, **fresh()})
-    bare_s = median(bare.bare_s({**arguments, **fresh()}) for _ in range(asked.pairs))
-    exact_s = median(bare.ours_s({**arguments, **fresh()}) for _ in range(asked.pairs))
-    bare.close()
-    if asked.quantization is not None:
-        quantize(loaded.parts, loaded.device)
-    if asked.compile:
-        compile_blocks(loaded.parts)
-    changed = Comparison(loaded, asked.steps)
-    changed.warm_up({**arguments, **fresh()})
-    made = changed.picture({**arguments, **fresh()})
-    ours_s = median(changed.ours_s({**arguments, **fresh()}) for _ in range(asked.pairs))
-    away = (made - exact).abs()
-    noise = 10 * math.log10(1 / max(float((away**2).mean()), 1e-12))
-    CONSOLE.print(
-        f"quantization {asked.quantization}, compile {asked.compile}: {ours_s:.3f} s a picture of "
-        f"side {asked.side}, unchanged {exact_s:.3f} s ({exact_s / ours_s:.2f} times), without our "
-        f"engine {bare_s:.3f} s ({bare_s / ours_s:.2f} times); off by "
-        f"{float(away.mean()):.5f} on average and {float(away.max()):.4f} at most (of 1), "
-        f"PSNR {noise:.1f} dB"
-    )
-    changed.close()
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """One change of a pipeline, written as `kind=value:option=number`."""
+
+    kind: str
+    value: str = ""
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, text: str) -> "Rung":
+        """Raises ValueError for what is no change."""
+        first, *more = text.split(":")
+        kind, _, value = first.partition("=")
+        options = {name: float(number) for name, _, number in (one.partition("=") for one in more)}
+        if kind == "attention":
+            check_attention(value)
+        elif kind == "quantization" and value not in QUANTIZATIONS:
+            raise ValueError(f"{text}: is none of {', '.join(QUANTIZATIONS)}")
+        elif kind == "step_cache" and value not in CONFIGS:
+            raise ValueError(f"{text}: is none of {', '.join(CONFIGS)}")
+        elif kind not in KINDS or (value and kind == "compile"):
+            raise ValueError(f"{text}: is none of {', '.join(KINDS)}")
+        if options and kind != "step_cache":
+            raise ValueError(f"{text}: only step_cache has options")
+        return cls(kind, value, options)
+
+    def __str__(self) -> str:
+        more = "".join(f":{name}={number:g}" for name, number in self.options.items())
+        return (f"{self.kind}={self.value}" if self.value else self.kind) + more
+
+
+class Changed:
+    """A loaded pipeline and the changes that were made to it."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+        self.options = PLAIN
+        self._is_compiled = False
+
+    def put(self, rung: Rung) -> None:
+        """Make one more change; what was compiled before it is compiled again."""
+        parts = self.loaded.parts
+        if rung.kind == "attention":
+            set_attention(parts, rung.value)
+        elif rung.kind == "quantization":
+            quantize(parts, self.loaded.device)
+        elif rung.kind == "step_cache":
+            self.options = ControlOptions(
+                step_cache=rung.value, step_cache_options=dict(rung.options)
+            )
+        self._is_compiled |= rung.kind == "compile"
+        if self._is_compiled:
+            torch.compiler.reset()
+            compile_blocks(parts)
+
+    def take_back(self, rung: Rung) -> bool:
+        """After a change that failed; False: the pipeline cannot be as it was."""
+        if rung.kind == "attention":
+            set_attention(self.loaded.parts, "native")
+        elif rung.kind == "compile":
+            self._is_compiled = False
+            for denoiser in self.loaded.parts.dit.values():
+                for module in filter(is_compiled, denoiser.modules()):
+                    module._compiled_call_impl = None
+        return rung.kind in ("attention", "compile")
+
+
+class Ladder:
+    """The engine over a pipeline as it is, and then with each change beside those before it."""
+
+    def __init__(self, asked: argparse.Namespace) -> None:
+        self._asked = asked
+        self._sides = sorted({asked.side // 2, asked.side}) if asked.at_once > 1 else []
+        self._bare_s = 0.0
+        self._bare_at_once_s: dict[int, float] = {}
+        self._exact: torch.Tensor | None = None
+
+    def climb(self, rungs: Sequence[Rung]) -> None:
+        """Print every figure as soon as it is known; a change that fails is left out."""
+        asked = self._asked
+        loaded = LoadOptions(load_format=asked.load_format).load(asked.folder)
+        say(f"loaded on {loaded.device} in {loaded.dtype}")
+        changed = Changed(loaded)
+        self._measure_bare(loaded)
+        self._measure("unchanged", changed)
+        for rung in rungs:
+            try:
+                changed.put(rung)
+                self._measure(f"+ {rung}", changed)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next may do
+                say_failed(f"+ {rung}", error)
+                if not changed.take_back(rung):
+                    say("the changes after it are left out")
+                    return
+
+    def _measure_bare(self, loaded: Loaded) -> None:
+        """What all is compared with, measured once, below an engine that does nothing."""
+        asked = self._asked
+        compared = Comparison(loaded, asked.steps)
+        rate = flops_per_s(loaded.device, loaded.dtype)
+        floor_s = compared.num_flops(asked.side) / rate
+        say(f"side {asked.side}: floor {floor_s:.3f} s at {rate / 1e12:.0f} TFLOP/s")
+        arguments = compared.arguments(asked.side)
+        self._bare_s = median(compared.bare_s({**arguments, **fresh()}) for _ in range(asked.pairs))
+        say(f"bare: {self._bare_s:.3f} s a picture of side {asked.side}")
+        for side in self._sides:
+            with told(f"bare: {asked.at_once} of {side} in a call"):
+                one_call = {**compared.arguments(side), "num_images_per_prompt": asked.at_once}
+                compared.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
+                self._bare_at_once_s[side] = bare_s = compared.bare_s(one_call)
+                say(f"bare: {bare_s:.3f} s for {asked.at_once} of side {side} in a call")
+        compared.close()
+
+    def _measure(self, name: str, changed: Changed) -> None:
+        gc.collect()
+        if changed.loaded.device.type == "cuda":
+            torch.cuda.empty_cache()
+        asked = self._asked
+        compared = Comparison(changed.loaded, asked.steps, changed.options)
+        try:
+            arguments = {**compared.arguments(asked.side), "output_type": "pt"}
+            compared.warm_up(arguments)
+            picture = compared.picture({**arguments, **fresh()})
+            ours_s = median(compared.ours_s({**arguments, **fresh()}) for _ in range(asked.pairs))
+            say(
+                f"{name}: {ours_s:.3f} s a picture of side {asked.side}, "
+                f"{self._bare_s / ours_s:.3f} times bare; {self._away(picture)}"
+            )
+            for side in self._sides:
+                with told(f"{name}: {asked.at_once} of side {side} at once"):
+                    self._measure_at_once(name, compared, side)
+        finally:
+            compared.close()
+
+    def _measure_at_once(self, name: str, compared: Comparison, side: int) -> None:
+        count = self._asked.at_once
+        compared.warm_up(*(compared.arguments(side, seed) for seed in range(count)))
+        before = Counter(compared.batch_sizes)
+        ours_s = compared.ours_s(*(compared.arguments(side, seed) for seed in range(count)))
+        sizes = dict(sorted((compared.batch_sizes - before).items()))
+        say(
+            f"{name}: {ours_s:.3f} s for {count} of side {side} at once, "
+            f"{self._bare_at_once_s.get(side, math.nan) / ours_s:.3f} times bare; "
+            f"forwards by requests {sizes}"
+        )
+
+    def _away(self, picture: torch.Tensor) -> str:
+        """How far a picture is from the unchanged one, which is the first."""
+        if self._exact is None:
+            self._exact = picture
+        if not self._exact.isfinite().all():
+            return "the unchanged picture has numbers that are not finite: no error can be told"
+        if not picture.isfinite().all():
+            return "its picture has numbers that are not finite"
+        if picture is self._exact:
+            return (
+                f"its picture is finite, its standard deviation {float(picture.std()):.5f} (of 1)"
+            )
+        away = (picture - self._exact).abs()
+        square = float((away**2).mean())
+        share = math.sqrt(square) / max(float(self._exact.std()), 1e-12)
+        return (
+            f"off by {float(away.mean()):.2g} on average and {float(away.max()):.2g} at most "
+            f"(of 1), PSNR {10 * math.log10(1 / max(square, 1e-12)):.1f} dB, "
+            f"{share:.2g} of the unchanged one's standard deviation"
+        )
+
+
+def say(line: str) -> None:
+    """Print it, with the seconds since the start."""
+    CONSOLE.print(f"{time.perf_counter() - STARTED:7.1f} s  {line}")
+
+
+def say_failed(name: str, error: Exception) -> None:
+    """Why something is not measured."""
+    say(f"{name}: failed: {type(error).__name__}: {str(error)[:MAX_ERROR]}")
+
+
+@contextmanager
+def told(name: str) -> Iterator[None]:
+    """What fails inside is printed, and the rest is measured all the same."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - as want of memory for many pictures
+        say_failed(name, error)
 
 
 def fresh() -> dict[str, Any]:
@@ -275,14 +447,27 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--offload", action="store_true")
+    parser.add_argument("--ladder", default="")
     parser.add_argument("--quantization", choices=QUANTIZATIONS)
     parser.add_argument("--compile", action="store_true")
     asked = parser.parse_args()
-    if asked.offload and (asked.compile or asked.quantization):
-        parser.error("--offload: not with --quantization or --compile")
-    is_changed = asked.quantization is not None or asked.compile
-    way = compare_offloads if asked.offload else compare_changed if is_changed else compare
-    way(asked)
+    texts = asked.ladder.split(",") if asked.ladder else []
+    texts += [f"quantization={asked.quantization}"] if asked.quantization else []
+    texts += ["compile"] if asked.compile else []
+    try:
+        rungs = [Rung.of(text) for text in texts]
+    except ValueError as error:
+        parser.error(f"--ladder: {error}")
+    if asked.offload and rungs:
+        parser.error("--offload: not with --ladder, --quantization or --compile")
+    if any(rung.kind == "step_cache" for rung in rungs[:-1]):
+        parser.error("--ladder: step_cache must be the last")
+    if asked.offload:
+        compare_offloads(asked)
+    elif rungs:
+        Ladder(asked).climb(rungs)
+    else:
+        compare(asked)
 
 
 if __name__ == "__main__":

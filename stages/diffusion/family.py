@@ -24,6 +24,7 @@ FAMILY = Family(
             takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
             arguments=frozenset(
                 {
+                    "attention",
                     "compile",
                     "custom_pipeline_args",
                     "device",

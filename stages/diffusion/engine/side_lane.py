@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,16 +35,17 @@ class SideLane:
 
     def __init__(
         self,
-        on_done: Callable[[Errand], None],
+        on_done: Callable[[Sequence[Errand]], None],
         device: torch.device,
         run: Run = run_here,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """`on_done` is called in the lane's thread, `run` makes the calls."""
+        """`on_done` gets what ran as one, in the lane's thread; `run` makes the calls."""
         self._on_done = on_done
         self._run_calls = run
         self._max_rows = max_rows
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._sent: list[Errand] = []  # which wait for more that is sent with them
         self._waiting: list[Errand] = []
         self._changed = threading.Condition()
         self._is_closed = False
@@ -54,21 +55,31 @@ class SideLane:
         self._thread.start()
 
     def send(self, call: Call) -> Errand:
-        """From the engine's thread: what its stream has in work for the call is waited for."""
+        """From the engine's thread: what its stream has in work for the call is waited for.
+
+        It begins at the next `run_sent`, so that calls which are sent together can be one.
+        """
         errand = Errand(call)
         if self._stream is not None:
             errand.ready = torch.cuda.current_stream().record_event()
         with self._changed:
-            self._waiting.append(errand)
-            self._changed.notify()
+            self._sent.append(errand)
         return errand
+
+    def run_sent(self) -> None:
+        """Let all that was sent begin."""
+        with self._changed:
+            self._waiting += self._sent
+            self._sent.clear()
+            self._changed.notify()
 
     def cancel(self, errand: Errand) -> None:
         """Nobody waits for it any more: it does not begin, or its end is not told."""
         with self._changed:
             errand.is_cancelled = True
-            if errand in self._waiting:
-                self._waiting.remove(errand)
+            for errands in (self._sent, self._waiting):
+                if errand in errands:
+                    errands.remove(errand)
 
     def close(self) -> None:
         """End the thread after the call that runs."""
@@ -95,7 +106,7 @@ class SideLane:
                 done = self._run_calls(partial(outcomes, calls, self._finish))
             for errand, outcome in zip(batch, done, strict=True):
                 errand.outcome = outcome
-                self._on_done(errand)
+            self._on_done(batch)
 
     @contextmanager
     def _on_stream(self, batch: list[Errand]) -> Iterator[None]:

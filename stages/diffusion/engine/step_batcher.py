@@ -11,7 +11,7 @@ lane, so that steps do not wait for them.
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import nullcontext
 from dataclasses import replace
@@ -197,11 +197,11 @@ class StepBatcher:
             made[name] = Denoiser(name, module.forward, axes, self._beside)
         return made
 
-    def _take_back(self, errand: Errand) -> None:
+    def _take_back(self, errands: Sequence[Errand]) -> None:
         """In the lane's thread."""
         with self._changed:
-            self._done.append(errand)
-            self._num_errands += 1
+            self._done += errands
+            self._num_errands += len(errands)
             self._changed.notify()
 
     # The engine's thread
@@ -232,6 +232,7 @@ class StepBatcher:
             self._begin(job)
         for errand in done:
             self._deliver(errand)
+        self._run_sent()
         return True
 
     def _obey(self) -> None:
@@ -318,6 +319,12 @@ class StepBatcher:
             self._note(job)
         for call, outcome in zip(guess, done[len(batch) :], strict=True):
             self._use_guessed(batch[0], call, outcome)
+        self._run_sent()
+
+    def _run_sent(self) -> None:
+        """Once all requests that can go on have: what several of them sent can be one call."""
+        if self._lane is not None:
+            self._lane.run_sent()
 
     def _guessed(self, batch: list[Job]) -> list[Call]:
         """The call that will follow a request's own, for ranks that would have nothing to do."""

@@ -16,6 +16,7 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
+from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
 from omnistage.stages.diffusion.loading.components import (
     Parts,
     Roles,
@@ -76,6 +77,7 @@ class LoadOptions(EngineOptions):
     offload: str | None = None
     compile: bool = False
     quantization: str | None = None
+    attention: str | None = None
     vae_tiling: Tiling = False
     parallel: Mapping[str, int] = field(default_factory=dict)  # checked as RankOptions'
 
@@ -94,6 +96,8 @@ class LoadOptions(EngineOptions):
             raise ValueError("compile: not with offload: layerwise, which moves compiled blocks")
         if self.quantization is not None and self.offload is not None:
             raise ValueError("quantization: not with offload")
+        if self.attention is not None:
+            check_attention(self.attention)
         check_tiling(self.vae_tiling)
         if self.dtype is not None:
             dtype_of(self.dtype)
@@ -118,6 +122,7 @@ class LoadOptions(EngineOptions):
         """
         pipeline = self.read(model, device, stage=stage, only_denoisers=True, has_tiled=has_tiled)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
+        self._choose_attention(parts)
         self._move(pipeline, parts, device)
         return Loaded(pipeline, parts, None, device)
 
@@ -149,6 +154,7 @@ class LoadOptions(EngineOptions):
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)
         tile(pipeline, self.vae_tiling)
+        self._choose_attention(parts)
         turns = None
         if self.quantization is not None:
             quantize(parts, device)
@@ -161,6 +167,10 @@ class LoadOptions(EngineOptions):
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device, self.quantization is not None)
+
+    def _choose_attention(self, parts: Parts) -> None:
+        if self.attention is not None:
+            set_attention(parts, self.attention)
 
     def _move(self, pipeline: Any, parts: Parts, device: torch.device) -> None:
         if self.shard == 1:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -95,6 +96,38 @@ def test_texts_of_different_lengths_share_a_forward_where_there_is_a_mask(qwen: 
     for job, images in zip(jobs, expected, strict=True):
         assert error(result(job), images) < 1e-5
     assert max(qwen.engine.batch_sizes) > 1
+
+
+def test_requests_that_come_at_once_are_encoded_stepped_and_decoded_together() -> None:
+    """None gets a call ahead: one's prompt in a forward with another's negative prompt, which is
+    shorter, would be padded in all of their steps.
+    """
+    below = Served("qwen-image")
+    has_mask: list[bool] = []
+    below.pipeline.transformer.transformer_blocks[0].register_forward_pre_hook(
+        lambda block, args, kwargs: has_mask.append(
+            kwargs["encoder_hidden_states_mask"] is not None
+        ),
+        with_kwargs=True,
+    )
+    settings = [Settings(seed, 4, 3.0) for seed in range(4)]
+    texts = {"prompt": "a red house by the sea", "negative_prompt": "rain"}
+    for _ in range(2):  # the first calls that could be one are also made one by one
+        below.engine.batch_sizes.clear()
+        below.engine.lane_batch_sizes.clear()
+        has_mask.clear()
+        all_are_there = threading.Event()
+        below.engine.between_steps(partial(all_are_there.wait, TIMEOUT_S))
+        jobs = [below.ask(one, **texts) for one in settings]
+        all_are_there.set()
+        for job, one in zip(jobs, settings, strict=True):
+            assert error(result(job), below.expected(one, **texts)) < 1e-5
+        assert below.engine.batch_sizes == {4: 2 * 4}
+        assert not any(has_mask)
+        assert len(has_mask) == 2 * 4
+        # two texts and the decoding; what makes pictures of the tensors takes one at a time
+        assert below.engine.lane_batch_sizes == {4: 3, 1: 4}
+    below.engine.close()
 
 
 def test_a_short_request_overtakes_a_long_one(qwen: Served) -> None:
