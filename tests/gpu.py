@@ -359,6 +359,7 @@ def main() -> None:
     parser.add_argument("--text-levels", default="", help="streams of a table without speech")
     parser.add_argument("--streams", default=",".join(map(str, STREAMS)), help="that are checked")
     parser.add_argument("--lengths", default="", help=f"of {','.join(LENGTHS)}, at 1 stream")
+    parser.add_argument("--spoken", type=int, default=NUM_SPOKEN, help="by the reference itself")
     parser.add_argument("--rates", default="", help="requests a second")
     parser.add_argument("--seconds", type=float, default=8, help="that each rate lasts")
     parser.add_argument("--no-mps", action="store_true")
@@ -478,10 +479,10 @@ class Run:
         is_right = True
         with running_server(str(reference), log, *self._options, *mps_option(False)) as server:
             say(f"reference: ready after {time.monotonic() - began:.1f} s")
-            expected = {
-                lengths: self._ask(server, lengths.num_checked, lengths, FRAMES_OF_REFERENCE, 1)
-                for lengths in (USUAL, *self._lengths.values())
-            }
+            expected = {}
+            for lengths in (USUAL, *self._lengths.values()):
+                count = min(lengths.num_checked, self._asked.spoken)
+                expected[lengths] = self._ask(server, count, lengths, FRAMES_OF_REFERENCE, 1)
             for way, answers in self._answers.items():
                 verdicts = [
                     self._verdict(
