@@ -43,17 +43,34 @@ class Float8Linear(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """[..., in] of any dtype to [..., out] of the same one."""
         rows, scale = in_float8(inputs.reshape(-1, self.in_features).contiguous())
-        product = scaled_mm(
-            rows,
-            self.weight.t(),
-            scale,
-            ScalingType.RowWise,
-            self.scale,
-            ScalingType.RowWise,
-            bias=self.bias,
-            output_dtype=torch.bfloat16,
-        )
+        product: Tensor = float8_product(rows, scale, self.weight, self.scale, self.bias)
         return product.view(*inputs.shape[:-1], self.out_features).to(inputs.dtype)
+
+
+# An operator of our own, since torch 2.11 compiles no call of `scaled_mm`: with it each layer would
+# end a compiled part of its block.
+@torch.library.custom_op("omnistage::float8_product", mutates_args=())
+def float8_product(
+    rows: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
+) -> Tensor:
+    """[rows, in] times [out, in], both float8 with scales [rows, 1] and [1, out], in bfloat16."""
+    return scaled_mm(
+        rows,
+        weight.t(),
+        row_scale,
+        ScalingType.RowWise,
+        scale,
+        ScalingType.RowWise,
+        bias=bias,
+        output_dtype=torch.bfloat16,
+    )
+
+
+@float8_product.register_fake
+def _(
+    rows: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
+) -> Tensor:
+    return rows.new_empty(len(rows), len(weight), dtype=torch.bfloat16)
 
 
 def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,14 @@ from support.controlled import Controlled
 from torch import nn
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
-from omnistage.stages.diffusion.loading.float8 import ALIGNMENT, FLOAT8, Float8Linear, quantize
+from omnistage.stages.diffusion.loading.float8 import (
+    ALIGNMENT,
+    FLOAT8,
+    Float8Linear,
+    float8_product,
+    in_float8,
+    quantize,
+)
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.worker.failure import RequestError
 
@@ -46,6 +53,28 @@ def test_a_row_depends_on_no_other() -> None:
     together = ours(rows)
     for index in range(len(rows)):
         assert torch.equal(ours(rows[index : index + 1])[0], together[index])
+
+
+def test_a_compiled_layer_is_one_graph_with_torchs_product_as_one_operator() -> None:
+    _, ours = layers()
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    rows = torch.randn(6, 64)
+    assert torch.equal(torch.compile(ours, backend=keep, fullgraph=True)(rows), ours(rows))
+    (graph,) = graphs
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    assert targets.count(torch.ops.omnistage.float8_product.default) == 1
+
+
+def test_the_products_shape_is_known_without_computing_it() -> None:
+    _, ours = layers()
+    rows, scale = in_float8(torch.randn(6, 64))
+    given = (rows, scale, ours.weight, ours.scale, ours.bias)
+    torch.library.opcheck(float8_product, given, test_utils="test_faketensor")
 
 
 def test_inputs_may_lie_in_any_order_and_be_none() -> None:
