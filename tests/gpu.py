@@ -57,6 +57,7 @@ MAX_ABOVE = 0.01  # the share of tokens that may be further away
 WRONG_NATS = 2.0  # and this is no rounding
 MIN_SAME_FIRST_CODES, LEAST_IN_FLOAT32 = 0.6, 0.9
 READY_S = 600.0
+ERROR_LENGTH = 3000  # letters: the end of a server's log
 
 
 @dataclass(frozen=True)
@@ -372,6 +373,8 @@ def main() -> None:
         "--model", type=Path, help="keep the model's folder here: the next start is a warm one"
     )
     asked = parser.parse_args()
+    if asked.graph and len({path.stem for path in asked.graph}) < len(asked.graph):
+        parser.error("--graph: two files of the same name")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         out = asked.out or folder
@@ -414,10 +417,20 @@ class Run:
         self._answers: dict[str, dict[tuple[str, Lengths], list[Answer]]] = {}  # of each server
         self._tables: dict[str, dict[str, str]] = {}
         self._nan_steps: dict[str, list[dict[str, int]]] = {}
+        self._num_failed = 0
 
     def serve(self, name: str, has_mps: bool) -> None:
-        """Ask a graph's server, measure it, kill its talker's engine and ask again."""
+        """Measure a graph's server; one that fails is said, and the next has its turn."""
         way = f"{name}, {'MPS' if has_mps else 'no MPS'}"
+        try:
+            self._serve(way, name, has_mps)
+        except Exception as error:  # noqa: BLE001 - whatever it is, others can be measured
+            say(f"{way}: FAILED: {str(error)[-ERROR_LENGTH:]}")
+            self._answers.pop(way, None)
+            self._num_failed += 1
+
+    def _serve(self, way: str, name: str, has_mps: bool) -> None:
+        """Ask a graph's server, measure it, kill its talker's engine and ask again."""
         log = self._out / f"{way.replace(', ', '-').replace(' ', '-')}.log"
         began = time.monotonic()
         path = self._folder / f"{name}.yaml"
@@ -474,9 +487,11 @@ class Run:
 
     def judge(self, reference: Path, least: float) -> bool:
         """Whether the reference finds all right; prints the tables of the servers that were."""
+        if not self._answers:
+            return False
         began = time.monotonic()
         log, subject = self._out / "reference.log", self._subject
-        is_right = True
+        is_right = not self._num_failed
         with running_server(str(reference), log, *self._options, *mps_option(False)) as server:
             say(f"reference: ready after {time.monotonic() - began:.1f} s")
             expected = {}
