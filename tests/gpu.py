@@ -3,8 +3,9 @@
 `--family` says which: Qwen3-Omni, or Qwen2.5-Omni.
 
 The folder has no weights: they are dummy ones, the same in every process. The graph is served under
-NVIDIA's MPS (`--mps on`) and asked by 1, 8 and 64 streams; then its talker's engine is killed and
-eight ask again. The same folder served alone, eager and without MPS, judges the answers:
+NVIDIA's MPS (`--mps on`) and asked by 1, 8 and 64 streams; then the first graph's talker's engine
+is killed and eight ask again. The same folder served alone, eager and without MPS, judges the
+answers:
 
 - Text: the reference reads each prompt with its answer, and says for every token how much less
   likely it is than the likeliest. Bfloat16 rounds differently with every batch, so answers need not
@@ -264,36 +265,33 @@ async def gaps(client: httpx.AsyncClient, server: TinyServer, answer: Answer) ->
 
 async def judge(
     server: TinyServer,
-    rounds: dict[str, list[Answer]],
+    name: str,
+    answers: list[Answer],
     expected: list[Answer],
     frames: int,
     least: float = MIN_SAME_FIRST_CODES,
     tokens: int = MAX_TOKENS,
-) -> list[Verdict]:
-    """The reference's verdict on each round; its own answers are to the first prompts."""
-    verdicts = []
+) -> Verdict:
+    """The reference's verdict on a round; its own answers are to the first prompts."""
     async with httpx.AsyncClient(timeout=300) as client:
-        for name, answers in rounds.items():
-            found = np.array([gap for one in answers for gap in await gaps(client, server, one)])
-            pairs = [
-                (one.codes[0], other.codes[0])
-                for one, other in zip(answers, expected, strict=False)
-                if one.text[:2] == other.text[:2] and one.codes and other.codes
-            ]
-            whole = (tokens, frames)
-            verdict = Verdict(
-                name=name,
-                num_tokens=len(found),
-                num_above=int((found > GAP_NATS).sum()),
-                worst=float(found.max(initial=0)),
-                num_empty=sum((len(one.text), len(one.codes)) != whole for one in answers),
-                num_comparable=len(pairs),
-                num_same_codes=sum(one[0] == other[0] for one, other in pairs),
-                least=least,
-            )
-            say(str(verdict))
-            verdicts.append(verdict)
-    return verdicts
+        found = np.array([gap for one in answers for gap in await gaps(client, server, one)])
+    pairs = [
+        (one.codes[0], other.codes[0])
+        for one, other in zip(answers, expected, strict=False)
+        if one.text[:2] == other.text[:2] and one.codes and other.codes
+    ]
+    verdict = Verdict(
+        name=name,
+        num_tokens=len(found),
+        num_above=int((found > GAP_NATS).sum()),
+        worst=float(found.max(initial=0)),
+        num_empty=sum((len(one.text), len(one.codes)) != (tokens, frames) for one in answers),
+        num_comparable=len(pairs),
+        num_same_codes=sum(one[0] == other[0] for one, other in pairs),
+        least=least,
+    )
+    say(str(verdict))
+    return verdict
 
 
 def nan_steps(server: TinyServer) -> dict[str, int]:
@@ -375,6 +373,10 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.graph and len({path.stem for path in asked.graph}) < len(asked.graph):
         parser.error("--graph: two files of the same name")
+    if unknown := {name for name in asked.lengths.split(",") if name} - LENGTHS.keys():
+        parser.error(f"--lengths: {', '.join(sorted(unknown))}: is none of {', '.join(LENGTHS)}")
+    if asked.spoken < 1:
+        parser.error("--spoken: at least 1")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         out = asked.out or folder
@@ -526,8 +528,7 @@ class Run:
         least: float,
     ) -> Verdict:
         frames = self._subject.num_frames
-        judging = judge(server, {name: found}, expected, frames, least, lengths.tokens)
-        return asyncio.run(judging)[0]
+        return asyncio.run(judge(server, name, found, expected, frames, least, lengths.tokens))
 
 
 if __name__ == "__main__":

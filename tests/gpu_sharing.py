@@ -163,6 +163,7 @@ class Report:
     alone: dict[tuple[str, int], float] = field(default_factory=dict)
     steps: dict[int, dict[str, float]] = field(default_factory=dict)
     is_right: bool = True
+    num_failed: int = 0
 
     def line(self, way: str, level: int, runs: Sequence[Ran], is_alone: bool = False) -> str:
         """One row; the ways with wrong answers are no candidates."""
@@ -462,6 +463,7 @@ class Hosts:
         context = get_context("spawn")
         self._pace = Pace(context)
         self._connections: list[Connection] = []
+        self._is_late = False
         self._processes = []
         for names in shares:
             ours, theirs = context.Pipe()
@@ -480,14 +482,22 @@ class Hosts:
 
     def ask(self, task: Job | int, *numbers: int) -> list[Any]:
         """The answers of these processes, of all without numbers; raises RuntimeError."""
+        if self._is_late:
+            raise RuntimeError("a process still owes the answer before")
         self._pace.reset()
-        asked = [self._connections[one] for one in numbers or range(len(self._connections))]
-        for connection in asked:
-            connection.send(task)
-        answers, problems = [], []
+        answers, problems, asked = [], [], []
+        for one in numbers or range(len(self._connections)):
+            try:
+                self._connections[one].send(task)
+                asked.append(self._connections[one])
+            except OSError:
+                problems.append("a process has ended")
         for connection in asked:
             try:
                 answers.append(received(connection))
+            except TimeoutError as error:
+                self._is_late = True
+                problems.append(str(error))
             except RuntimeError as error:
                 problems.append(str(error))
         if problems:
@@ -507,9 +517,12 @@ class Hosts:
 
 
 def received(connection: Connection) -> Any:
-    """What a process answers; raises RuntimeError with what it says of its failure."""
-    if not connection.poll(PATIENCE_S):
-        raise RuntimeError(f"a process has not answered for {PATIENCE_S:.0f} s")
+    """What a process answers; raises RuntimeError with what it says of its failure.
+
+    Raises TimeoutError for one that does not answer, later than the others give up waiting for it.
+    """
+    if not connection.poll(2 * PATIENCE_S):
+        raise TimeoutError(f"a process has not answered for {2 * PATIENCE_S:.0f} s")
     try:
         answer = connection.recv()
     except EOFError:
@@ -537,12 +550,13 @@ class Comparison:
             runs = [run for answer in hosts.ask(job, *numbers) for run in answer]
         except RuntimeError as error:
             say(f"{job.way:36}{job.level:8}  failed: {error}")
+            self.report.num_failed += 1
             return
         say(self.report.line(job.way, job.level, runs, job.is_alone))
 
 
 def compare(plan: Plan, levels: Sequence[int], seconds: float, frame_s: float) -> bool:
-    """Print all; whether every answer was right."""
+    """Print all; whether every way could be measured, and every answer was right."""
     report = Report(frame_s)
     comparison = Comparison(report)
     is_gpu = plan.device == "cuda"
@@ -594,8 +608,10 @@ def compare(plan: Plan, levels: Sequence[int], seconds: float, frame_s: float) -
     say("steps a second, both loads at once:")
     for line in report.ranking():
         say(line)
-    say(f"{time.monotonic() - began_at:.0f} s; {'right' if report.is_right else 'WRONG'}")
-    return report.is_right
+    said = "right" if report.is_right else "WRONG"
+    failed = f", {report.num_failed} failed" if report.num_failed else ""
+    say(f"{time.monotonic() - began_at:.0f} s; {said}{failed}")
+    return report.is_right and not report.num_failed
 
 
 def mps_pair(plan: Plan, stack: ExitStack) -> Hosts | None:

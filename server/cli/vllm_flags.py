@@ -128,7 +128,12 @@ OMNI: Rows = (
         "use `--stage NAME.step_cache=first_block` and `--stage NAME.step_cache_options={…}`",
     ),
     (("--max-generated-image-size",), "use `--stage NAME.max_megapixels=NUMBER`"),
-    (("--diffusers-load-kwargs", "--diffusion-quantization-config"), "not done"),
+    (("--diffusers-load-kwargs",), "not done"),
+    (
+        ("--diffusion-quantization-config",),
+        "use `--stage NAME.quantization=fp8`, which has no further settings",
+    ),
+    (("--diffusion-attention-backend",), "use `--stage NAME.attention=native_cudnn`"),
     (("--diffusers-call-kwargs",), "not done: requests say it"),
     (("--lora-path", "--lora-backend", "--lora-scale"), "adapters are added by /admin"),
     (

@@ -69,9 +69,10 @@ class SideLane:
     def run_sent(self) -> None:
         """Let all that was sent begin."""
         with self._changed:
-            self._waiting += self._sent
-            self._sent.clear()
-            self._changed.notify()
+            if self._sent:
+                self._waiting += self._sent
+                self._sent.clear()
+                self._changed.notify()
 
     def cancel(self, errand: Errand) -> None:
         """Nobody waits for it any more: it does not begin, or its end is not told."""

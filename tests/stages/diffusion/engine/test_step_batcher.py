@@ -98,7 +98,7 @@ def test_texts_of_different_lengths_share_a_forward_where_there_is_a_mask(qwen: 
     assert max(qwen.engine.batch_sizes) > 1
 
 
-def test_requests_that_come_at_once_are_encoded_stepped_and_decoded_together() -> None:
+def test_four_requests_at_once_of_equal_texts_are_encoded_stepped_and_decoded_together() -> None:
     """None gets a call ahead: one's prompt in a forward with another's negative prompt, which is
     shorter, would be padded in all of their steps.
     """

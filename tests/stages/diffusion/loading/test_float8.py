@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.controlled import Controlled
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.float8 import (
@@ -68,6 +69,17 @@ def test_a_compiled_layer_is_one_graph_with_torchs_product_as_one_operator() -> 
     (graph,) = graphs
     targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert targets.count(torch.ops.omnistage.float8_product.default) == 1
+
+
+def test_a_compiled_layer_takes_any_number_of_rows_without_being_compiled_again() -> None:
+    _, ours = layers()
+    numbers = range(6, 14)
+    counter = CompileCounter()
+    compiled = torch.compile(ours, backend=counter)
+    for count in numbers:
+        rows = torch.randn(count, 64)
+        assert torch.equal(compiled(rows), ours(rows))
+    assert counter.frame_count <= 2 < len(numbers)
 
 
 def test_the_products_shape_is_known_without_computing_it() -> None:
