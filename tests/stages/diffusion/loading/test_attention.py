@@ -149,5 +149,9 @@ def test_a_back_end_without_masks_shares_the_forwards_of_texts_of_one_length_alo
         assert len(masks) == sum(served.engine.batch_sizes.values())
         assert not any(masks)
         assert served.engine.batch_sizes.keys() == {1, 2}
+        prompts = {"prompt": ["red", "a red house by the sea"]}
+        two = served.engine.submit(**{**Settings(0, 3).arguments(served.name), **prompts})
+        with pytest.raises(ValueError, match="attn_mask"):  # the stage makes it a 400
+            result(two)
     finally:
         served.engine.close()
