@@ -18,6 +18,7 @@ from omnistage.bench.options import (
     read_words,
 )
 from omnistage.bench.outcome import keep, outcome
+from omnistage.bench.typed_options import ApiKey, JsonFile, Model, Timeout, Url
 
 if TYPE_CHECKING:
     from omnistage.bench.report import Level, Report
@@ -26,7 +27,7 @@ MAX_SEED = 1 << 32
 
 
 def serve(
-    url: Annotated[str, typer.Argument(help="The server's URL.")] = "http://127.0.0.1:8000",
+    url: Url = "http://127.0.0.1:8000",
     concurrency: Annotated[
         str | None,
         typer.Option(help="How many streams are kept busy; several levels by commas. Default: 1."),
@@ -108,23 +109,14 @@ def serve(
             help="A JSON object of body fields that override all others; null drops a field."
         ),
     ] = "{}",
-    model: Annotated[
-        str | None, typer.Option(help="The model's name. Default: the server's first.")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(help="The API key, sent as a bearer token.")
-    ] = None,
+    model: Model = None,
+    api_key: ApiKey = None,
     seed: Annotated[
         int | None,
         typer.Option(help="The seed of prompts and arrivals. Default: a new one each time."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="How many seconds an answer may take.")
-    ] = 600,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="The file to write every sample and figure to, .json."),
-    ] = None,
+    timeout: Timeout = 600,
+    json_file: JsonFile = None,
     plot: Annotated[Path | None, typer.Option(help="The file to write diagrams to, .svg.")] = None,
 ) -> None:
     """Load a server with chat requests and measure its answers."""

@@ -3,7 +3,6 @@
 import secrets
 import statistics
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ from rich.table import Table
 from omnistage.bench.command import MAX_SEED
 from omnistage.bench.options import check_place, command_line, make_loads, read_object
 from omnistage.bench.outcome import keep, outcome
+from omnistage.bench.typed_options import ApiKey, JsonFile, Timeout, Url
 
 if TYPE_CHECKING:
     from omnistage.bench.images import PictureReport
@@ -22,7 +22,7 @@ MS = 1000.0
 
 
 def images(
-    url: Annotated[str, typer.Argument(help="The server's URL.")] = "http://127.0.0.1:8000",
+    url: Url = "http://127.0.0.1:8000",
     concurrency: Annotated[
         str | None,
         typer.Option(
@@ -69,20 +69,13 @@ def images(
     pairs: Annotated[
         int, typer.Option(min=2, help="How many pairs of a request and a bare call --bare makes.")
     ] = 20,
-    api_key: Annotated[
-        str | None, typer.Option(help="The API key, sent as a bearer token.")
-    ] = None,
+    api_key: ApiKey = None,
     seed: Annotated[
         int | None,
         typer.Option(help="The seed of arrivals. Default: a new one each time."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="How many seconds an answer may take.")
-    ] = 600,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="The file to write every sample and figure to, .json."),
-    ] = None,
+    timeout: Timeout = 600,
+    json_file: JsonFile = None,
 ) -> None:
     """Load a server with requests for images and measure images/s and latency."""
     from omnistage.bench.images import PicturePlan, measure

@@ -2,7 +2,6 @@
 
 import secrets
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +11,7 @@ from rich.table import Table
 from omnistage.bench.command import MAX_SEED
 from omnistage.bench.options import check_place, command_line, make_loads, read_object
 from omnistage.bench.outcome import keep, outcome
+from omnistage.bench.typed_options import ApiKey, JsonFile, Model, Timeout, Url
 
 if TYPE_CHECKING:
     from omnistage.bench.report import Level
@@ -20,7 +20,7 @@ MS = 1000.0
 
 
 def speech(
-    url: Annotated[str, typer.Argument(help="The server's URL.")] = "http://127.0.0.1:8000",
+    url: Url = "http://127.0.0.1:8000",
     rate: Annotated[
         str | None,
         typer.Option(
@@ -52,23 +52,14 @@ def speech(
         str,
         typer.Option(help="A JSON object of body fields that override all others; null drops one."),
     ] = "{}",
-    model: Annotated[
-        str | None, typer.Option(help="The model's name. Default: the server's first.")
-    ] = None,
-    api_key: Annotated[
-        str | None, typer.Option(help="The API key, sent as a bearer token.")
-    ] = None,
+    model: Model = None,
+    api_key: ApiKey = None,
     seed: Annotated[
         int | None,
         typer.Option(help="The seed of texts and arrivals. Default: a new one each time."),
     ] = None,
-    timeout: Annotated[
-        float, typer.Option(min=0.001, help="How many seconds an answer may take.")
-    ] = 600,
-    json_file: Annotated[
-        Path | None,
-        typer.Option("--json", help="The file to write every sample and figure to, .json."),
-    ] = None,
+    timeout: Timeout = 600,
+    json_file: JsonFile = None,
 ) -> None:
     """Have texts spoken, and measure the first sound and whether a player ran dry."""
     from omnistage.bench.run import Plan, run_plan
