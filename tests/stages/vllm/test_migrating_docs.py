@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import typer.main
+import vllm
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from omnistage.server.cli import app
@@ -18,6 +18,11 @@ from omnistage.stage_configs.engine_arguments import OURS as GRAPH_S
 from omnistage.stage_configs.engine_arguments import vllm_arguments
 from omnistage.stages.vllm.compat import OnlineRenderer, OpenAIServingChat
 from omnistage.stages.vllm.engine_stage import LORA_MODULES
+
+if vllm.__version_tuple__[:2] != (0, 32):
+    pytest.skip("the tables are of vLLM 0.32's flags", allow_module_level=True)
+
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
 
 TEXT = (Path(__file__).parents[3] / "docs" / "migrating.md").read_text()
 FROM_VLLM, FROM_OMNI = TEXT[TEXT.index("## From vLLM") :].split("## From vllm-omni")
