@@ -41,8 +41,8 @@ from typing import Any
 import httpx
 import numpy as np
 import yaml
-from rich.console import Console
 from support.chaos import victims
+from support.printing import say
 from support.server import TinyServer, running_server
 
 from omnistage.stage_configs.families import FAMILIES
@@ -142,11 +142,6 @@ class Verdict:
             f"likeliest, the worst {self.worst:.2f}; first codes equal in {self.num_same_codes} of "
             f"{self.num_comparable}; {self.num_empty} answers not whole"
         )
-
-
-def say(what: str) -> None:
-    """Print it as it is."""
-    Console(width=140).print(what, markup=False, highlight=False)
 
 
 # The servers

@@ -59,6 +59,7 @@ from support.gpu_loads import (
     bytes_read,
     relative_rms,
 )
+from support.printing import numbers
 
 from omnistage.server.runtime.mps_daemon import Mps, MpsError, mps_daemon
 from omnistage.stage_configs.graph_file import load_graph
@@ -630,14 +631,6 @@ def mps_pair(plan: Plan, stack: ExitStack) -> Hosts | None:
         return None
     say(f"MPS's servers: {ask_daemon('get_server_list') or 'none: the processes take turns'}")
     return hosts
-
-
-def numbers(text: str) -> list[int]:
-    """Of a list with commas; raises ValueError for what is not at least 1."""
-    found = [int(one) for one in text.split(",")]
-    if min(found) < 1:
-        raise ValueError(f"{text}: each must be at least 1")
-    return found
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import yaml
-from rich.console import Console
+from support.printing import say
 from support.server import ADMIN_KEY, TinyServer, running_server
 
 from omnistage.bench.speech import Texts
@@ -55,11 +55,6 @@ class Spoken(NamedTuple):
 
     codes: Codes
     pcm: bytes
-
-
-def say(what: str) -> None:
-    """Print it as it is."""
-    Console(width=150).print(what, markup=False, highlight=False)
 
 
 def float32_graph(graph: dict[str, Any]) -> dict[str, Any]:

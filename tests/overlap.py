@@ -25,10 +25,11 @@ from typing import Any
 
 import httpx
 import yaml
-from gpu import mps_option, say
+from gpu import mps_option
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
+from support.printing import say
 from support.prompts import image_part, picture, text
 from support.server import TinyServer, running_server
 

@@ -21,10 +21,11 @@ from statistics import median
 from typing import Any
 
 import yaml
-from gpu import mps_option, say
+from gpu import mps_option
 from overlap import BLOCK, Answer, ask
 from rich.console import Console
 from rich.table import Table
+from support.printing import say
 from support.prompts import RATE, image_part, picture, sound, sound_part, text
 from support.server import TinyServer, running_server
 

@@ -42,6 +42,7 @@ import numpy.typing as npt
 import psutil
 import pynvml
 import torch
+from support.printing import numbers
 
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import GRAPHS
@@ -397,14 +398,6 @@ def compare(plan: Plan, num_runs: int) -> bool:
 def median_of(times: Sequence[Time]) -> Time:
     """The one in the middle, by its whole."""
     return sorted(times)[len(times) // 2]
-
-
-def numbers(text: str) -> list[int]:
-    """Of a list with commas; raises ValueError for what is not at least 1."""
-    found = [int(one) for one in text.split(",")]
-    if min(found) < 1:
-        raise ValueError(f"{text}: each must be at least 1")
-    return found
 
 
 def contexts_of(text: str, exact: int) -> list[int]:
