@@ -19,4 +19,6 @@ def samples_as_asked(model_config: Any) -> bool:
     processor_of = getattr(processor, "get_video_processor_cls_name", None)
     if sampler_of is None or processor_of is None or not model_config.is_multimodal_model:
         return False
-    return sampler_of(processor_of(model_config)) in SAMPLERS
+    name = processor_of(model_config)
+    # For some models vLLM 0.27 and 0.28 answer with transformers' table of classes, and know none.
+    return isinstance(name, str) and sampler_of(name) in SAMPLERS
