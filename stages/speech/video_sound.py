@@ -61,6 +61,19 @@ class HearsVideos:
         )
 
 
+class NamedRows(list[torch.Tensor]):
+    """Embeddings of media, each with its `modality`, as vLLM's runner names them.
+
+    What is put in the place of one is of the same modality: vLLM 0.28 cuts a picture's rows without
+    saying it, and then looks for it.
+    """
+
+    def __setitem__(self, index: Any, rows: Any) -> None:
+        """With the modality of what was there."""
+        rows.modality = self[index].modality
+        super().__setitem__(index, rows)
+
+
 def in_order_of_tokens(
     sounds: Sequence[torch.Tensor],
     pictures: Sequence[torch.Tensor],
@@ -79,7 +92,7 @@ def in_order_of_tokens(
         rows, rows_of[is_sound] = rows_of[is_sound][:count], rows_of[is_sound][count:]
         rows.modality = modalities[token_id]  # type: ignore[attr-defined]  # as vLLM's runner says
         ordered.append(rows)
-    return ordered
+    return NamedRows(ordered)
 
 
 def _runs(token_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
