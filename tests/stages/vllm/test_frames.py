@@ -4,8 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.multimodal import video
+from vllm.transformers_utils import processor
 
-from omnistage.stages.vllm.frames import SAMPLERS, processor, samples_as_asked, video
+from omnistage.stages.vllm.frames import SAMPLERS, samples_as_asked
 
 
 @pytest.mark.parametrize(
