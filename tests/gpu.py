@@ -33,7 +33,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -400,6 +400,15 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
     return 0 if run.judge(reference_graph(next(iter(graphs.values())), folder), least) else 1
 
 
+@dataclass
+class Served:
+    """What one server answered, its tables by name, and its steps with a NaN by stage."""
+
+    answers: dict[tuple[str, Lengths], list[Answer]] = field(default_factory=dict)
+    tables: dict[str, str] = field(default_factory=dict)
+    nan_steps: list[dict[str, int]] = field(default_factory=list)
+
+
 class Run:
     """The servers of one run: what each answered, and how fast."""
 
@@ -411,43 +420,40 @@ class Run:
         self._options = ["--model", str(model), *([] if asked.tiny else ["--load-format", "dummy"])]
         self._streams = [int(one) for one in asked.streams.split(",")]
         self._lengths = {name: LENGTHS[name] for name in asked.lengths.split(",") if name}
-        self._answers: dict[str, dict[tuple[str, Lengths], list[Answer]]] = {}  # of each server
-        self._tables: dict[str, dict[str, str]] = {}
-        self._nan_steps: dict[str, list[dict[str, int]]] = {}
+        self._served: dict[str, Served] = {}
         self._num_failed = 0
 
     def serve(self, name: str, has_mps: bool) -> None:
         """Measure a graph's server; one that fails is said, and the next has its turn."""
         way = f"{name}, {'MPS' if has_mps else 'no MPS'}"
         try:
-            self._serve(way, name, has_mps)
+            self._served[way] = self._serve(way, name, has_mps)
         except Exception as error:  # noqa: BLE001 - whatever it is, others can be measured
             say(f"{way}: FAILED: {str(error)[-ERROR_LENGTH:]}")
-            self._answers.pop(way, None)
             self._num_failed += 1
 
-    def _serve(self, way: str, name: str, has_mps: bool) -> None:
+    def _serve(self, way: str, name: str, has_mps: bool) -> Served:
         """Ask a graph's server, measure it, kill its talker's engine and ask again."""
         log = self._out / f"{way.replace(', ', '-').replace(' ', '-')}.log"
         began = time.monotonic()
         path = self._folder / f"{name}.yaml"
         with running_server(str(path), log, *self._options, *mps_option(has_mps)) as server:
             say(f"{way}: ready after {time.monotonic() - began:.1f} s")
-            answers = self._answers[way] = {}
+            served = Served()
             for count in self._streams:
-                answers[f"{count} at once", USUAL] = self._ask(server, count)
+                served.answers[f"{count} at once", USUAL] = self._ask(server, count)
             for kind, lengths in self._lengths.items():
                 alone = self._ask(server, lengths.num_checked, lengths, at_once=1)
-                answers[f"{kind}, 1 at once", lengths] = alone
-            self._tables[way] = self._measure(server)
-            (self._out / f"{log.stem}-not-judged.txt").write_text(
-                "\n".join(self._tables[way].values())
-            )
-            self._nan_steps[way] = [nan_steps(server)]
-            if len(self._answers) == 1 and not self._asked.no_kill:
+                served.answers[f"{kind}, 1 at once", lengths] = alone
+            served.tables = self._measure(server)
+            tables = self._out / f"{log.stem}-not-judged.txt"
+            tables.write_text("\n".join(served.tables.values()))
+            served.nan_steps.append(nan_steps(server))
+            if not self._served and not self._asked.no_kill:
                 say(f"{way}: speech {revive(server, self._subject.voice):.1f} s after a kill -9")
-                answers["after a kill", USUAL] = self._ask(server, AFTER_A_KILL)
-                self._nan_steps[way].append(nan_steps(server))
+                served.answers["after a kill", USUAL] = self._ask(server, AFTER_A_KILL)
+                served.nan_steps.append(nan_steps(server))
+        return served
 
     def _ask(
         self,
@@ -484,7 +490,7 @@ class Run:
 
     def judge(self, reference: Path, least: float) -> bool:
         """Whether the reference finds all right; prints the tables of the servers that were."""
-        if not self._answers:
+        if not self._served:
             return False
         began = time.monotonic()
         log, subject = self._out / "reference.log", self._subject
@@ -495,35 +501,31 @@ class Run:
             for lengths in (USUAL, *self._lengths.values()):
                 count = min(lengths.num_checked, self._asked.spoken)
                 expected[lengths] = self._ask(server, count, lengths, FRAMES_OF_REFERENCE, 1)
-            for way, answers in self._answers.items():
+            for way, served in self._served.items():
                 verdicts = [
-                    self._verdict(
-                        server, f"{way}, {name}", found, lengths, expected[lengths], least
+                    asyncio.run(
+                        judge(
+                            server,
+                            f"{way}, {name}",
+                            answers,
+                            expected[lengths],
+                            subject.num_frames,
+                            least,
+                            lengths.tokens,
+                        )
                     )
-                    for (name, lengths), found in answers.items()
+                    for (name, lengths), answers in served.answers.items()
                 ]
-                say(f"NaN steps: {self._nan_steps[way]}")
-                has_nan = any(any(stages.values()) for stages in self._nan_steps[way])
+                say(f"NaN steps: {served.nan_steps}")
+                has_nan = any(any(stages.values()) for stages in served.nan_steps)
                 if has_nan or not all(verdict.is_right for verdict in verdicts):
                     say(f"{way}: WRONG: none of its figures counts")
                     is_right = False
                     continue
-                for name, table in self._tables[way].items():
+                for name, table in served.tables.items():
                     say(f"{way}, {name}\n{table}")
         say(f"{subject.tiny}: {'right' if is_right else 'WRONG'}")
         return is_right
-
-    def _verdict(
-        self,
-        server: TinyServer,
-        name: str,
-        found: list[Answer],
-        lengths: Lengths,
-        expected: list[Answer],
-        least: float,
-    ) -> Verdict:
-        frames = self._subject.num_frames
-        return asyncio.run(judge(server, name, found, expected, frames, least, lengths.tokens))
 
 
 if __name__ == "__main__":

@@ -99,6 +99,19 @@ class Comparison:
             self._pipeline(**arguments)
         return time_s[0]
 
+    def ours_at_once_s(self, side: int, count: int) -> tuple[float, dict[int, int]]:
+        """Seconds for so many requests at once, and their forwards, by how many shared them."""
+        self.warm_up(*(self.arguments(side, seed) for seed in range(count)))
+        before = Counter(self.batch_sizes)
+        ours_s = self.ours_s(*(self.arguments(side, seed) for seed in range(count)))
+        return ours_s, dict(sorted((self.batch_sizes - before).items()))
+
+    def bare_at_once_s(self, side: int, count: int) -> float:
+        """Seconds of one bare call for as many pictures."""
+        one_call = {**self.arguments(side), "num_images_per_prompt": count}
+        self.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
+        return self.bare_s(one_call)
+
     def num_flops(self, side: int) -> int:
         """Of all the denoiser's forwards of one picture; each step has as many."""
         total, counter = 0, FlopCounterMode(display=False)
@@ -190,14 +203,8 @@ def compare(asked: argparse.Namespace) -> None:
 
 def compare_at_once(compared: Comparison, side: int, count: int) -> None:
     """So many requests, and the bare pipeline's one call for as many pictures."""
-    together = [compared.arguments(side, seed) for seed in range(count)]
-    compared.warm_up(*together)
-    before = Counter(compared.batch_sizes)
-    ours_s = compared.ours_s(*together)
-    sizes = dict(compared.batch_sizes - before)
-    one_call = {**compared.arguments(side), "num_images_per_prompt": count}
-    compared.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
-    bare_s = compared.bare_s(one_call)
+    ours_s, sizes = compared.ours_at_once_s(side, count)
+    bare_s = compared.bare_at_once_s(side, count)
     CONSOLE.print(
         f"{count} at once, side {side}: ours {ours_s:.3f} s, forwards by requests {sizes}; "
         f"one call of the bare pipeline {bare_s:.3f} s"
@@ -332,9 +339,7 @@ class Ladder:
         say(f"bare: {self._bare_s:.3f} s a picture of side {asked.side}")
         for side in self._sides:
             with told(f"bare: {asked.at_once} of {side} in a call"):
-                one_call = {**compared.arguments(side), "num_images_per_prompt": asked.at_once}
-                compared.bare_s({**one_call, "num_inference_steps": WARM_UP_STEPS})
-                self._bare_at_once_s[side] = bare_s = compared.bare_s(one_call)
+                self._bare_at_once_s[side] = bare_s = compared.bare_at_once_s(side, asked.at_once)
                 say(f"bare: {bare_s:.3f} s for {asked.at_once} of side {side} in a call")
         compared.close()
 
@@ -361,10 +366,7 @@ class Ladder:
 
     def _measure_at_once(self, name: str, compared: Comparison, side: int) -> None:
         count = self._asked.at_once
-        compared.warm_up(*(compared.arguments(side, seed) for seed in range(count)))
-        before = Counter(compared.batch_sizes)
-        ours_s = compared.ours_s(*(compared.arguments(side, seed) for seed in range(count)))
-        sizes = dict(sorted((compared.batch_sizes - before).items()))
+        ours_s, sizes = compared.ours_at_once_s(side, count)
         say(
             f"{name}: {ours_s:.3f} s for {count} of side {side} at once, "
             f"{self._bare_at_once_s.get(side, math.nan) / ours_s:.3f} times bare; "

@@ -70,9 +70,8 @@ def float8_product(
 def _(
     rows: Tensor, row_scale: Tensor, weight: Tensor, scale: Tensor, bias: Tensor | None
 ) -> Tensor:
-    return rows.new_empty(
-        rows.shape[0], weight.shape[0], dtype=torch.bfloat16
-    )  # len() would be a constant
+    # The shapes' numbers may be symbols; len() would make constants of them.
+    return rows.new_empty(rows.shape[0], weight.shape[0], dtype=torch.bfloat16)
 
 
 def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
