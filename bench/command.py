@@ -117,9 +117,29 @@ def serve(
     ] = None,
     timeout: Timeout = 600,
     json_file: JsonFile = None,
+    profile: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file to write a trace of all stages to, .json.gz, and print what they "
+            "compute at once. Of a server with --profile-folder on this machine; one level."
+        ),
+    ] = None,
+    profile_seconds: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=60, help="How many seconds stages record. Default: 1."),
+    ] = None,
+    admin_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            help="A file with the server's admin key, for --profile. "
+            "Default: the variable OMNISTAGE_ADMIN_KEY.",
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="The file to write diagrams to, .svg.")] = None,
 ) -> None:
     """Load a server with chat requests and measure its answers."""
+    from omnistage.bench.profile.options import make_profiling
     from omnistage.bench.run import Plan, run_plan
     from omnistage.bench.workload import WORDS, Workload
 
@@ -143,22 +163,26 @@ def serve(
             overrides=(file_fields, read_object("--extra-body", extra_body)),
         )
         loads = make_loads(concurrency, rate, requests, warmups, chosen_seed)
+        profiling = make_profiling(url, profile, profile_seconds, admin_key_file, len(loads))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     command = command_line(sys.argv, api_key)
-    plan = Plan(url, workload, loads, timeout, command, model, api_key)
+    plan = Plan(url, workload, loads, timeout, command, model, api_key, profiling=profiling)
     console = Console()
     report = outcome(run_plan(plan, lambda level: _show(console, level)))
     _finish(console, report, json_file, plot)
 
 
 def _show(console: Console, level: "Level") -> None:
+    from omnistage.bench.profile.table import show_profile
     from omnistage.bench.table import complaints, level_table, rates_line, timeline_table
 
     console.print(level_table(level))
     console.print(rates_line(level), highlight=False, soft_wrap=True)
     if level.timeline_s:
         console.print(timeline_table(level))
+    if level.profile is not None:
+        show_profile(console, level.profile)
     for line in complaints(level):
         console.print(line, markup=False, highlight=False, style="red", soft_wrap=True)
 
@@ -172,4 +196,8 @@ def _finish(console: Console, report: "Report", json_file: Path | None, plot: Pa
     console.print(f"{report.model} at {report.url}, seed {report.seed}", markup=False)
     if plot is not None:
         plot.write_text(to_svg(report), "utf-8")
-    keep(report, json_file, has_failed=any(level.errors for level in report.levels))
+    keep(
+        report,
+        json_file,
+        has_failed=any(level.errors or level.no_profile for level in report.levels),
+    )

@@ -16,6 +16,7 @@ from omnistage.bench.metrics import (
     queue_grew,
     summarize,
 )
+from omnistage.bench.profile.figures import Profile
 
 FIRST_SOUND = "gateway.first_audio"
 TOLERATED_S = 0.001  # between two reads of what the server sent at once
@@ -110,12 +111,15 @@ class Level(Loaded, frozen=True):
     """All requests of one load.
 
     `client_cpu` is the share of one core that the client itself needed, `client_lag_s` how late it
-    woke from short sleeps.
+    woke from short sleeps. `profile`: what stages did in the middle of it, if that was asked for;
+    `no_profile` says why that could not be had.
     """
 
     duration_s: float
     client_cpu: float
     client_lag_s: Summary | None = None
+    profile: Profile | None = None
+    no_profile: str = ""
     warmup_errors: tuple[str, ...] = ()
     samples: tuple[Sample, ...]
 

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 import httpcore
 
-from omnistage.bench.client import Client, api_url, connected
+from omnistage.bench.client import Client, ServerError, api_url, connected
 from omnistage.bench.load import Load
 from omnistage.bench.metrics import summarize
+from omnistage.bench.profile.session import Profiling, Recording
 from omnistage.bench.report import Level, Report, Sample
 
 PROBE_S = 0.02
@@ -35,6 +36,7 @@ class Plan:
     """What to measure. Without `model` it is the first one that the server offers.
 
     `from_plan`: a request of an open loop starts when it was to come, however late it was sent.
+    `profiling`: how stages are profiled in the middle of each level.
     """
 
     url: str
@@ -46,6 +48,7 @@ class Plan:
     api_key: str | None = None
     client: type[Client] = Client
     from_plan: bool = False
+    profiling: Profiling | None = None
 
 
 async def run_plan(
@@ -87,7 +90,12 @@ async def run_level(client: Client, plan: Plan, model: str, load: Load, numbers:
         body = plan.workload.body(number, model)
         due_s = due_s if plan.from_plan else None
         samples.append(await client.ask(number, body, start_s, due_s))
+        if recording is not None:
+            recording.note_answered(len(samples))
 
+    recording: Recording | None = None
+    if plan.profiling is not None:
+        await plan.profiling.rehearse()
     start_s = loop.time()
     await load.run(ask, numbers[: load.num_warmups])
     warmup_errors = tuple(sample.error for sample in samples if sample.error is not None)
@@ -97,18 +105,29 @@ async def run_level(client: Client, plan: Plan, model: str, load: Load, numbers:
     start_s, start_cpu_s = loop.time(), time.process_time()
     lags_s: list[float] = []
     probe = asyncio.create_task(probe_lag(lags_s))
+    if plan.profiling is not None:
+        recording = plan.profiling.begin(load.num_requests)
     try:
         await load.run(ask, numbers[load.num_warmups :])
     finally:
         probe.cancel()
     duration_s = loop.time() - start_s
+    client_cpu = (time.process_time() - start_cpu_s) / duration_s
+    profile, no_profile = None, ""
+    if recording is not None:
+        try:
+            profile = await recording.finish()
+        except ServerError as error:
+            no_profile = str(error)
     return Level(
         concurrency=load.concurrency,
         rate=load.rate,
         duration_s=duration_s,
-        client_cpu=(time.process_time() - start_cpu_s) / duration_s,
+        client_cpu=client_cpu,
         client_lag_s=summarize(lags_s),
         warmup_errors=warmup_errors,
+        profile=profile,
+        no_profile=no_profile,
         samples=tuple(sorted(samples, key=lambda sample: sample.number)),
     )
 

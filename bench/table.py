@@ -143,6 +143,8 @@ def complaints(level: Level) -> list[str]:
     """What a reader of the figures must know."""
     counted = Counter(level.errors)
     lines = [f"{count} failed: {message}" for message, count in counted.most_common()]
+    if level.no_profile:
+        lines.append(level.no_profile)
     repeating = [one for one in level.answered if one.longest_repeat >= SUSPICIOUS_REPEAT]
     if repeating:
         lines.append(

@@ -1,15 +1,18 @@
 """The names of the arguments that the engine of a stage takes, known before anything loads."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from omnistage.stage_configs.families import KINDS
 
-SOURCE = Path("engine", "arg_utils.py")  # of vLLM
+# Of vLLM: where classes are, below its package.
+SOURCE = Path("engine", "arg_utils.py")
 CLASSES = ("EngineArgs", "AsyncEngineArgs")
+PROFILER_SOURCE = Path("config", "profiler.py")
+PROFILER_CLASSES = ("ProfilerConfig",)
 OURS = frozenset({"model"})  # the graph says it
 
 
@@ -24,6 +27,11 @@ def vllm_arguments() -> frozenset[str]:
     return frozenset(_vllm_types()) - OURS
 
 
+def profiler_fields() -> frozenset[str]:
+    """Those of vLLM's `profiler_config`; none if they are not known."""
+    return frozenset(_types(PROFILER_SOURCE, PROFILER_CLASSES))
+
+
 def is_switch(argument: str) -> bool:
     """Whether an argument of vLLM's engine is true or false."""
     return _vllm_types().get(argument, "").startswith("bool")
@@ -31,20 +39,25 @@ def is_switch(argument: str) -> bool:
 
 @cache
 def _vllm_types() -> Mapping[str, str]:
-    """Each argument's type, as it is written.
+    """Each argument's type, as it is written."""
+    return _types(SOURCE, CLASSES)
+
+
+def _types(source: Path, classes: Collection[str]) -> Mapping[str, str]:
+    """The fields of classes of vLLM, each with its type as it is written.
 
     They are read from vLLM's source: to import it would take seconds and load all of torch.
     """
     package = find_spec("vllm")
     if package is None or not package.submodule_search_locations:
         return {}
-    file = Path(package.submodule_search_locations[0]) / SOURCE
+    file = Path(package.submodule_search_locations[0]) / source
     if not file.is_file():
         return {}
     return {
         field.target.id: ast.unparse(field.annotation)
         for found in ast.parse(file.read_text(encoding="utf-8")).body
-        if isinstance(found, ast.ClassDef) and found.name in CLASSES
+        if isinstance(found, ast.ClassDef) and found.name in classes
         for field in found.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
     }

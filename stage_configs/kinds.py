@@ -22,6 +22,12 @@ class Payload(StrEnum):
 Payloads = frozenset[Payload]
 
 
+# What the engine of a streaming decoder takes.
+DECODER_ARGUMENTS = frozenset(
+    {"num_slots", "dtype", "device", "load_format", "max_batch", "profile_folder"}
+)
+
+
 def payloads(*names: Payload) -> Payloads:
     """They together."""
     return frozenset(names)

@@ -86,9 +86,9 @@ DIFFUSION: Table = {
 }
 # What is no model family below stages/: each may import those named here, and no family.
 SHARED: Table = {
-    "device": (),
     "messages": (),
     "worker": ("messages",),
+    "device": ("worker",),
     "vocoder": ("device", "messages", "worker"),
     "checkpoint": (),
     "vllm": ("device", "messages", "worker"),

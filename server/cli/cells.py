@@ -41,6 +41,7 @@ NO_TLS = "cells speak HTTP with their balancer; put a proxy with TLS before it"
 REFUSED = {
     "ssl_certfile": f"--ssl-certfile: {NO_TLS}",
     "ssl_keyfile": f"--ssl-keyfile: {NO_TLS}",
+    "profile_folder": "--profile-folder: one server alone writes there; run `omnistage serve`",
     "voices": "--voices: one server alone reads such a folder; run `omnistage serve` for it",
 }
 CONFIGURATION = "haproxy.cfg"

@@ -26,6 +26,7 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
 from omnistage.stage_configs.mps import inherited_share_problem
 from omnistage.stage_configs.packages import is_installed, missing_features, missing_packages
+from omnistage.stage_configs.profiles import with_profiles
 from omnistage.stage_configs.traces import traces_url, with_traces
 
 PATH_STARTS = ("/", "./", "../", "~")  # of what is a folder and no name of the hub's
@@ -166,6 +167,15 @@ def serve(
             "HTTP: http://HOST:4318, or a whole address. Without it, no span is made.",
         ),
     ] = None,
+    profile_folder: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            writable=True,
+            help="The folder into which stages write traces of what they compute, once "
+            "/admin/profile/start or `omnistage bench serve --profile` asks for them.",
+        ),
+    ] = None,
     stage: StageChanges = None,
     set_any: AnyChanges = None,
     set_default: DefaultChanges = None,
@@ -225,6 +235,8 @@ def serve(
             raise fail(f"--offload: {error}") from None
     if voices is not None:
         graph = graph.with_voices(voices.absolute())
+    if profile_folder is not None:
+        graph = with_profiles(graph, profile_folder.absolute())
     spans_url = None if otlp_endpoint is None else checked_traces_url(otlp_endpoint)
     if spans_url is not None:
         graph = with_traces(graph, spans_url)

@@ -5,7 +5,7 @@ from typing import Any
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
 
 HERE = "omnistage.stages.qwen2_5_omni"
 WRITE_TINY = f"{HERE}.checkpoint.tiny:write_tiny_checkpoint"
@@ -59,7 +59,7 @@ FAMILY = Family(
             samples=False,
             takes=(payloads(Payload.CODES),),
             is_entry=False,
-            arguments=frozenset({"num_slots", "dtype", "device", "load_format", "max_batch"}),
+            arguments=DECODER_ARGUMENTS,
         ),
     },
     vllm_models={

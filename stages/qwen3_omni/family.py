@@ -4,7 +4,7 @@ from pathlib import Path
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
 
 HERE = "omnistage.stages.qwen3_omni"
 MODEL_TYPE = "qwen3_omni_moe"
@@ -73,7 +73,7 @@ FAMILY = Family(
             samples=False,
             takes=(payloads(Payload.CODES),),
             is_entry=False,
-            arguments=frozenset({"num_slots", "dtype", "device", "load_format", "max_batch"}),
+            arguments=DECODER_ARGUMENTS,
         ),
     },
     vllm_models={

@@ -5,7 +5,7 @@ from typing import Any
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
 
 HERE = "omnistage.stages.qwen3_tts"
 MODEL_TYPE = "qwen3_tts"
@@ -54,7 +54,7 @@ FAMILY = Family(
             samples=False,
             takes=(payloads(Payload.CODES),),
             is_entry=False,
-            arguments=frozenset({"num_slots", "dtype", "device", "load_format", "max_batch"}),
+            arguments=DECODER_ARGUMENTS,
         ),
     },
     vllm_models={"OmnistageQwen3TTSTalker": f"{HERE}.talker_model:Qwen3TTSTalker"},

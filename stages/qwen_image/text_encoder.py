@@ -68,7 +68,7 @@ class TextEncoder(EngineStage):
             AsyncLLM, _folder(ports.model), options, bridge, text_config, stage=ports.name
         )
         await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
-        self._control = EngineControl(self._engine, NO_WEIGHTS)
+        self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
         return Ready(max_model_len=length, commands=self._control.commands)
 
     async def serve(self, opened: Opened) -> None:

@@ -161,7 +161,7 @@ class TalkerStage(EngineStage, ABC):
         )
         self._max_model_len = self._engine.model_config.max_model_len
         await self._warm_up()
-        self._control = EngineControl(self._engine, NO_WEIGHTS)
+        self._control = EngineControl(self._engine, NO_WEIGHTS, stage=self._ports.name)
         return Ready(
             speakers=self._speakers,
             max_model_len=self._max_model_len,

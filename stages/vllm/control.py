@@ -1,6 +1,8 @@
 """Commands to an engine: vLLM's own sleep, reload of weights, LoRA and profiler."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +13,8 @@ from omnistage.stages.vllm.compat import AsyncLLM, accepted
 from omnistage.stages.vllm.weights import EngineWeights
 from omnistage.stages.worker.failure import RequestError
 
+TRACES = "*.json*"
+MAX_PREFIX = 128  # characters, as vLLM has it
 TAGS = ("weights", "kv_cache")  # vLLM's names
 LORA = ("add_lora", "remove_lora", "pin_lora", "list_loras")
 NO_SLEEP = "its engine has no enable_sleep_mode: true"
@@ -27,13 +31,18 @@ class EngineControl:
         engine: AsyncLLM,
         weights: EngineWeights | str,
         adapters: Adapters | None = None,
+        *,
+        stage: str,
     ) -> None:
-        """`weights`: a text says why other ones are refused."""
+        """`weights`: a text says why other ones are refused. `stage`: the replica's name."""
         self._engine = engine
         self._weights = weights
         self._adapters = adapters
         self._asleep: tuple[str, ...] = ()
         self._is_dropped = False  # the weights, by level 2
+        # In the names of this engine's traces, beside which others may lie.
+        self._mark = f"{stage.replace('@', '.')}-{os.getpid()}"
+        self._traces: frozenset[str] = frozenset()  # that lay there before a profile began
 
     @property
     def commands(self) -> dict[str, str]:
@@ -154,10 +163,30 @@ class EngineControl:
         return self._adapters
 
     async def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
-        options = accepted(self._engine.start_profile, {"profile_prefix": prefix})
+        own = f"-{self._mark}"
+        name = self._mark if prefix is None else f"{prefix[: MAX_PREFIX - len(own)]}{own}"
+        options = accepted(self._engine.start_profile, {"profile_prefix": name})
+        self._traces = self._traces_there()
         await self._engine.start_profile(**options)
-        return {"folder": self._engine.vllm_config.profiler_config.torch_profiler_dir}
+        return {"folder": self._profile_folder}
 
     async def _stop_profile(self) -> Mapping[str, Any]:
+        """The `files`: a trace of each process of the engine, as far as the folder is a path.
+
+        vLLM 0.26 gives no name to those of a CPU: all are meant then that have come since.
+        """
         await self._engine.stop_profile()
-        return {"folder": self._engine.vllm_config.profiler_config.torch_profiler_dir}
+        written = self._traces_there() - self._traces
+        own = {name for name in written if self._mark in name} or written
+        files = [str(Path(self._profile_folder, name)) for name in sorted(own)]
+        return {"folder": self._profile_folder, "files": files}
+
+    @property
+    def _profile_folder(self) -> str:
+        folder: str = self._engine.vllm_config.profiler_config.torch_profiler_dir
+        return folder
+
+    def _traces_there(self) -> frozenset[str]:
+        folder = Path(self._profile_folder)
+        found = folder.glob(TRACES) if folder.is_dir() else ()
+        return frozenset(file.name for file in found)

@@ -39,7 +39,7 @@ class EmbeddingStage(EngineStage):
         for number, length in enumerate((2, *warm_up_lengths(self._engine.vllm_config))):
             await self._vector(f"warm-up-{number}", [number] * length, None, None)
         await self._engine.reset_prefix_cache()
-        self._control = EngineControl(self._engine, NO_WEIGHTS)
+        self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
         return Ready(max_model_len=self._max_length, commands=self._control.commands)
 
     async def serve(self, opened: Opened) -> None:

@@ -36,7 +36,10 @@ class EngineStage:
         )
         await self._adapters.add_all(ports.options.get(LORA_MODULES) or {})
         self._control = EngineControl(
-            self._engine, EngineWeights(self._engine, prefix), self._adapters
+            self._engine,
+            EngineWeights(self._engine, prefix),
+            self._adapters,
+            stage=ports.name,
         )
 
     @property

@@ -3,14 +3,17 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
+from omnistage.stages.device.profiler import NO_FOLDER, PROFILE, Profiler
 from omnistage.stages.messages.edge import Codes, Edge, Lead, Open
 from omnistage.stages.messages.to_gateway import Ready, Sound
 from omnistage.stages.vocoder.control import COMMANDS, DecoderControl, DecoderWeights
@@ -21,6 +24,8 @@ from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
 
 logger = logging.getLogger(__name__)
+
+Answer = Mapping[str, Any]
 
 
 class DecoderStage(ABC):
@@ -50,6 +55,11 @@ class DecoderStage(ABC):
         self._held: dict[str, asyncio.Task[None]] = {}
         self._stepping = asyncio.Lock()
         self._control: DecoderControl[Any, Any] | None = None
+        # One thread for all steps: a profile has the operators of the thread that began it.
+        self._thread = ThreadPoolExecutor(1, "decoder")
+        self._profiler: Profiler | None = None
+        if folder := ports.engine.get("profile_folder"):
+            self._profiler = Profiler(Path(folder), ports.name)
 
     async def start(self) -> Ready:
         """Load, and decode one frame."""
@@ -63,7 +73,10 @@ class DecoderStage(ABC):
         return Ready(
             sample_rate_hz=decoder.sample_rate_hz,
             num_channels=decoder.num_channels,
-            commands=dict.fromkeys(() if weights is None else COMMANDS, ""),
+            commands={
+                **dict.fromkeys(() if weights is None else COMMANDS, ""),
+                **dict.fromkeys(PROFILE, "" if self._profiler else NO_FOLDER),
+            },
         )
 
     async def serve(self, opened: Opened) -> None:
@@ -168,7 +181,8 @@ class DecoderStage(ABC):
 
     async def _step(self) -> list[Audio | Failed]:
         async with self._stepping:
-            return await asyncio.get_running_loop().run_in_executor(None, self._engine.step)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._engine.step)
 
     def _send(self, answer: Audio) -> None:
         request_id, pcm, frames, last = answer
@@ -200,13 +214,23 @@ class DecoderStage(ABC):
         self._engine.hold(request_id, False)
         self._work.set()
 
-    async def control(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Sleep and weights, between two steps."""
-        if self._control is None:
-            raise RequestError(400, f"Stage {self._ports.name} takes no commands.")
-        obey = partial(self._control.obey, command, arguments)
+    async def control(self, command: str, arguments: Mapping[str, Any]) -> Answer:
+        """Sleep, weights and profiles, between two steps."""
+        obey = self._obeying(command, arguments)
         async with self._stepping:
-            return await asyncio.get_running_loop().run_in_executor(None, obey)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, obey)
+
+    def _obeying(self, command: str, arguments: Mapping[str, Any]) -> Callable[[], Answer]:
+        if command in PROFILE:
+            if self._profiler is None:
+                raise RequestError(400, f"Stage {self._ports.name}: {NO_FOLDER}.")
+            run = self._profiler.start if command == "start_profile" else self._profiler.stop
+            return partial(run, **arguments)
+        if self._control is None:
+            raise RequestError(
+                400, f"Stage {self._ports.name} does not know the command {command}."
+            )
+        return partial(self._control.obey, command, arguments)
 
     @property
     def metrics(self) -> Collector:
@@ -224,6 +248,7 @@ class DecoderStage(ABC):
         """Stop the loop."""
         self._loop_task.cancel()
         await asyncio.gather(self._loop_task, return_exceptions=True)
+        self._thread.shutdown(wait=False)
 
 
 def _lead_of(opened: Opened) -> Frames | None:

@@ -19,6 +19,7 @@ class DecoderOptions:
     """`device` is CUDA where there is one; `load_format: dummy` takes random weights.
 
     `max_batch`: how many requests are decoded at once; without it, as many as there are.
+    `profile_folder`: where traces of the decoder's work are written; without it, none are made.
     """
 
     num_slots: int = 64
@@ -26,6 +27,7 @@ class DecoderOptions:
     device: str | None = None
     load_format: Literal["auto", "dummy"] = "auto"
     max_batch: int | None = None
+    profile_folder: str = ""
 
     def __post_init__(self) -> None:
         """Raises ValueError for what no decoder can be."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 from openai import OpenAI
 from support.chaos import open_files, open_targets
 from support.collector import Collector, running_collector
@@ -39,7 +38,7 @@ def server_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def profiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the thinker's engine writes its profiles."""
+    """Where the stages write their profiles."""
     return tmp_path_factory.mktemp("profiles")
 
 
@@ -57,22 +56,16 @@ def server(
     server_log: Path,
     media_folder: Path,
     profiles: Path,
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TinyServer]:
-    """The tiny model, with an admin key, traces, a profiler that runs when it is told to, and a
+    """The tiny model, with an admin key, traces, profilers that run when they are told to, and a
     queue that a test can fill.
     """
-    graph = yaml.safe_load((GRAPHS / "qwen3_omni_tiny.yaml").read_text())
-    profiler = {"profiler": "torch", "torch_profiler_dir": str(profiles)}
-    graph["stages"]["thinker"]["engine"]["profiler_config"] = profiler
-    path = tmp_path_factory.mktemp("graph") / "graph.yaml"
-    path.write_text(yaml.safe_dump(graph))
     options = ["--model", str(tiny_checkpoint), "--admin-key", ADMIN_KEY]
     options += ["--allowed-media-path", str(media_folder), "--otlp-endpoint", collector.url]
-    options += ["--max-queue", str(MAX_QUEUE)]
+    options += ["--max-queue", str(MAX_QUEUE), "--profile-folder", str(profiles)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "200")
-        with running_server(str(path), server_log, *options) as running:
+        with running_server(str(GRAPHS / "qwen3_omni_tiny.yaml"), server_log, *options) as running:
             asyncio.run(warm_up(running))
             yield running
 

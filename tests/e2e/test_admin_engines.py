@@ -1,6 +1,10 @@
 """Control of running vLLM engines: what vLLM offers on a CPU, and clear words for the rest."""
 
 import gzip
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,11 @@ from support.prompts import plain
 from support.reference import Reference
 from support.server import ADMIN_KEY, TinyServer, assert_same_sound
 
+from omnistage.bench.report import Report
+
 pytestmark = pytest.mark.engine
 
+STAGES = {"thinker", "talker", "code2wav"}
 HELLO = [{"role": "user", "content": "Hello, who are you?"}]
 
 
@@ -30,14 +37,65 @@ def test_an_engine_without_sleep_mode_says_what_it_needs(server: TinyServer) -> 
     assert httpx.get(f"{server.url}/ready").status_code == 200
 
 
-async def test_a_profile_is_written_under_its_prefix(server: TinyServer, profiles: Path) -> None:
-    begun = admin(server, "profile/start", prefix="hello")
-    assert begun.json() == {"stages": {"thinker": {"folder": str(profiles)}}}, begun.text
+async def test_every_stage_writes_a_profile_under_its_prefix_in_its_folder(
+    server: TinyServer, profiles: Path
+) -> None:
+    begun = obeyed(server, "profile/start", prefix="hello")
+    for name in ("thinker", "talker"):
+        assert begun[name] == {"folder": str(profiles / name)}
     await server.ask(HELLO)
-    assert admin(server, "profile/stop").json() == begun.json()
-    traces = {file.name: file.read_bytes() for file in profiles.glob("*.gz")}  # noqa: ASYNC240
-    written = [name for name, data in traces.items() if b"aten::" in gzip.decompress(data)]
-    assert any(name.startswith("hello") for name in written), list(traces)
+    ended = obeyed(server, "profile/stop")
+    assert ended["code2wav"] == begun["code2wav"]
+    written = {name: stage.get("files", [stage.get("file")]) for name, stage in ended.items()}
+    assert written.keys() == STAGES
+    for stage, (file,) in written.items():
+        path = Path(file)
+        assert path.parent == profiles / stage
+        assert path.name.startswith(f"hello-{stage}-")
+        with gzip.open(file) as opened:
+            assert b"aten::" in opened.read()
+
+
+def test_one_picture_of_all_stages_is_made_while_they_are_loaded(
+    server: TinyServer, profiles: Path, tmp_path: Path
+) -> None:
+    trace, report = tmp_path / "all.json.gz", tmp_path / "report.json"
+    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
+    command += ["--concurrency", "2", "--requests", "24", "--modalities", "text,audio"]
+    command += ["--max-tokens", "8", "--frames", "20", "--profile", str(trace)]
+    command += ["--profile-seconds", "0.5", "--json", str(report)]
+    environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": ADMIN_KEY, "COLUMNS": "160"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for title in ("operators of each stage", "how many stages run operators at once"):
+        assert title in done.stdout
+    (level,) = Report.model_validate_json(report.read_text()).levels
+    assert level.profile is not None
+    assert {stage.name for stage in level.profile.stages} == STAGES
+    for stage in level.profile.stages:
+        assert 0 < stage.busy <= 1
+        assert stage.steps is not None
+        assert stage.kernels
+        assert f"{stage.name}: the {len(stage.kernels)} operators of most time" in done.stdout
+    assert sum(one.share for one in level.profile.shares) == pytest.approx(1)
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    computed = {names[event["pid"]] for event in events if event.get("cat") == "cpu_op"}
+    assert computed == STAGES
+
+
+def test_a_key_that_is_none_of_the_servers_ends_the_bench_before_it_loads(
+    server: TinyServer, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
+    command += ["--profile", str(tmp_path / "all.json.gz")]
+    environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": "sk-other"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    assert done.returncode == 1
+    assert "profile/start: HTTP 401" in done.stderr
+    assert "--profile needs the server's admin key" in done.stderr
+    assert "requests" not in done.stdout
 
 
 async def test_another_checkpoints_weights_answer_as_that_one_and_the_own_ones_as_before(

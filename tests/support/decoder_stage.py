@@ -66,6 +66,10 @@ class StageHarness:
     def num_samples(self, name: str) -> int:
         return sum(chunk.tensors["pcm"].shape[0] for chunk in self.got[name])
 
+    def has_frames(self, name: str, num: int) -> bool:
+        """Whether so many frames of an open request are decoded."""
+        return self.stage._num_frames[name] >= num
+
     async def close(self) -> None:
         loop = asyncio.get_running_loop()
         for task in self.serving.values():

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from omnistage.stages.device.profiler import NO_FOLDER, PROFILE, Profiler
 from omnistage.stages.diffusion.control.adapters import MAX_ADAPTERS, Adapters
 from omnistage.stages.diffusion.control.embedding_cache import EmbeddingCache
-from omnistage.stages.diffusion.control.profiler import Profiler
 from omnistage.stages.diffusion.control.step_cache import StepCache
 from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
@@ -128,7 +128,7 @@ class Control:
     def commands(self) -> dict[str, str]:
         """All of them, each with why it is refused, or with nothing."""
         no_cache = "" if self._embeddings else "its engine has no embedding_cache_mb"
-        no_profile = "" if self._profiler else "its engine has no profile_folder"
+        no_profile = "" if self._profiler else NO_FOLDER
         is_cut = self._ranks is not None and self._ranks.is_tensor_parallel
         whole = "its denoiser's weights are sharded (parallel.tensor)" if is_cut else ""
         own = whole or ("its denoiser's weights are quantized" if self._is_quantized else "")
@@ -142,7 +142,7 @@ class Control:
             "rpc": "" if has_rpc else "its engine has no worker_extension_cls",
             **loras,
             **dict.fromkeys(("count_cache", "clear_cache"), no_cache),
-            **dict.fromkeys(("start_profile", "stop_profile"), no_profile),
+            **dict.fromkeys(PROFILE, no_profile),
         }
 
     async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -241,8 +241,8 @@ class Control:
 
     def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
         assert self._profiler is not None
-        return {"file": str(self._profiler.start(prefix))}
+        return self._profiler.start(prefix)
 
     def _stop_profile(self) -> Mapping[str, Any]:
         assert self._profiler is not None
-        return {"file": str(self._profiler.stop())}
+        return self._profiler.stop()

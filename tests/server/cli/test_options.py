@@ -51,6 +51,7 @@ VALUES = {
     "--offload": "layerwise",
     "--otlp-endpoint": "http://collector:4318",
     "--port": "PORT",
+    "--profile-folder": "FOLDER/profiles",
     "--request-timeout": "2.5",
     "--requests-per-minute": "60",
     "--root-path": "/models",
@@ -364,6 +365,7 @@ def test_each_cell_sees_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None
 CELLS_REFUSED = [
     (["3", "--stage", "thinker.gpus=[1]"], "3 cells of 2 GPUs each need 6; this machine has 4"),
     (["2", "--voices", "."], "--voices: one server alone reads such a folder"),
+    (["2", "--profile-folder", "x"], "--profile-folder: one server alone writes there"),
     (["2", "--ssl-keyfile", "x"], "--ssl-keyfile: cells speak HTTP with their balancer"),
     (["2", "--port", "65535"], "--port 65535: the cells' ports follow 65535"),
     (["2", "--prot", "1"], "there is no --prot; did you mean '--port'?"),

@@ -1,5 +1,6 @@
 """What an engine is told for each command, and what of it is asleep then."""
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +51,7 @@ class FakeEngine:
 
 
 def made(engine: FakeEngine, weights: Any = "a reason") -> EngineControl:
-    return EngineControl(engine, weights)
+    return EngineControl(engine, weights, stage="thinker@0")
 
 
 def write_weights(folder: Path, **shapes: tuple[int, ...]) -> str:
@@ -106,12 +107,54 @@ async def test_what_vllm_cannot_is_named(
     assert not engine.told
 
 
-async def test_profiles_have_a_prefix_and_a_folder() -> None:
-    engine = FakeEngine()
+class TracingEngine(FakeEngine):
+    """Writes a trace when a profile ends, as vLLM's workers do."""
+
+    def __init__(self, folder: Path, *, is_named: bool = True) -> None:
+        super().__init__()
+        self.folder = folder
+        self.vllm_config.profiler_config.torch_profiler_dir = str(folder)
+        self.is_named = is_named
+
+    async def stop_profile(self) -> None:
+        (_, prefix) = self.told[-1]
+        self.folder.mkdir(exist_ok=True)
+        name = f"{prefix}_rank0" if self.is_named else "instance-rank-0"
+        (self.folder / f"{name}.{len(self.told)}.pt.trace.json.gz").touch()
+        await super().stop_profile()
+
+
+async def test_a_profile_has_a_folder_and_the_files_that_the_engine_wrote(tmp_path: Path) -> None:
+    engine = TracingEngine(tmp_path / "traces")
     control = made(engine)
-    assert await control.obey("start_profile", {"prefix": "a"}) == {"folder": "/traces"}
-    assert await control.obey("stop_profile", {}) == {"folder": "/traces"}
-    assert engine.told == [("start", "a"), "stop"]
+    mark = f"thinker.0-{os.getpid()}"
+    folder = {"folder": str(engine.folder)}
+    for number, prefix in enumerate(("a", "b", None)):
+        assert await control.obey("start_profile", {"prefix": prefix}) == folder
+        (engine.folder.parent / "traces").mkdir(exist_ok=True)
+        (engine.folder / f"talker-{number}.1.pt.trace.json.gz").touch()  # beside it
+        name = mark if prefix is None else f"{prefix}-{mark}"
+        assert engine.told[-1] == ("start", name)
+        file = engine.folder / f"{name}_rank0.{len(engine.told)}.pt.trace.json.gz"
+        assert await control.obey("stop_profile", {}) == {**folder, "files": [str(file)]}
+
+
+async def test_of_an_engine_that_names_no_trace_all_new_ones_are_meant(tmp_path: Path) -> None:
+    engine = TracingEngine(tmp_path, is_named=False)
+    control = made(engine)
+    (tmp_path / "before.json.gz").touch()
+    await control.obey("start_profile", {"prefix": None})
+    file = tmp_path / "instance-rank-0.1.pt.trace.json.gz"
+    stopped = await control.obey("stop_profile", {})
+    assert stopped == {"folder": str(tmp_path), "files": [str(file)]}
+
+
+async def test_a_profiles_name_is_no_longer_than_vllm_takes() -> None:
+    engine = FakeEngine()
+    await made(engine).obey("start_profile", {"prefix": "p" * 128})
+    name = engine.told[-1][1]
+    assert len(name) == 128
+    assert name.endswith(f"p-thinker.0-{os.getpid()}")
 
 
 def test_what_is_not_configured_says_what_it_needs() -> None:

@@ -1,7 +1,11 @@
 """The stage of a streaming decoder that is no family's, over real channels."""
 
 import asyncio
+import gzip
+import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +15,7 @@ from support.decoder_stage import StageHarness
 from support.toy_decoders import GUILTY, RunningSum, codes_of
 from support.waiting import until
 
+from omnistage.stages.device.profiler import NO_FOLDER, PROFILE
 from omnistage.stages.messages.to_gateway import Sound
 from omnistage.stages.vocoder.engine import DecoderEngine
 from omnistage.stages.vocoder.slots import Slot
@@ -114,9 +119,34 @@ async def test_an_unread_answer_is_held_and_the_others_go_on(harness: StageHarne
     assert harness.num_samples("slow") == 3 * num_chunks - 1
 
 
-async def test_a_family_that_does_not_say_how_weights_are_read_takes_no_commands(
+async def test_a_family_that_does_not_say_how_weights_are_read_takes_no_such_commands(
     harness: StageHarness,
 ) -> None:
-    assert harness.ready.commands == {}
-    with pytest.raises(RequestError, match="takes no commands"):
+    assert harness.ready.commands == dict.fromkeys(PROFILE, NO_FOLDER)
+    with pytest.raises(RequestError, match="does not know the command sleep"):
         await harness.stage.control("sleep", {"level": 1, "tags": None})
+    with pytest.raises(RequestError, match="has no profile_folder"):
+        await harness.stage.control("start_profile", {"prefix": None})
+
+
+async def test_a_profile_has_the_decodes_of_requests_that_run(tmp_path: Path) -> None:
+    def make_stage(ports: StagePorts) -> DecoderStage:
+        return SumStage(replace(ports, engine={"profile_folder": str(tmp_path / "traces")}))
+
+    harness = StageHarness(tmp_path, make_stage)
+    ready = await harness.start()
+    assert ready.commands == dict.fromkeys(PROFILE, "")
+    await harness.open("one")
+    harness.send("one", codes_of(2))
+    await until(partial(harness.has_frames, "one", 2))
+    begun = await harness.stage.control("start_profile", {"prefix": "mine"})
+    for number in range(2, 5):
+        harness.send("one", codes_of(2))
+        await until(partial(harness.has_frames, "one", 2 * number))
+    assert await harness.stage.control("stop_profile", {}) == begun
+    await harness.close()
+    with gzip.open(begun["file"]) as file:
+        trace = json.load(file)
+    names = [event["name"] for event in trace["traceEvents"] if event.get("cat") != "Trace"]
+    assert names.count("decode_1") == 3
+    assert any(name.startswith("aten::") for name in names)

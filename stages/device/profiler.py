@@ -1,6 +1,7 @@
 """torch's profiler, started and stopped while a stage serves."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from omnistage.stages.worker.failure import RequestError
 
+PROFILE = ("start_profile", "stop_profile")  # the commands
+NO_FOLDER = "its engine has no profile_folder"
+
 
 class Profiler:
-    """Writes traces into a folder. For one thread: what that thread does is recorded."""
+    """Writes traces into a folder: operators of the one thread that calls, kernels of all."""
 
     def __init__(self, folder: Path, stage: str) -> None:
         self._folder = folder
@@ -19,25 +23,26 @@ class Profiler:
         self._running: Any = None
         self._file = folder
 
-    def start(self, prefix: str | None) -> Path:
-        """Begin; where the trace will be."""
+    def start(self, prefix: str | None) -> Mapping[str, Any]:
+        """Begin; the `file` in which the trace will be. RequestError if one runs already."""
         if self._running is not None:
             raise RequestError(409, "a profile runs already; stop it first", code="profiling")
         self._folder.mkdir(parents=True, exist_ok=True)
-        name = f"{prefix or self._stage}-{time.strftime('%Y%m%d-%H%M%S')}.json.gz"
-        self._file = self._folder / name
+        name = self._stage if prefix is None else f"{prefix}-{self._stage}"
+        self._file = self._folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json.gz"
         activities = [ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(ProfilerActivity.CUDA)
-        self._running = profile(activities=activities)
-        self._running.start()
-        return self._file
+        running = profile(activities=activities)
+        running.start()
+        self._running = running
+        return {"file": str(self._file)}
 
-    def stop(self) -> Path:
-        """End and write the trace."""
+    def stop(self) -> Mapping[str, Any]:
+        """End and write the trace; its `file`. RequestError if none runs."""
         if self._running is None:
             raise RequestError(409, "no profile runs; start one first", code="not_profiling")
         running, self._running = self._running, None
         running.stop()
         running.export_chrome_trace(str(self._file))
-        return self._file
+        return {"file": str(self._file)}

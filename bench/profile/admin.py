@@ -1,0 +1,116 @@
+"""Asks a server's stages for profiles."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpcore
+
+from omnistage.bench.client import NETWORK_ERRORS, OK, ServerError, said_of
+from omnistage.bench.events import error_message
+
+PATIENCE_S = 600.0  # an engine writes a trace for as long as that takes
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, BUSY = 401, 403, 404, 409
+KEY_WANTED = (
+    "--profile needs the server's admin key: give --admin-key-file FILE, or set OMNISTAGE_ADMIN_KEY"
+)
+SERVE_WITH = "start the server with --profile-folder DIR"
+
+
+class Refused(ServerError):
+    """A command that the server did not obey."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What stages wrote: the traces of each, and those of the server that take no profile."""
+
+    traces: Mapping[str, Sequence[Path]]
+    unprofiled: tuple[str, ...]
+
+
+class Admin:
+    """The endpoints of a server that begin and end profiles of its stages."""
+
+    def __init__(self, url: str, key: str) -> None:
+        """`url`: the server's, with or without the API's /v1."""
+        self._url = url.rstrip("/").removesuffix("/v1")
+        self._key = key
+
+    async def start(self, prefix: str) -> None:
+        """Begin a profile of every stage that takes it; raises Refused."""
+        await self._post("profile/start", {"prefix": prefix})
+
+    async def stop(self) -> Stopped:
+        """End it, once every trace is written; raises Refused."""
+        answers = await self._post("profile/stop", {})
+        traces = {name: _files(answer) for name, answer in answers.items()}
+        stages = (await self._ask("GET", "health", None)).get("stages", {})
+        return Stopped(traces, tuple(name for name in stages if name not in traces))
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        stages: Mapping[str, Any] = (await self._ask("POST", f"admin/{path}", body))["stages"]
+        return stages
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        place = f"{self._url}/{path}"
+        headers = [("Authorization", f"Bearer {self._key}"), ("Content-Type", "application/json")]
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            async with (
+                asyncio.timeout(PATIENCE_S),
+                httpcore.AsyncConnectionPool(ssl.create_default_context()) as pool,
+            ):
+                response = await pool.request(method, place, headers=headers, content=content)
+        except TimeoutError:
+            raise Refused(f"{place}: no answer within {PATIENCE_S:g} s") from None
+        except NETWORK_ERRORS as error:
+            raise Refused(f"{place}: {said_of(error)}") from None
+        if response.status != OK:
+            raise Refused(_why(place, response.status, response.content), response.status)
+        try:
+            return json.loads(response.content)
+        except ValueError:
+            raise Refused(f"{place} answered no JSON; is it an omnistage server?") from None
+
+
+def _why(place: str, status: int, content: bytes) -> str:
+    """A sentence on what was refused, and what to do."""
+    said = error_message(content)
+    if status in (UNAUTHORIZED, FORBIDDEN):
+        return f"{place}: HTTP {status}: {said} {KEY_WANTED}."
+    if status == NOT_FOUND:
+        return f"{place} is not there: --profile is for servers of omnistage."
+    advice = f" The stages of this server cannot be profiled: {SERVE_WITH}."
+    return f"{place}: HTTP {status}: {said}{advice if status < BUSY else ''}"
+
+
+def _files(answer: Mapping[str, Any]) -> tuple[Path, ...]:
+    """The traces that a stage names."""
+    files = answer["files"] if "files" in answer else [answer["file"]]
+    return tuple(map(Path, files))
+
+
+def read_key(file: Path | None, environment: Mapping[str, str]) -> str:
+    """The first admin key of a file, or of the environment; ValueError if there is none."""
+    if file is None:
+        keys = environment.get("OMNISTAGE_ADMIN_KEY", "").split()
+        if not keys:
+            raise ValueError(KEY_WANTED)
+        return keys[0]
+    try:
+        lines = [line.split("#")[0].strip() for line in file.read_text("utf-8").splitlines()]
+    except OSError as error:
+        raise ValueError(f"--admin-key-file {file}: {error.strerror}") from None
+    found = next(filter(None, lines), None)
+    if found is None:
+        raise ValueError(f"--admin-key-file: {file} has no key in it")
+    return found

@@ -1,0 +1,37 @@
+"""Traces of what stages compute: what engines are told so that they can be asked for them."""
+
+from pathlib import Path
+from typing import Any
+
+from omnistage.stage_configs.engine_arguments import profiler_fields
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.graph import StageGraph, StageSpec
+
+PROFILER, FOLDER = "profiler_config", "profile_folder"  # of vLLM's engine, and of others
+# Python's stacks would slow every operator down, and tables of kernels take seconds to make.
+VLLM: dict[str, Any] = {
+    "profiler": "torch",
+    "torch_profiler_with_stack": False,
+    "torch_profiler_dump_cuda_time_total": False,
+    "ignore_frontend": True,
+}
+
+
+def with_profiles(graph: StageGraph, folder: Path) -> StageGraph:
+    """The graph whose engines can write traces, each stage's in a folder of its own below `folder`.
+
+    What the graph file says of an engine's profiler stays.
+    """
+    stages = {name: _profiled(stage, folder / name) for name, stage in graph.stages.items()}
+    return graph.model_copy(update={"stages": stages})
+
+
+def _profiled(stage: StageSpec, folder: Path) -> StageSpec:
+    kind = KINDS[stage.kind]
+    own: dict[str, Any] = {}
+    if kind.is_parallel:
+        known = {name: value for name, value in VLLM.items() if name in profiler_fields()}
+        own = {PROFILER: {**known, "torch_profiler_dir": str(folder)}} if known else {}
+    elif FOLDER in kind.arguments:
+        own = {FOLDER: str(folder)}
+    return stage.model_copy(update={"engine": {**own, **stage.engine}})
