@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.profiles import EPOCH_NS, Event, content, run, span
 
@@ -17,7 +17,7 @@ from omnistage.bench.profile.figures import (
 )
 from omnistage.bench.profile.traces import Trace, TraceError
 
-THREAD = {"pid": 4321, "tid": 99}
+THREAD: Event = {"pid": 4321, "tid": 99}
 GPU_STEP, CPU_STEP = "gpu_user_annotation", "user_annotation"
 RUNS = st.lists(st.tuples(st.integers(-5, 30), st.integers(0, 8)), max_size=12)
 
@@ -32,7 +32,7 @@ def profile(**events: list[Event]) -> Profile:
 
 
 def test_kernels_that_overlap_on_streams_count_once() -> None:
-    other = {"tid": 8}
+    other: Event = {"tid": 8}
     own = [
         span(0.0, 100.0),
         run("a", 10.0, 20.0),
@@ -88,6 +88,7 @@ def test_shares_are_of_exactly_the_stages_that_compute_together() -> None:
     assert [one.beside for one in found.stages] == pytest.approx([0.2, 0.2, 0.05])
 
 
+@settings(deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=4))
 def test_shares_and_unions_are_those_of_single_moments(stages: list[list[tuple[int, int]]]) -> None:
     window = Window(0.0, 25.0)
@@ -145,11 +146,8 @@ def test_the_kernels_of_most_time_come_first() -> None:
     kernels = profile(one=own).stages[0].kernels
     assert [one.name for one in kernels] == ["k0", *(f"k{n}" for n in range(19, 8, -1))]
     first = kernels[0]
-    assert (first.calls, first.total_s, first.median_s) == (
-        3,
-        pytest.approx(93e-6),
-        pytest.approx(2e-6),
-    )
+    assert first.calls == 3
+    assert (first.total_s, first.median_s) == pytest.approx((93e-6, 2e-6))
 
 
 def test_without_a_gpu_operators_count() -> None:

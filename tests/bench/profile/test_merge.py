@@ -2,16 +2,17 @@
 
 from pathlib import Path
 
-from support.profiles import EPOCH_NS, content, named, read, run
+import pytest
+from support.profiles import EPOCH_NS, Event, content, named, read, run
 
 from omnistage.bench.profile import merge
 from omnistage.bench.profile.merge import MergedTrace
 from omnistage.bench.profile.traces import Trace
 
-THREAD = {"pid": 4321, "tid": 99}
+THREAD: Event = {"pid": 4321, "tid": 99}
 
 
-def merged(path: Path, **events: list[dict[str, object]]) -> list[dict[str, object]]:
+def merged(path: Path, **events: list[Event]) -> list[Event]:
     with MergedTrace(path, EPOCH_NS) as target:
         for name, own in events.items():
             for _ in target.passed(name, Trace(content(own), EPOCH_NS, name)):
@@ -49,26 +50,23 @@ def test_processes_have_the_stages_names_and_rows_of_their_own(tmp_path: Path) -
 
 
 def test_arrows_stay_within_their_process(tmp_path: Path) -> None:
-    ends = [
+    ends: list[Event] = [
         {"ph": phase, "id": 3, "pid": 0, "tid": 7, "ts": 1.0, "cat": "ac2g", "name": "ac2g"}
         for phase in "sf"
     ]
     events = merged(tmp_path / "a.json.gz", thinker=ends, talker=ends)
-    found = {one["pid"]: [] for one in events if one["ph"] == "s"}
+    found: dict[int, list[int]] = {one["pid"]: [] for one in events if one["ph"] == "s"}
     for one in events:
         if one["ph"] in "sf":
             found[one["pid"]].append(one["id"])
     assert found[1][0] == found[1][1] != found[2][0] == found[2][1]
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 7, 100])
 def test_all_events_are_there_however_many_are_written_at_once(
-    tmp_path: Path, monkeypatch: object
+    at_once: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(merge, "WRITTEN_AT_ONCE", at_once)
     many = [run(f"k{number}", float(number), 0.5) for number in range(7)]
-    for at_once in (1, 3, 7, 100):
-        merge.WRITTEN_AT_ONCE, before = at_once, merge.WRITTEN_AT_ONCE
-        try:
-            events = merged(tmp_path / "a.json.gz", one=many, none=[])
-        finally:
-            merge.WRITTEN_AT_ONCE = before
-        assert [one["name"] for one in events if one["ph"] == "X"] == [one["name"] for one in many]
+    events = merged(tmp_path / "a.json.gz", one=many, none=[])
+    assert [one["name"] for one in events if one["ph"] == "X"] == [one["name"] for one in many]

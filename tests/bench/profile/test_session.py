@@ -4,13 +4,14 @@ import gzip
 import json
 import re
 import shutil
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fake_openai import Script
-from support.profiles import EPOCH_NS, ProfiledServer, content, read, run, span, write
+from support.profiles import ProfiledServer, content, read, run, span, write
 from typer.testing import CliRunner, Result
 
 from omnistage.bench.profile import session
@@ -33,9 +34,10 @@ def stopped(tmp_path: Path) -> dict[str, Any]:
     """What stages say: of one trace, and of two ranks whose clocks have another base."""
     own = [span(0.0, 100.0), run("a", 10.0, 20.0)]
     ranks = [span(-5.0, 95.0), run("b", 15.0, 20.0)]
-    shifted = EPOCH_NS + 5_000
+    base_ns = time.time_ns()
+    shifted = base_ns + 5_000
     files = [write(tmp_path / f"t{rank}.json.gz", ranks, shifted) for rank in range(2)]
-    vocoder = {"file": str(write(tmp_path / "v.json.gz", own))}
+    vocoder = {"file": str(write(tmp_path / "v.json.gz", own, base_ns))}
     folder = {"folder": str(tmp_path), "files": list(map(str, files))}
     return {"talker@0": folder, "code2wav": vocoder}
 

@@ -15,7 +15,8 @@ def test_events_of_traces_with_other_bases_are_on_one_clock() -> None:
     for base_ns in (EPOCH_NS, EPOCH_NS - 5_000, EPOCH_NS + 2_500):
         start = (EPOCH_NS - base_ns) / 1e3 + 40.25
         (event,) = Trace(content([run("a", start, 3.0)], base_ns), EPOCH_NS, "a")
-        assert (event.ts, event.dur) == (pytest.approx(40.25), 3.0)
+        assert event.ts == pytest.approx(40.25)
+        assert event.dur == 3.0
 
 
 def test_a_base_of_zero_is_the_hosts_clock() -> None:
