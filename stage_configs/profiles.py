@@ -16,6 +16,10 @@ VLLM: dict[str, Any] = {
     "ignore_frontend": True,
 }
 
+# torch would else detach CUPTI from a process after each profile, which has ended processes with
+# CUDA graphs, and the next profile would begin seconds later.
+KEPT = {"TEARDOWN_CUPTI": "0"}
+
 
 def with_profiles(graph: StageGraph, folder: Path) -> StageGraph:
     """The graph whose engines can write traces, each stage's in a folder of its own below `folder`.
@@ -34,4 +38,8 @@ def _profiled(stage: StageSpec, folder: Path) -> StageSpec:
         own = {PROFILER: {**known, "torch_profiler_dir": str(folder)}} if known else {}
     elif FOLDER in kind.arguments:
         own = {FOLDER: str(folder)}
-    return stage.model_copy(update={"engine": {**own, **stage.engine}})
+    if not own:
+        return stage
+    environment = {**KEPT, **stage.environment}
+    engine = {**own, **stage.engine}
+    return stage.model_copy(update={"engine": engine, "environment": environment})

@@ -13,6 +13,7 @@ PAGES = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
 # A reader's own files, what a command writes, and what folders of models and other libraries have.
 NOT_OURS = {
     "adapter_config.json",
+    "all.json",
     "body.json",
     "config.json",
     "graph.yaml",

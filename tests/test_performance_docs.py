@@ -5,7 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from support.fake_openai import FakeOpenAI, Script
+from support.fake_openai import Script
+from support.profiles import ProfiledServer, run, span, write
 from typer.testing import CliRunner
 
 from omnistage.server import cli
@@ -26,7 +27,7 @@ def commands() -> list[list[str]]:
 
 
 def test_the_documentation_has_commands() -> None:
-    assert len(commands()) == 12
+    assert len(commands()) == 13
 
 
 @pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words[3:6]))
@@ -38,7 +39,10 @@ def test_a_documented_command_runs(
     Path("body.json").write_text(body)
     dialect = "vllm-omni" if "sampling_params_list" in " ".join(words) else "openai"
     packets = SPEECH.packets[:1]  # a second one could be late on a busy machine: an underrun
-    fake = FakeOpenAI(Script(SPEECH.text_s, packets, dialect=dialect))
+    Path("admin.key").write_text("sk-admin\n")
+    trace = write(tmp_path / "trace.json.gz", [span(0.0, 100.0), run("a", 10.0, 20.0)])
+    script = Script(SPEECH.text_s, packets, dialect=dialect)
+    fake = ProfiledServer(script, stopped={"code2wav": {"file": str(trace)}})
     with fake.running() as url:
         arguments = [url if word.startswith("http") else word for word in words[1:]]
         if "--rate" in words:  # the same arrivals, a hundred times as fast
@@ -48,5 +52,6 @@ def test_a_documented_command_runs(
         result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output
     assert fake.bodies
-    written = [words[words.index(option) + 1] for option in ("--json", "--plot") if option in words]
+    options = ("--json", "--plot", "--profile")
+    written = [words[words.index(option) + 1] for option in options if option in words]
     assert all(Path(name).stat().st_size for name in written)

@@ -104,10 +104,8 @@ class _Rows:
             pid, tid = key
             is_of_gpu = number in self._of_gpu
             own = self._threads.get(key, f"{pid} {tid}")
-            label = self._labels.get(pid, "")
-            yield self._named(
-                "thread_name", number, name=f"{label} {own}".strip() if is_of_gpu else own
-            )
+            label = self._labels.get(pid, "") if is_of_gpu else ""
+            yield self._named("thread_name", number, name=f"{label} {own}".strip())
             index = number if is_of_gpu else number + BELOW
             yield self._named("thread_sort_index", number, sort_index=index)
 

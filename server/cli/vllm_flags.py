@@ -138,7 +138,7 @@ OMNI: Rows = (
     (("--lora-path", "--lora-backend", "--lora-scale"), "adapters are added by /admin"),
     (
         ("--enable-diffusion-pipeline-profiler", "--enable-ar-profiler", "--enable-orch-monitor"),
-        "not needed: /metrics, `omnistage trace` and `--stage NAME.profile_folder=FOLDER`",
+        "not needed: /metrics, `omnistage trace` and `--profile-folder`",
     ),
     (("--step-execution", "--request-batch-max-wait-ms"), "always: steps of requests are batched"),
     (("--cfg-parallel-size",), "use `--stage NAME.guidance_ranks=2`"),

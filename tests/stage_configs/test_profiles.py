@@ -44,6 +44,17 @@ def test_what_a_graph_file_says_stays() -> None:
     assert "profiler_config" in told["talker"]
 
 
+def test_cupti_stays_with_a_process_unless_the_graph_file_says_otherwise() -> None:
+    graph = StageGraph.model_validate(OMNI)
+    own = {"TEARDOWN_CUPTI": "1", "A": "b"}
+    talker = graph.stages["talker"].model_copy(update={"environment": own})
+    graph = graph.model_copy(update={"stages": {**graph.stages, "talker": talker}})
+    made = with_profiles(graph, FOLDER).stages
+    assert made["thinker"].environment["TEARDOWN_CUPTI"] == "0"
+    assert made["code2wav"].environment["TEARDOWN_CUPTI"] == "0"
+    assert made["talker"].environment == own
+
+
 def test_a_field_that_this_vllm_has_not_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(VLLM) <= profiler_fields()
     monkeypatch.setattr(profiles, "profiler_fields", lambda: frozenset({"profiler"}))

@@ -25,6 +25,7 @@ TEMPLATE_TOKENS = 9
 IMAGES = "/v1/images/generations"
 PATHS = ("/v1/chat/completions", "/v1/audio/speech", IMAGES)
 EVENT_STREAM, JSON = "text/event-stream", "application/json"
+HUNG_UP = (asyncio.IncompleteReadError, ConnectionError)
 LAST_CHUNK = b"0\r\n\r\n"
 Timed = tuple[float, bytes]
 
@@ -192,13 +193,12 @@ class FakeOpenAI:
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection of HTTP/1.1, kept until the client closes it."""
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        with contextlib.closing(writer), contextlib.suppress(*HUNG_UP):
             while True:
                 path, fields = parse_head(await reader.readuntil(b"\r\n\r\n"))
                 content = await reader.readexactly(length_of(fields))
                 reply = self.reply(path, content, fields.get("authorization"))
                 await send(writer, reply)
-        writer.close()
 
     @contextlib.contextmanager
     def running(self) -> Iterator[str]:
@@ -222,6 +222,7 @@ async def cancel_all(loop: asyncio.AbstractEventLoop) -> None:
     for task in others:
         task.cancel()
     await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.sleep(0)  # connections that were closed end in the loop's next round
 
 
 def parse_head(head: bytes) -> tuple[str, dict[str, str]]:
