@@ -24,10 +24,15 @@ KEPT = {"TEARDOWN_CUPTI": "0"}
 def with_profiles(graph: StageGraph, folder: Path) -> StageGraph:
     """The graph whose engines can write traces, each stage's in a folder of its own below `folder`.
 
-    What the graph file says of an engine's profiler stays.
+    What the graph file says of an engine's profiler stays. A stage is silent while it writes its
+    trace, so requests wait for it as long as for a command.
     """
     stages = {name: _profiled(stage, folder / name) for name, stage in graph.stages.items()}
-    return graph.model_copy(update={"stages": stages})
+    waits = ("first_chunk_s", "next_chunk_s")
+    command_s = graph.deadlines.command_s
+    longer = {name: max(getattr(graph.deadlines, name), command_s) for name in waits}
+    deadlines = graph.deadlines.model_copy(update=longer)
+    return graph.model_copy(update={"stages": stages, "deadlines": deadlines})
 
 
 def _profiled(stage: StageSpec, folder: Path) -> StageSpec:

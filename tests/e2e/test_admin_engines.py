@@ -61,8 +61,8 @@ def test_one_picture_of_all_stages_is_made_while_they_are_loaded(
 ) -> None:
     trace, report = tmp_path / "all.json.gz", tmp_path / "report.json"
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url]
-    command += ["--concurrency", "2", "--requests", "24", "--modalities", "text,audio"]
-    command += ["--max-tokens", "8", "--frames", "20", "--profile", str(trace)]
+    command += ["--concurrency", "4", "--requests", "24", "--modalities", "text,audio"]
+    command += ["--ignore-eos", "--max-tokens", "48", "--frames", "40", "--profile", str(trace)]
     command += ["--profile-seconds", "0.5", "--json", str(report)]
     environment = {**os.environ, "OMNISTAGE_ADMIN_KEY": ADMIN_KEY, "COLUMNS": "160"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)

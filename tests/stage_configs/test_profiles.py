@@ -44,6 +44,14 @@ def test_what_a_graph_file_says_stays() -> None:
     assert "profiler_config" in told["talker"]
 
 
+def test_requests_wait_for_a_stage_that_writes_as_long_as_for_a_command() -> None:
+    own = {"first_chunk_s": 9.0, "next_chunk_s": 500.0, "command_s": 40.0}
+    graph = StageGraph.model_validate({**OMNI, "deadlines": own})
+    deadlines = with_profiles(graph, FOLDER).deadlines
+    waits = deadlines.first_chunk_s, deadlines.next_chunk_s, deadlines.command_s
+    assert waits == (40.0, 500.0, 40.0)
+
+
 def test_cupti_stays_with_a_process_unless_the_graph_file_says_otherwise() -> None:
     graph = StageGraph.model_validate(OMNI)
     own = {"TEARDOWN_CUPTI": "1", "A": "b"}
