@@ -35,7 +35,7 @@ def normal_gated_linear(
 
 
 def linear_add(values: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    """residual [B, n] + values [B, k] times weight [n, k]."""
+    """residual [B, n] + values [B, k] times weight [n, k]; it may be written over residual."""
     return residual + functional.linear(values, weight)
 
 
