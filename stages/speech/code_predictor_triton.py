@@ -232,7 +232,7 @@ def normal_gated_linear(
 
 
 def linear_add(values: torch.Tensor, weight: torch.Tensor, residual: torch.Tensor) -> torch.Tensor:
-    """residual [B, n] + values [B, k] times weight [n, k]; the result may be written over residual.
+    """residual [B, n] + values [B, k] times weight [n, k]; it may be written over residual.
 
     cuBLAS adds to what its output has in it: another output would first be a copy of residual.
     """
@@ -348,13 +348,6 @@ def _ordered(value):
 
 
 @triton.jit
-def _order(logit, score):
-    """Integers in the order of the scores; of bfloat16 logits, which are fewer, short ones."""
-    is_short: tl.constexpr = logit.dtype == tl.bfloat16
-    return _ordered(logit.to(tl.float32)) >> 16 if is_short else _ordered(score)
-
-
-@triton.jit
 def _largest_bound(order, weight, low, high, wanted, WAYS: tl.constexpr):
     """The largest integer in low..high that `weight` of at least `wanted` reaches.
 
@@ -387,7 +380,7 @@ def _pick(
     logit = tl.load(logits + row * SIZE + column, mask=inside, other=float("-inf"))
     noisy = tl.load(noise + row * SIZE + column, mask=inside, other=0.0)
     score = logit.to(tl.float32) / tl.load(temperature + row)
-    order = _order(logit, score)
+    order = _ordered(score)
     low = tl.min(tl.where(inside, order, 0x7FFFFFFF), 0).to(tl.int64)
     high = tl.max(tl.where(inside, order, -0x7FFFFFFF), 0).to(tl.int64)
     # The largest bound that at least k scores reach.
