@@ -184,6 +184,7 @@ class CodePredictor(nn.Module):
         talker's own. One value a row: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep all;
         the same `seed` and `frame` give the same codes whatever else is in the batch.
         """
+        run, norm = operations(last_hidden.device), self.model.norm.weight
         num_layers = len(self.model.layers)
         caches = last_hidden.new_empty((num_layers, 2, len(code0), *self._cache_shape))
         sampling = frame_sampling(
@@ -194,8 +195,8 @@ class CodePredictor(nn.Module):
             frame=frame,
             num_codebooks=len(self.lm_head),
             vocab_size=self._vocab_size,
+            make_noise=run.gumbel_noise,
         )
-        run, norm = operations(last_hidden.device), self.model.norm.weight
         inputs = torch.stack([last_hidden, code0_embedding], dim=1).flatten(0, 1)
         total = code0_embedding.to(torch.float32, copy=True)
         if self.small_to_mtp_projection is not None:

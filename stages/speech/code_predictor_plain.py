@@ -6,7 +6,17 @@ code_predictor_triton.py has the same functions as one CUDA kernel each.
 import torch
 from torch.nn import functional
 
-from omnistage.stages.speech.code_sampling import FrameSampling
+from omnistage.stages.speech.code_sampling import FrameSampling, gumbel_noise
+
+__all__ = [
+    "attend",
+    "gumbel_noise",
+    "linear",
+    "linear_add",
+    "normal_gated_linear",
+    "normal_linear",
+    "pick",
+]
 
 
 def normalise(hidden: torch.Tensor, weight: torch.Tensor, epsilon: float) -> torch.Tensor:

@@ -14,7 +14,13 @@ import triton
 import triton.language as tl
 from torch.nn import functional
 
-from omnistage.stages.speech.code_sampling import FrameSampling
+from omnistage.stages.speech.code_sampling import (
+    FIRST_MIX,
+    GOLDEN_RATIO,
+    NUM_NOISE_BITS,
+    SECOND_MIX,
+    FrameSampling,
+)
 
 # vLLM's switch for codes of a row that do not depend on how many others there are.
 IS_INVARIANT = os.environ.get("VLLM_BATCH_INVARIANT") == "1"
@@ -338,6 +344,46 @@ def attend(
         num_warps=1, IS_EARLY=STARTS_EARLY, **EARLY,
     )  # fmt: skip
     return output
+
+
+UINT64 = (1 << 64) - 1
+FIRST, SECOND = tl.constexpr(FIRST_MIX & UINT64), tl.constexpr(SECOND_MIX & UINT64)
+GOLDEN = tl.constexpr(GOLDEN_RATIO & UINT64)
+UNUSED_BITS, LEVELS = tl.constexpr(64 - NUM_NOISE_BITS), tl.constexpr(1 << NUM_NOISE_BITS)
+
+
+@triton.jit
+def _mix(value):
+    value = (value ^ (value >> 30)) * FIRST
+    value = (value ^ (value >> 27)) * SECOND
+    return value ^ (value >> 31)
+
+
+@triton.jit
+def _gumbel(seed, frame, output, NUM_ROWS, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    row, codebook = tl.program_id(0), tl.program_id(1)
+    key = tl.load(seed + row).to(tl.uint64, bitcast=True)
+    number = tl.load(frame + row).to(tl.uint64, bitcast=True)
+    key = _mix(key + (number + 1) * GOLDEN)
+    key = _mix(key + (codebook + 1).to(tl.uint64) * GOLDEN)
+    column = tl.arange(0, BLOCK)
+    drawn = _mix(key + (column + 1).to(tl.uint64) * GOLDEN) >> UNUSED_BITS
+    uniform = (drawn.to(tl.float32) + 0.5) / LEVELS
+    place = (codebook * NUM_ROWS + row) * SIZE + column
+    tl.store(output + place, -tl.log(-tl.log(uniform)), mask=column < SIZE)
+
+
+def gumbel_noise(
+    seed: torch.Tensor, frame: torch.Tensor, num_codebooks: int, vocab_size: int
+) -> torch.Tensor:
+    """That of code_sampling.py as one kernel: float32 [codebooks, B, vocabulary]."""
+    num_rows = len(seed)
+    noise = torch.empty(num_codebooks, num_rows, vocab_size, device=seed.device)
+    _gumbel[(num_rows, num_codebooks)](
+        seed, frame, noise, num_rows, SIZE=vocab_size, BLOCK=triton.next_power_of_2(vocab_size),
+        num_warps=8,
+    )  # fmt: skip
+    return noise
 
 
 @triton.jit

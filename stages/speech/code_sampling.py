@@ -5,6 +5,7 @@ on the request's seed, the frame, the codebook and the id, on nothing else. So a
 not change with the batch around it, and a CUDA graph may replay the sampling.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,9 @@ GOLDEN_RATIO = 0x9E3779B97F4A7C15 - (1 << 64)  # splitmix64's constants as signe
 FIRST_MIX = 0xBF58476D1CE4E5B9 - (1 << 64)
 SECOND_MIX = 0x94D049BB133111EB - (1 << 64)
 NUM_NOISE_BITS = 23  # half a step above 23 bits is exact in float32 and never 0 or 1
+
+# Float32 [codebooks, B, vocabulary] from seeds and frames, both int64 [B], and these two numbers.
+Noise = Callable[[torch.Tensor, torch.Tensor, int, int], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,11 @@ def frame_sampling(
     frame: torch.Tensor,
     num_codebooks: int,
     vocab_size: int,
+    make_noise: Noise | None = None,
 ) -> FrameSampling:
     """From one value a row: `temperature` 0 is greedy, `top_k` 0 and `top_p` 1 keep all."""
     is_greedy = (temperature <= 0)[:, None]
-    noise = gumbel_noise(seed, frame, num_codebooks, vocab_size)
+    noise = (make_noise or gumbel_noise)(seed, frame, num_codebooks, vocab_size)
     return FrameSampling(
         temperature=torch.where(is_greedy, 1.0, temperature[:, None].float()),
         top_k=torch.where(top_k <= 0, vocab_size, top_k)[:, None],

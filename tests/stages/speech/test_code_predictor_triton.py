@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from omnistage.stages.speech import code_predictor_plain as plain
-from omnistage.stages.speech.code_sampling import FrameSampling, frame_sampling
+from omnistage.stages.speech.code_sampling import FrameSampling, frame_sampling, gumbel_noise
 
 NUM_ROWS, NUM_HEADS, NUM_KEY_HEADS, HEAD_DIM, NUM_POSITIONS = 3, 4, 2, 16, 6
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -96,6 +96,13 @@ def test_attention_over_the_cache(fused: ModuleType) -> None:
         ]
         assert close(*outputs)
         assert close(*caches)
+
+
+def test_noise(fused: ModuleType) -> None:
+    seed = torch.tensor([0, 1, 12345, -7, (1 << 63) - 1], device=DEVICE)
+    frame = torch.tensor([0, 3, 70000, 1, 1 << 40], device=DEVICE)
+    expected, found = (make(seed, frame, 15, 300) for make in (gumbel_noise, fused.gumbel_noise))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def sampling(
