@@ -23,11 +23,12 @@ $(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 demo: venv
 	@$(BIN)/python scripts/tiny_demo.py
 
-# What starts engines, of which one test at a time has the machine; then the rest, in two processes. ARGS="tests/server": these.
+# What starts engines, then the rest, each in two processes. ARGS="tests/server": these.
+IN_TWO := -n 2 --no-loadscope-reorder --dist
 test: venv
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -m engine
-	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -m engine $(IN_TWO) loadgroup
+	$(BIN)/python -m pytest -m "not engine" $(IN_TWO) loadfile
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
