@@ -23,12 +23,13 @@ $(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
 demo: venv
 	@$(BIN)/python scripts/tiny_demo.py
 
-# What starts engines, then the rest, each in two processes. ARGS="tests/server": these.
-IN_TWO := -n 2 --no-loadscope-reorder --dist
+# What starts engines, of which one test at a time has the machine; then the rest, in two processes. ARGS="tests/server": these.
+# Python keeps what it has compiled, whatever the environment says: hundreds of processes start.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: venv
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -m engine $(IN_TWO) loadgroup
-	$(BIN)/python -m pytest -m "not engine" $(IN_TWO) loadfile
+	$(BIN)/python -m pytest -m engine
+	$(BIN)/python -m pytest -m "not engine" -n 2 --dist loadfile --no-loadscope-reorder
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

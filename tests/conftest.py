@@ -26,17 +26,8 @@ if TYPE_CHECKING:
     from support.reference import Reference
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist's reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What repeats another test is for `make repeats`; files with a slow test begin first.
-
-    With `--dist loadgroup` one process gets all tests of the server that the end-to-end tests
-    share; other files are whole, too.
-    """
-    for item in items:
-        shares = "server_log" in getattr(item, "fixturenames", ())
-        group = "server" if shares else item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+    """What repeats another test is for `make repeats`; files with a slow test begin first."""
     slow = {item.path for item in items if item.get_closest_marker("slow") is not None}
     items.sort(key=lambda item: item.path not in slow)
     if "OMNISTAGE_REPEATS" not in os.environ:
