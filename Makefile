@@ -24,6 +24,8 @@ demo: venv
 	@$(BIN)/python scripts/tiny_demo.py
 
 # What starts engines, of which one test at a time has the machine; then the rest, in two processes. ARGS="tests/server": these.
+# Python keeps what it has compiled, whatever the environment says: hundreds of processes start.
+test: export PYTHONDONTWRITEBYTECODE :=
 test: venv
 ifeq ($(strip $(ARGS)),)
 	$(BIN)/python -m pytest -m engine

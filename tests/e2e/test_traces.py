@@ -13,6 +13,8 @@ from support.server import ADMIN_KEY, TinyServer
 
 from omnistage.stages.messages.trace_context import TraceContext
 
+pytestmark = pytest.mark.engine
+
 HELLO = QUESTIONS[0].messages
 NUM_REQUESTS = 5
 CLIENT = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")

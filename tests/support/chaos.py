@@ -3,11 +3,13 @@
 import asyncio
 import base64
 import contextlib
+import fcntl
 import os
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import yaml
 from support.prompts import QUESTIONS
 from support.server import VERIFY, Reply, TinyServer, assert_same_sound, decoded
 
-from omnistage.connectors.sweep import DEFAULT_ROOT, PREFIX
+from omnistage.connectors.sweep import DEFAULT_ROOT, LOCK, PREFIX
 from omnistage.stage_configs.pick import GRAPHS
 
 WORKER, JUDGE = "omnistage.stages.worker.worker", "omnistage.stages.vllm.grammar_judge"
@@ -350,6 +352,18 @@ def traces(pid: int | None = None) -> set[Path]:
     roots = (DEFAULT_ROOT, Path(tempfile.gettempdir()))
     found = {path for root in roots for path in root.glob(f"{PREFIX}{owner}*")}
     return found if pid is not None else found | set(DEFAULT_ROOT.glob("sem.mp-*"))
+
+
+@contextlib.contextmanager
+def kept_folders(pid: int) -> Iterator[None]:
+    """When that server dies its folders stay to the end of the context, whoever else starts one.
+
+    The first that waits for a lock gets it when the kernel frees it, and a sweep does not wait.
+    """
+    with contextlib.ExitStack() as opened, ThreadPoolExecutor() as waiting:
+        for lock in DEFAULT_ROOT.glob(f"{PREFIX}{pid}-*/{LOCK}"):
+            waiting.submit(fcntl.flock, opened.enter_context(lock.open()), fcntl.LOCK_EX)
+        yield
 
 
 async def ready_again(server: TinyServer, within_s: float = 120.0) -> None:

@@ -46,6 +46,7 @@ class Reference:
             self.model.talker.config.audio_config = config.thinker_config.audio_config
         self.spoken: list[int] = []  # tokens that the last answer's talker was given
         self._eos = self.model.generation_config.eos_token_id
+        self._known: dict[tuple[int, int, int, str], tuple[Question, Answer, list[int]]] = {}
 
     def inputs(self, question: Question, **options: Any) -> Any:
         """Tensors of the processor, with its options."""
@@ -66,7 +67,6 @@ class Reference:
         more = {"thinker_logits_processor": [forced]}
         return self.answer(question, len(said) + 1, max_frames, speaker, **more)
 
-    @torch.no_grad()
     def answer(
         self,
         question: Question,
@@ -75,7 +75,23 @@ class Reference:
         speaker: str = "ethan",
         **more: Any,
     ) -> Answer:
-        """One greedy answer; n frames are n + 1 sampled code-0 tokens."""
+        """One greedy answer; n frames are n + 1 sampled code-0 tokens.
+
+        It is computed once, unless `more` options of `generate` are given.
+        """
+        if more:
+            return self._computed(question, max_tokens, max_frames, speaker, **more)
+        key = id(question), max_tokens, max_frames, speaker
+        if key not in self._known:
+            answer = self._computed(question, max_tokens, max_frames, speaker)
+            self._known[key] = question, answer, self.spoken
+        _, answer, self.spoken = self._known[key]
+        return answer
+
+    @torch.no_grad()
+    def _computed(
+        self, question: Question, max_tokens: int, max_frames: int, speaker: str, **more: Any
+    ) -> Answer:
         inputs = self.inputs(question)
         is_heard = question.options.get("use_audio_in_video", False)
         kept = []
