@@ -21,7 +21,7 @@ from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
 from omnistage.stages.vocoder.code_decoder import Codec
 from omnistage.stages.vocoder.layers.convolutions import ConvNeXtBlock
 from omnistage.stages.vocoder.layers.sound import sound_layers
-from omnistage.stages.vocoder.layers.transformer import WindowTransformer
+from omnistage.stages.vocoder.layers.transformer import window_transformer
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
@@ -34,7 +34,7 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
         """As the reference has them, each with its region of a stream's state."""
         self._embedding = model.code_embedding
         self._offsets = model.code_offset
-        self._transformer = WindowTransformer(model.pre_transformer, layout)
+        self._transformer = window_transformer(model.pre_transformer, layout)
         stages: Iterable[Any] = model.upsample
         self._upsampling = [
             (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages

@@ -22,7 +22,7 @@ from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
 from omnistage.stages.vocoder.code_decoder import Codec
 from omnistage.stages.vocoder.layers.convolutions import CausalConvolution, ConvNeXtBlock
 from omnistage.stages.vocoder.layers.sound import sound_layers
-from omnistage.stages.vocoder.layers.transformer import WindowTransformer
+from omnistage.stages.vocoder.layers.transformer import window_transformer
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 SAMPLE_RATE_HZ = 24_000
@@ -90,7 +90,7 @@ class ProjectedTransformer:
     def __init__(self, net: Any, layout: StateLayout) -> None:
         self._input: nn.Linear = net.input_proj
         self._output: nn.Linear = net.output_proj
-        self._transformer = WindowTransformer(net, layout)
+        self._transformer = window_transformer(net, layout)
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         output: torch.Tensor = self._output(self._transformer(self._input(hidden), batch))
