@@ -13,6 +13,7 @@ KERNELS = (
     "speech/test_code_predictor_triton.py",
     "vocoder/layers/test_fused_sound.py",
     "vocoder/layers/test_fused_transformer.py",
+    "vocoder/layers/test_fused_upsampling.py",
     "qwen2_5_omni/test_bigvgan_fused.py",
     "qwen2_5_omni/test_fused_dit.py",
 )
