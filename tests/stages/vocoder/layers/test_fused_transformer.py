@@ -1,10 +1,11 @@
 """The fused layers against the exact ones; without a GPU, TRITON_INTERPRET=1 runs them on a CPU."""
 
+import copy
 from typing import Any
 
 import pytest
 import torch
-from support.kernels import DEVICE, RUNS_KERNELS
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
@@ -45,12 +46,12 @@ def make_net(**sizes: Any) -> Any:
 class Streams:
     """Streams that go on chunk by chunk with the state of one kind of layers."""
 
-    def __init__(self, kind: Any, net: Any, num: int) -> None:
+    def __init__(self, kind: Any, net: Any, num: int, dtype: torch.dtype = torch.float32) -> None:
         layout = StateLayout()
         layout.reserve(BEFORE)
         self._layers: TransformerLayers = kind(net, layout)
         layout.reserve(BEFORE)
-        self._rows = torch.zeros(num, layout.num_elements, device=DEVICE)
+        self._rows = torch.zeros(num, layout.num_elements, device=DEVICE, dtype=dtype)
         self._positions = torch.zeros(num, dtype=torch.int64, device=DEVICE)
 
     def start(self, stream: int, position: int) -> None:
@@ -131,6 +132,33 @@ def test_fused_layers_equal_exact_ones_in_random_chunks() -> None:
         numbers = [torch.randperm(4, generator=generator)[:count].tolist() for count in counts]
         chunks = list(zip(numbers, lengths, strict=True))
         check_chunks(make_net(sliding_window=window, num_hidden_layers=2), chunks, seed)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_as_near_to_float32_as_that_of_the_exact_layers(
+    dtype: torch.dtype,
+) -> None:
+    from omnistage.stages.vocoder.layers.fused_transformer import FusedTransformer
+
+    if IS_INTERPRETED and dtype == torch.bfloat16:
+        pytest.skip("the interpreter takes bfloat16 for integers in products")
+    rounded = make_net().to(dtype)
+    full = copy.deepcopy(rounded).float()
+    full.rotary_emb = make_net().rotary_emb
+    kinds = [
+        Streams(ExactTransformer, full, 2),
+        Streams(ExactTransformer, rounded, 2, dtype),
+        Streams(FusedTransformer, rounded, 2, dtype),
+    ]
+    generator = torch.Generator().manual_seed(5)
+    parts: list[list[torch.Tensor]] = [[], [], []]
+    for length in (3, 1, 30):
+        hidden = torch.randn(2, length, SIZES["hidden_size"], generator=generator).to(DEVICE, dtype)
+        for own, kind in zip(parts, kinds, strict=True):
+            own.append(kind.put([0, 1], hidden.float() if own is parts[0] else hidden).float())
+    expected, exact, fused = (torch.cat(own, dim=1) for own in parts)
+    assert 0 < (fused - expected).norm() < 1.3 * (exact - expected).norm()
 
 
 @torch.inference_mode()
