@@ -16,6 +16,7 @@ from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5O
 from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, BlockList
 from omnistage.stages.qwen2_5_omni.dit_kernels import MIN_SIZE, Branch, Norm, attend, modulate
 from omnistage.stages.qwen2_5_omni.dit_layers import Role, Tables
+from omnistage.stages.vocoder.layers.products import packed
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +90,8 @@ def _layer(net: Any, modulation: torch.Tensor, role: Role) -> FusedLayer:
     inputs = attention.to_q, attention.to_k, attention.to_v
     shift, scale, gate, second_shift, second_scale, second_gate = modulation.unbind(1)
     return FusedLayer(
-        weight=_packed([one.weight for one in inputs]),
-        bias=_packed([one.bias for one in inputs]),
+        weight=packed([one.weight for one in inputs]),
+        bias=packed([one.bias for one in inputs]),
         out=attention.to_out[0],
         first=first,
         second=second,
@@ -101,15 +102,6 @@ def _layer(net: Any, modulation: torch.Tensor, role: Role) -> FusedLayer:
         second_norm=Norm(second_scale, second_shift),
         second_gate=second_gate,
     )
-
-
-def _packed(parameters: list[nn.Parameter]) -> torch.Tensor:
-    """Them one after another, of which they are views from now on."""
-    packed = torch.cat([one.detach() for one in parameters])
-    parts = packed.split([len(one) for one in parameters])
-    for parameter, part in zip(parameters, parts, strict=True):
-        parameter.data = part
-    return packed
 
 
 def _neighbour(role: Role) -> int | None:

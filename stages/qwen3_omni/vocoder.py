@@ -7,8 +7,6 @@ twice.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 import torch
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
@@ -19,9 +17,9 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from omnistage.stages.qwen3_omni.vocoder_weights import empty_vocoder, load_vocoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
 from omnistage.stages.vocoder.code_decoder import Codec
-from omnistage.stages.vocoder.layers.convolutions import ConvNeXtBlock
 from omnistage.stages.vocoder.layers.sound import sound_layers
-from omnistage.stages.vocoder.layers.transformer import WindowTransformer
+from omnistage.stages.vocoder.layers.transformer import window_transformer
+from omnistage.stages.vocoder.layers.upsampling import upsampling_layers
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 SAMPLE_RATE_HZ = 24_000  # of the codec; the checkpoint does not say it
@@ -34,11 +32,8 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
         """As the reference has them, each with its region of a stream's state."""
         self._embedding = model.code_embedding
         self._offsets = model.code_offset
-        self._transformer = WindowTransformer(model.pre_transformer, layout)
-        stages: Iterable[Any] = model.upsample
-        self._upsampling = [
-            (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages
-        ]
+        self._transformer = window_transformer(model.pre_transformer, layout)
+        self._upsampling = upsampling_layers(model.upsample, layout)
         self._sound = sound_layers(model.decoder, layout)
         return _codec_of(model.config, self._sound.num_muted)
 
@@ -57,10 +52,8 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """The next frames of a batch of streams."""
         hidden = self._embedding(codes + self._offsets).mean(1)
-        hidden = self._transformer(hidden, batch).transpose(1, 2)
-        for upsample, block in self._upsampling:
-            hidden = block(upsample(hidden), batch)
-        return self._sound(hidden, batch)
+        hidden = self._transformer(hidden, batch)
+        return self._sound(self._upsampling(hidden, batch), batch)
 
 
 def _codec_of(config: Qwen3OmniMoeCode2WavConfig, num_held_back: int) -> Codec:

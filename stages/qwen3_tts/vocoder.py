@@ -5,7 +5,6 @@ context of every convolution) from chunk to chunk and nothing is held back: n fr
 the samples of n frames. The samples of all chunks together equal one decode of all their frames.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -20,9 +19,10 @@ from omnistage.stages.qwen3_tts.codec_decoder import (
 from omnistage.stages.qwen3_tts.codec_weights import empty_codec_decoder, load_codec_decoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointVocoder
 from omnistage.stages.vocoder.code_decoder import Codec
-from omnistage.stages.vocoder.layers.convolutions import CausalConvolution, ConvNeXtBlock
+from omnistage.stages.vocoder.layers.convolutions import CausalConvolution
 from omnistage.stages.vocoder.layers.sound import sound_layers
-from omnistage.stages.vocoder.layers.transformer import WindowTransformer
+from omnistage.stages.vocoder.layers.transformer import window_transformer
+from omnistage.stages.vocoder.layers.upsampling import upsampling_layers
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 SAMPLE_RATE_HZ = 24_000
@@ -56,10 +56,7 @@ class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
         self._vectors = CodeVectors(model.quantizer)
         self._first_context = CausalConvolution(model.pre_conv, layout)
         self._transformer = ProjectedTransformer(model.pre_transformer, layout)
-        stages: Iterable[Any] = model.upsample
-        self._upsampling = [
-            (upsampling.conv, ConvNeXtBlock(block, layout)) for upsampling, block in stages
-        ]
+        self._upsampling = upsampling_layers(model.upsample, layout)
         self._sound = sound_layers(model.decoder, layout)
         return _codec_of(model.config)
 
@@ -78,10 +75,8 @@ class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """The next frames of a batch of streams."""
         hidden = self._first_context(self._vectors(codes), batch)
-        hidden = self._transformer(hidden.transpose(1, 2), batch).transpose(1, 2)
-        for upsample, block in self._upsampling:
-            hidden = block(upsample(hidden), batch)
-        return self._sound(hidden, batch)
+        hidden = self._transformer(hidden.transpose(1, 2), batch)
+        return self._sound(self._upsampling(hidden, batch), batch)
 
 
 class ProjectedTransformer:
@@ -90,7 +85,7 @@ class ProjectedTransformer:
     def __init__(self, net: Any, layout: StateLayout) -> None:
         self._input: nn.Linear = net.input_proj
         self._output: nn.Linear = net.output_proj
-        self._transformer = WindowTransformer(net, layout)
+        self._transformer = window_transformer(net, layout)
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         output: torch.Tensor = self._output(self._transformer(self._input(hidden), batch))

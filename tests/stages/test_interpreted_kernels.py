@@ -12,6 +12,8 @@ TESTS = Path(__file__).parent
 KERNELS = (
     "speech/test_code_predictor_triton.py",
     "vocoder/layers/test_fused_sound.py",
+    "vocoder/layers/test_fused_transformer.py",
+    "vocoder/layers/test_fused_upsampling.py",
     "qwen2_5_omni/test_bigvgan_fused.py",
     "qwen2_5_omni/test_fused_dit.py",
 )

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from omnistage.stages.vocoder.layers.products import Product, Wave
-from omnistage.stages.vocoder.layers.sound_kernels import MIN_WIDTH, convolve, to_samples
+from omnistage.stages.vocoder.layers.sound_kernels import MIN_WIDTH, carry, convolve, to_samples
 from omnistage.stages.vocoder.state import Region, StateLayout, StreamBatch
 
 
@@ -101,6 +101,4 @@ def is_fusible(decoder: nn.ModuleList) -> bool:
 def _continue(layer: Layer, padded: torch.Tensor, batch: StreamBatch) -> None:
     """Put the stream's context before its rows, and keep that of the next chunk."""
     if layer.region is not None:
-        context = layer.region.of(batch.rows)
-        padded[:, : layer.num_context] = context
-        context.copy_(padded[:, -layer.num_context :])
+        carry(padded, layer.region.of(batch.rows))

@@ -1,4 +1,4 @@
-"""Convolutions and snakes as fused kernels read them, made of modules.
+"""Weights and snakes as fused kernels read them, made of modules.
 
 The weights lie as the kernels read them, and the modules' parameters become views of them.
 """
@@ -14,6 +14,15 @@ from torch.nn import functional
 def takes_fused_kernels(weight: torch.Tensor) -> bool:
     """Whether it is one of half precision on a GPU."""
     return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
+
+
+def packed(parameters: list[nn.Parameter]) -> torch.Tensor:
+    """Them one after another, of which they are views from now on."""
+    joined = torch.cat([one.detach() for one in parameters])
+    parts = joined.split([len(one) for one in parameters])
+    for parameter, part in zip(parameters, parts, strict=True):
+        parameter.data = part
+    return joined
 
 
 @dataclass(frozen=True, slots=True)

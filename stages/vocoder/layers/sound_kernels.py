@@ -194,3 +194,40 @@ def to_samples(padded: torch.Tensor, product: Product, num_context: int) -> torc
         BLOCK_INPUTS=triton.next_power_of_2(num_inputs), num_warps=4,
     )  # fmt: skip
     return output
+
+
+@triton.jit(do_not_specialize=["LENGTH"])
+def _carry(
+    padded, context, LENGTH, STATE_STRIDE: tl.constexpr, NUM_PAST: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    num_blocks: tl.constexpr = (WIDTH + COLUMNS - 1) // COLUMNS
+    stream = tl.program_id(0) // num_blocks
+    column = tl.program_id(0) % num_blocks * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    row = tl.arange(0, ROWS)[:, None]
+    here = (row < NUM_PAST) & (column < WIDTH)
+    is_old = here & (row + LENGTH < NUM_PAST)
+    is_new = here & (row + LENGTH >= NUM_PAST)
+    kept = context + stream.to(tl.int64) * STATE_STRIDE + row * WIDTH + column
+    place = padded + stream.to(tl.int64) * (NUM_PAST + LENGTH) * WIDTH + row * WIDTH + column
+    # The program owns its channels. All is in registers before any of it is written.
+    before = tl.load(kept, mask=here, other=0.0)
+    old = tl.load(kept + LENGTH * WIDTH, mask=is_old, other=0.0)
+    new = tl.load(place + LENGTH * WIDTH, mask=is_new, other=0.0)
+    tl.debug_barrier()
+    tl.store(place, before, mask=here)
+    tl.store(kept, tl.where(is_old, old, new), mask=here)
+
+
+def carry(padded: torch.Tensor, context: torch.Tensor) -> None:
+    """Put the context [B, k, C] into the first rows of padded [B, k + n, C]; it becomes the last k.
+
+    Streams may lie apart in the context.
+    """
+    num_streams, num_past, width = context.shape
+    columns = 64
+    _carry[(num_streams * triton.cdiv(width, columns),)](
+        padded, context, padded.shape[1] - num_past, STATE_STRIDE=context.stride(0),
+        NUM_PAST=num_past, WIDTH=width, ROWS=max(triton.next_power_of_2(num_past), 2),
+        COLUMNS=columns, num_warps=4 if num_past > 8 else 1,
+    )  # fmt: skip

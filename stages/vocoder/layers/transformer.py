@@ -5,12 +5,13 @@ It runs the modules (`net`) that transformers has for Qwen3-Omni's vocoder.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn import functional
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
+from omnistage.stages.vocoder.layers.products import takes_fused_kernels
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
@@ -73,8 +74,18 @@ class TransformerLayer:
         return layer_output
 
 
-class WindowTransformer:
-    """Every layer sees the same window, so the mask and the rotations are made once."""
+class TransformerLayers(Protocol):
+    """All layers and the norm behind them."""
+
+    def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        """Hidden steps [B, n, width] of hidden steps of the same shape."""
+
+
+class ExactTransformer:
+    """As the reference computes it, in the weights' own dtype, on any device.
+
+    Every layer sees the same window, so the mask and the rotations are made once.
+    """
 
     def __init__(self, net: Any, layout: StateLayout) -> None:
         self._net = net
@@ -83,6 +94,7 @@ class WindowTransformer:
         self._layers = [TransformerLayer(layer, layout) for layer in layers]
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
+        """Hidden steps of the same shape."""
         mask = self._mask(hidden, batch.positions)
         for layer in self._layers:
             hidden = layer(hidden, batch, mask)
@@ -98,3 +110,13 @@ class WindowTransformer:
         in_stream = keys >= num_past - positions[:, None]
         cos, sin = self._net.rotary_emb(hidden, positions[:, None] + queries)
         return WindowMask((in_window & in_stream[:, None])[:, None], cos, sin)
+
+
+def window_transformer(net: Any, layout: StateLayout) -> TransformerLayers:
+    """The fused one for half precision on a GPU, if the kernels take it; else the exact one."""
+    if takes_fused_kernels(next(net.parameters())):
+        from omnistage.stages.vocoder.layers.fused_transformer import FusedTransformer, is_fusible
+
+        if is_fusible(net):
+            return FusedTransformer(net, layout)
+    return ExactTransformer(net, layout)

@@ -98,3 +98,22 @@ def test_parameters_are_views_of_what_the_kernels_read() -> None:
     assert places == {layer.product.weight.data_ptr() for layer in again._layers}
     for name, one in decoder.named_parameters():
         assert torch.equal(one, before[name])
+
+
+@pytest.mark.parametrize(("num_past", "width"), [(1, 64), (6, 96), (18, 32), (54, 96)])
+@torch.inference_mode()
+def test_context_goes_before_the_rows_and_becomes_their_last(num_past: int, width: int) -> None:
+    from omnistage.stages.vocoder.layers.sound_kernels import carry
+
+    generator = torch.Generator().manual_seed(2)
+    for length in (1, 5, num_past, 70):
+        state = torch.randn(3, 7 + num_past * width, generator=generator).to(DEVICE)
+        context = state[:, 7:].view(3, num_past, width)
+        rows = torch.randn(3, length, width, generator=generator).to(DEVICE)
+        padded = torch.cat([torch.zeros_like(context), rows], dim=1)
+        expected = torch.cat([context, rows], dim=1)
+        before = state[:, :7].clone()
+        carry(padded, context)
+        assert torch.equal(padded, expected)
+        assert torch.equal(context, expected[:, length:])
+        assert torch.equal(state[:, :7], before)
