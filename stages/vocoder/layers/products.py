@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-
-# Of a stage's environment. Without it a vocoder's transformer and upsampling are torch's kernels: the
-# fused ones were not compared with them on a GPU yet.
+# Of a stage's environment. Without it a vocoder's transformer and upsampling are torch's kernels:
+# the fused ones were not compared with them on a GPU yet.
 FUSES_ALL = "OMNISTAGE_FUSED_VOCODER"
 
 

@@ -39,7 +39,7 @@ class ExactUpsampling:
 
 
 def upsampling_layers(stages: nn.ModuleList, layout: StateLayout) -> UpsamplingLayers:
-    """The fused ones for half precision on a GPU, if asked for and possible; else the exact ones."""
+    """The fused ones for half precision on a GPU, if asked for and possible; else the exact."""
     weight = next(stages.parameters(), None)
     if weight is not None and takes_all_fused_kernels(weight):
         from omnistage.stages.vocoder.layers.fused_upsampling import FusedUpsampling, is_fusible
