@@ -92,7 +92,7 @@ SHARED: Table = {
     "vocoder": ("device", "messages", "worker"),
     "checkpoint": (),
     "vllm": ("device", "messages", "worker"),
-    "speech": ("messages", "vllm", "worker"),
+    "speech": ("device", "messages", "vllm", "worker"),
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {

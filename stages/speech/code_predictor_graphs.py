@@ -36,8 +36,11 @@ class CodePredictorGraphs:
         codes, frames = self._results[size]
         return codes[:num_rows], frames[:num_rows]
 
-    def record(self, like: Arguments) -> None:
-        """Record every size; `like` has arguments of the right types and widths, of any rows."""
+    def record(self, like: Arguments, on: torch.cuda.Stream | None = None) -> None:
+        """Record every size; `like` has arguments of the right types and widths, of any rows.
+
+        `on`: the stream that records, and whose priority the kernels have; without it, torch's.
+        """
         if not self._sizes:
             return
         self._arguments = {
@@ -53,7 +56,7 @@ class CodePredictorGraphs:
                 self._predictor(**arguments)
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool, on, capture_error_mode="thread_local"):
                 self._results[size] = self._predictor(**arguments)
             pool = graph.pool()
             self._graphs[size] = graph

@@ -1,0 +1,71 @@
+"""Streams of high priority: where there is one, and in what order it waits."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from omnistage.stages.device import priority
+from omnistage.stages.device.priority import HIGH_PRIORITY, launched_on, priority_stream
+
+
+class Stream:
+    """Notes what waits for what."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self.name, self._notes = name, notes
+
+    def wait_stream(self, other: "Stream") -> None:
+        self._notes.append(f"{self.name} waits for {other.name}")
+
+
+@pytest.mark.parametrize("asked", ["", "1"])
+def test_a_cpu_has_none(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv(HIGH_PRIORITY, asked)
+    assert priority_stream(torch.device("cpu")) is None
+    with launched_on(None):
+        pass
+
+
+def test_a_gpu_has_one_if_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    def make(device: torch.device, **more: Any) -> torch.device:
+        made.append(more)
+        return device
+
+    monkeypatch.setattr(torch.cuda, "Stream", make)
+    monkeypatch.delenv(HIGH_PRIORITY, raising=False)
+    assert priority_stream(torch.device("cuda")) is None
+    monkeypatch.setenv(HIGH_PRIORITY, "1")
+    assert priority_stream(torch.device("cuda")) is not None
+    assert made == [{"priority": priority.HIGHEST}]
+
+
+def test_work_on_a_stream_is_behind_what_was_launched_and_before_what_comes_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes: list[str] = []
+    outer, high = Stream("outer", notes), Stream("high", notes)
+
+    class Entered:
+        def __init__(self, stream: Stream) -> None:
+            self._name = stream.name
+
+        def __enter__(self) -> None:
+            notes.append(f"on {self._name}")
+
+        def __exit__(self, *_: object) -> None:
+            notes.append(f"off {self._name}")
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: outer)
+    monkeypatch.setattr(torch.cuda, "stream", Entered)
+    with launched_on(high):  # type: ignore[arg-type]
+        notes.append("work")
+    assert notes == [
+        "high waits for outer",
+        "on high",
+        "work",
+        "off high",
+        "outer waits for high",
+    ]
