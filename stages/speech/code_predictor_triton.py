@@ -378,7 +378,8 @@ def gumbel_noise(
 ) -> torch.Tensor:
     """That of code_sampling.py as one kernel: float32 [codebooks, B, vocabulary]."""
     num_rows = len(seed)
-    noise = torch.empty(num_codebooks, num_rows, vocab_size, device=seed.device)
+    shape = num_codebooks, num_rows, vocab_size
+    noise = torch.empty(shape, dtype=torch.float32, device=seed.device)
     _gumbel[(num_rows, num_codebooks)](
         seed, frame, noise, num_rows, SIZE=vocab_size, BLOCK=triton.next_power_of_2(vocab_size),
         num_warps=8,

@@ -7,9 +7,9 @@ import fcntl
 import os
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -358,11 +358,13 @@ def traces(pid: int | None = None) -> set[Path]:
 def kept_folders(pid: int) -> Iterator[None]:
     """When that server dies its folders stay to the end of the context, whoever else starts one.
 
-    The first that waits for a lock gets it when the kernel frees it, and a sweep does not wait.
+    The first that waits for a lock gets it when the kernel frees it, and a sweep does not wait. If
+    the server lives on, as it does when a test fails, nobody waits for those that wait.
     """
-    with contextlib.ExitStack() as opened, ThreadPoolExecutor() as waiting:
+    with contextlib.ExitStack() as opened:
         for lock in DEFAULT_ROOT.glob(f"{PREFIX}{pid}-*/{LOCK}"):
-            waiting.submit(fcntl.flock, opened.enter_context(lock.open()), fcntl.LOCK_EX)
+            file = opened.enter_context(lock.open())
+            threading.Thread(target=fcntl.flock, args=(file, fcntl.LOCK_EX), daemon=True).start()
         yield
 
 

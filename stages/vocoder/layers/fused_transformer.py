@@ -89,13 +89,22 @@ def is_fusible(net: Any) -> bool:
     if not len(net.layers) or config.hidden_act != "silu" or net.rotary_emb.rope_type != "default":
         return False
     size = net.layers[0].self_attn.head_dim
+    attentions = [layer.self_attn for layer in net.layers]
+    norms = [one for one in net.modules() if hasattr(one, "variance_epsilon")]
     linears = [one for one in net.layers.modules() if isinstance(one, nn.Linear)]
     return (
         size >= 2 * MIN_HALF
         and size & (size - 1) == 0
         and config.sliding_window > 1
         and all(one.bias is None for one in linears)
+        and all(one.variance_epsilon == net.norm.variance_epsilon for one in norms)
+        and all(_is_nothing(one, name) for one in attentions for name in ("q_norm", "k_norm"))
     )
+
+
+def _is_nothing(attention: Any, name: str) -> bool:
+    """Whether a norm of heads is none."""
+    return isinstance(getattr(attention, name, nn.Identity()), nn.Identity)
 
 
 def _layer(net: Any) -> Layer:

@@ -48,7 +48,7 @@ def rotations(
     `positions`: int64 [B], of the first new frames. `frequencies`: float32, half a head.
     """
     num_rows, half = len(positions) * num_new, len(frequencies)
-    output = torch.empty(num_rows, 2 * half, device=positions.device)
+    output = torch.empty(num_rows, 2 * half, dtype=torch.float32, device=positions.device)
     rows = 8
     _rotations[(triton.cdiv(num_rows, rows),)](
         positions, frequencies, output, num_rows, num_new, SCALING=scaling, HALF=half, ROWS=rows,
