@@ -64,7 +64,7 @@ class ProfiledServer(FakeOpenAI):
 
     def reply(self, path: str, content: bytes, key: str | None = None) -> Reply:
         if path == "/health":
-            stages = {name: {} for name in (*self.stopped, *self.others)}
+            stages: dict[str, Any] = {name: {} for name in (*self.stopped, *self.others)}
             return self._said(self.health, {"stages": stages})
         if not path.startswith("/admin/profile/"):
             return super().reply(path, content, key)
