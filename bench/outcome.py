@@ -19,8 +19,17 @@ def outcome(measuring: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(measuring)
     except ServerError as error:
-        Console(stderr=True, soft_wrap=True).print(f"error: {error}", markup=False, highlight=False)
+        _print(f"error: {error}")
         raise typer.Exit(1) from None
+
+
+def warn(message: str) -> None:
+    """Print a remark as one line; results go on."""
+    _print(f"warning: {message}")
+
+
+def _print(line: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(line, markup=False, highlight=False)
 
 
 def keep(report: BaseModel, file: Path | None, *, has_failed: bool) -> None:

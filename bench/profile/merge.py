@@ -20,11 +20,13 @@ ENCODER = msgspec.json.Encoder()
 
 
 class MergedTrace:
-    """Writes a trace that is gzipped; a context."""
+    """Writes a trace that is gzipped; a context, which has to end without an error to leave it."""
 
     def __init__(self, path: Path, epoch_ns: int) -> None:
         """`epoch_ns`: what the events' times count from. Raises OSError."""
-        self._file = gzip.GzipFile(path, "wb", compresslevel=LEVEL)
+        self._path = path
+        self._part = path.with_name(f"{path.name}.part")
+        self._file = gzip.GzipFile(self._part, "wb", compresslevel=LEVEL)
         head = f'{{"displayTimeUnit":"ms","baseTimeNanoseconds":{epoch_ns},"traceEvents":['
         self._file.write(head.encode())
         self._separator = b"\n"
@@ -39,8 +41,13 @@ class MergedTrace:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._file.write(b"\n]}\n")
-        self._file.close()
+        try:
+            with self._file:
+                self._file.write(b"\n]}\n")
+            if error is None:
+                self._part.replace(self._path)
+        finally:
+            self._part.unlink(missing_ok=True)
 
     def passed(self, name: str, events: Iterable[Event]) -> Iterator[Event]:
         """The events of one process as they came, each written when the next one is asked for."""

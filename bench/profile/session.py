@@ -1,13 +1,13 @@
 """A profile of a server's stages in the middle of a level."""
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from omnistage.bench.client import ServerError
+from omnistage.bench.outcome import warn
 from omnistage.bench.profile.admin import BUSY, SERVE_WITH, Admin, Refused, Stopped
 from omnistage.bench.profile.figures import Profile, Recorded, profile_of
 from omnistage.bench.profile.merge import MergedTrace
@@ -33,18 +33,34 @@ class Profiling:
         The first profile of a process on a GPU also takes seconds to begin.
         """
         try:
+            await self._start_first()
+            await asyncio.sleep(REHEARSAL_S)
+        except BaseException:  # some stages may record all the same
+            await self.stop_if_any()
+            raise
+        try:
+            _check(await self.admin.stop())
+        except TraceError as error:
+            raise ServerError(f"--profile: {error}") from None
+
+    async def _start_first(self) -> None:
+        """Start; a profile that was begun and never ended is ended first."""
+        try:
             await self.admin.start(PREFIX)
         except Refused as error:
             if error.status != BUSY:
                 raise
-            with contextlib.suppress(Refused):  # one that was begun and never ended
-                await self.admin.stop()
+            if await self.stop_if_any():
+                warn("--profile: a profile of this server's stages ran already, and was ended")
             await self.admin.start(PREFIX)
+
+    async def stop_if_any(self) -> bool:
+        """Have all stages end their profiles; whether one has."""
         try:
-            await asyncio.sleep(REHEARSAL_S)
-        finally:
-            stopped = await self.admin.stop()
-        _check(stopped)
+            await self.admin.stop()
+        except Refused:
+            return False
+        return True
 
     def begin(self, num_requests: int) -> "Recording":
         """Wait for the middle of a level of so many requests, and record then."""
@@ -75,9 +91,10 @@ class Recording:
             await self._of.admin.start(PREFIX)
             await asyncio.sleep(self._of.seconds)
             self._has_recorded = True
-        except BaseException:
-            with contextlib.suppress(Refused):
-                await self._of.admin.stop()
+        except BaseException as error:
+            is_busy = isinstance(error, Refused) and error.status == BUSY
+            if not is_busy:  # else it is somebody else's that runs
+                await self._of.stop_if_any()
             raise
         return await self._of.admin.stop()
 
@@ -88,8 +105,8 @@ class Recording:
         """
         ended_early = not self._has_recorded
         stopped = await self._task
-        _check(stopped)
         try:
+            _check(stopped)
             return await asyncio.to_thread(
                 merged,
                 stopped.traces,
@@ -100,7 +117,8 @@ class Recording:
             )
         except TraceError as error:
             traces = ", ".join(str(file) for files in stopped.traces.values() for file in files)
-            raise ServerError(f"--profile: {error}. The stages' own traces: {traces}") from None
+            own = f"The stages' own traces: {traces or 'none'}"
+            raise ServerError(f"--profile: {error}. {own}") from None
         except OSError as error:
             raise ServerError(f"--profile {self._of.file}: {error.strerror or error}") from None
 
@@ -131,17 +149,15 @@ def merged(
 
 
 def _check(stopped: Stopped) -> None:
-    """Raise ServerError if a stage has named no trace, or one that cannot be read here."""
+    """Raise TraceError if a stage has named no trace, or one that cannot be read here."""
     if not stopped.traces:
-        raise ServerError(f"--profile: no stage of this server takes a profile; {SERVE_WITH}")
+        raise TraceError(f"no stage of this server takes a profile; {SERVE_WITH}")
     for stage, files in stopped.traces.items():
         if not files:
-            raise ServerError(
-                f"--profile: stage {stage} has written no trace; the server's log says why"
-            )
+            raise TraceError(f"stage {stage} has written no trace; the server's log says why")
         for file in files:
             if not file.is_file():
-                raise ServerError(
-                    f"--profile: stage {stage} has written {file}, which is not on this machine; "
+                raise TraceError(
+                    f"stage {stage} has written {file}, which is not on this machine; "
                     "run the bench where the server's stages run, or give them a folder of both"
                 )

@@ -1,5 +1,6 @@
 """`omnistage serve`."""
 
+import os
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -236,6 +237,8 @@ def serve(
     if voices is not None:
         graph = graph.with_voices(voices.absolute())
     if profile_folder is not None:
+        if not graph.placement.is_on_nodes:
+            make_profile_folder(profile_folder)
         graph = with_profiles(graph, profile_folder.absolute())
     spans_url = None if otlp_endpoint is None else checked_traces_url(otlp_endpoint)
     if spans_url is not None:
@@ -295,6 +298,16 @@ def check_machine(graph: StageGraph) -> None:
     uses_gpus = is_here and any(map(graph.has_gpu, graph.stages))
     if uses_gpus and (sentence := inherited_share_problem()):
         raise fail(sentence)
+
+
+def make_profile_folder(folder: Path) -> None:
+    """Make it if it is not there; typer.Exit if stages could not write into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise fail(f"--profile-folder {folder}: {error.strerror or error}") from None
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise fail(f"--profile-folder {folder}: nothing can be written there")
 
 
 def checked_traces_url(endpoint: str) -> str:

@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 
 from omnistage.server.endpoints.admin_fields import AddLora, OfStages, Scale
-from omnistage.server.errors import invalid
+from omnistage.server.errors import ApiError, invalid
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.stages.messages.to_gateway import Lora
 
 Answer = Mapping[str, Any]
+NOT_PROFILING = "not_profiling"  # the code of a stage that was told to end what it does not do
 
 
 class StageCommands:
@@ -34,6 +35,8 @@ class StageCommands:
             check_command(link, command)
         sending = (self._send(link, command, asked.arguments) for link in links)
         answers = await asyncio.gather(*sending, return_exceptions=True)
+        if command == "stop_profile":
+            answers = with_no_files(answers)
         for answer in answers:
             if isinstance(answer, BaseException):
                 if isinstance(asked, AddLora):
@@ -114,6 +117,17 @@ class StageCommands:
             refusing = [link for link in links if command in link.record.commands]
             check_command((refusing or list(links))[0], command)
         return [link for link in links if link.stage in accepting]
+
+
+def with_no_files(answers: Sequence[Answer | BaseException]) -> list[Answer | BaseException]:
+    """A stage without a profile to end, such as one that started again, has no `files`.
+
+    It would else take the others' from them; if no stage has a profile, that is the answer.
+    """
+    is_none = [isinstance(one, ApiError) and one.code == NOT_PROFILING for one in answers]
+    if all(is_none):
+        return list(answers)
+    return [{"files": []} if no else one for no, one in zip(is_none, answers, strict=True)]
 
 
 def asleep(links: Sequence[StageLink]) -> Answer:

@@ -1,7 +1,8 @@
 """torch's profiler, started and stopped while a stage serves."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,14 @@ class Profiler:
         self._file = folder
 
     def start(self, prefix: str | None) -> Mapping[str, Any]:
-        """Begin; the `file` in which the trace will be. RequestError if one runs already."""
+        """Begin; the `file` in which the trace will be.
+
+        RequestError if one runs already, or the folder cannot be made.
+        """
         if self._running is not None:
-            raise RequestError(409, "a profile runs already; stop it first", code="profiling")
-        self._folder.mkdir(parents=True, exist_ok=True)
+            raise already_profiling()
+        with self._writing():
+            self._folder.mkdir(parents=True, exist_ok=True)
         name = self._stage if prefix is None else f"{prefix}-{self._stage}"
         self._file = self._folder / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json.gz"
         activities = [ProfilerActivity.CPU]
@@ -39,10 +44,33 @@ class Profiler:
         return {"file": str(self._file)}
 
     def stop(self) -> Mapping[str, Any]:
-        """End and write the trace; its `file`. RequestError if none runs."""
+        """End and write the trace; its `file`.
+
+        RequestError if none runs, or the trace cannot be written.
+        """
         if self._running is None:
-            raise RequestError(409, "no profile runs; start one first", code="not_profiling")
+            raise not_profiling()
         running, self._running = self._running, None
-        running.stop()
-        running.export_chrome_trace(str(self._file))
+        with self._writing():
+            running.stop()
+            running.export_chrome_trace(str(self._file))
         return {"file": str(self._file)}
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """RequestError for what the file system refuses."""
+        try:
+            yield
+        except OSError as error:
+            why = f"{self._folder}: {error.strerror or error}"
+            raise RequestError(500, why, code="profile_not_written") from error
+
+
+def already_profiling() -> RequestError:
+    """The refusal of a second start."""
+    return RequestError(409, "a profile runs already; stop it first", code="profiling")
+
+
+def not_profiling() -> RequestError:
+    """The refusal of a stop without a start."""
+    return RequestError(409, "no profile runs; start one first", code="not_profiling")

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from vllm.platforms import current_platform
 
+from omnistage.stages.device.profiler import already_profiling, not_profiling
 from omnistage.stages.vllm.adapters import Adapters
 from omnistage.stages.vllm.compat import AsyncLLM, accepted
 from omnistage.stages.vllm.weights import EngineWeights
@@ -43,6 +44,7 @@ class EngineControl:
         # In the names of this engine's traces, beside which others may lie.
         self._mark = f"{stage.replace('@', '.')}-{os.getpid()}"
         self._traces: frozenset[str] = frozenset()  # that lay there before a profile began
+        self._is_profiling = False
 
     @property
     def commands(self) -> dict[str, str]:
@@ -163,19 +165,33 @@ class EngineControl:
         return self._adapters
 
     async def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
+        """One that is cancelled may still take effect, so only a failure means that none runs."""
+        if self._is_profiling:
+            raise already_profiling()
         own = f"-{self._mark}"
         name = self._mark if prefix is None else f"{prefix[: MAX_PREFIX - len(own)]}{own}"
         options = accepted(self._engine.start_profile, {"profile_prefix": name})
         self._traces = self._traces_there()
-        await self._engine.start_profile(**options)
+        self._is_profiling = True
+        try:
+            await self._engine.start_profile(**options)
+        except Exception:
+            self._is_profiling = False
+            raise
         return {"folder": self._profile_folder}
 
     async def _stop_profile(self) -> Mapping[str, Any]:
         """The `files`: a trace of each process of the engine, as far as the folder is a path.
 
-        vLLM 0.26 gives no name to those of a CPU: all are meant then that have come since.
+        Without a folder (`profiler: cuda`) there are none. vLLM 0.26 gives no name to those of a
+        CPU: all are meant then that have come since.
         """
+        if not self._is_profiling:
+            raise not_profiling()
         await self._engine.stop_profile()
+        self._is_profiling = False
+        if not self._profile_folder:
+            return {"folder": ""}
         written = self._traces_there() - self._traces
         own = {name for name in written if self._mark in name} or written
         files = [str(Path(self._profile_folder, name)) for name in sorted(own)]
@@ -188,5 +204,5 @@ class EngineControl:
 
     def _traces_there(self) -> frozenset[str]:
         folder = Path(self._profile_folder)
-        found = folder.glob(TRACES) if folder.is_dir() else ()
+        found = folder.glob(TRACES) if self._profile_folder and folder.is_dir() else ()
         return frozenset(file.name for file in found)

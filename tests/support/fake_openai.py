@@ -187,6 +187,10 @@ class FakeOpenAI:
             timed = [(0.25, sse({"choices": choice({"audio": {"data": "hello"}})}))]
         return Reply(200, EVENT_STREAM, timed)
 
+    async def replied(self, path: str, content: bytes, key: str | None) -> Reply:
+        """For a fake that holds an answer back, where it listens in a thread."""
+        return self.reply(path, content, key)
+
     def network(self, connect_s: float = 0.0) -> "ScriptedNetwork":
         """In the loop of whoever connects, on its clock; no socket."""
         return ScriptedNetwork(self, connect_s)
@@ -197,7 +201,7 @@ class FakeOpenAI:
             while True:
                 path, fields = parse_head(await reader.readuntil(b"\r\n\r\n"))
                 content = await reader.readexactly(length_of(fields))
-                reply = self.reply(path, content, fields.get("authorization"))
+                reply = await self.replied(path, content, fields.get("authorization"))
                 await send(writer, reply)
 
     @contextlib.contextmanager

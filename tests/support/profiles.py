@@ -52,18 +52,20 @@ class ProfiledServer(FakeOpenAI):
     """Answers chats at once, and profiles with what it is given.
 
     `stopped`: what each stage says when a profile ends. `refusals`: the statuses and messages with
-    which the first commands are refused, by their path.
+    which the first commands are refused, by their path; 0 lets one pass.
     """
 
     stopped: Mapping[str, Any] = field(default_factory=dict)
     others: tuple[str, ...] = ()  # stages that take no profile
+    health: int = 200  # the status of /health
     refusals: dict[str, list[tuple[int, str]]] = field(default_factory=dict)
     told: list[str] = field(default_factory=list)
     admin_keys: set[str | None] = field(default_factory=set)
 
     def reply(self, path: str, content: bytes, key: str | None = None) -> Reply:
         if path == "/health":
-            return self._said(200, {"stages": {name: {} for name in (*self.stopped, *self.others)}})
+            stages: dict[str, Any] = {name: {} for name in (*self.stopped, *self.others)}
+            return self._said(self.health, {"stages": stages})
         if not path.startswith("/admin/profile/"):
             return super().reply(path, content, key)
         command = path.rsplit("/", 1)[1]
@@ -71,7 +73,8 @@ class ProfiledServer(FakeOpenAI):
         self.admin_keys.add(key)
         if refusals := self.refusals.get(command):
             status, message = refusals.pop(0)
-            return self._said(status, {"error": {"message": message}})
+            if status:
+                return self._said(status, {"error": {"message": message}})
         return self._said(200, {"stages": self.stopped})
 
     def _said(self, status: int, body: Any) -> Reply:

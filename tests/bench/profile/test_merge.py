@@ -7,7 +7,7 @@ from support.profiles import EPOCH_NS, Event, content, named, read, run
 
 from omnistage.bench.profile import merge
 from omnistage.bench.profile.merge import MergedTrace
-from omnistage.bench.profile.traces import Trace
+from omnistage.bench.profile.traces import Trace, TraceError
 
 THREAD: Event = {"pid": 4321, "tid": 99}
 
@@ -18,6 +18,13 @@ def merged(path: Path, **events: list[Event]) -> list[Event]:
             for _ in target.passed(name, Trace(content(own), EPOCH_NS, name)):
                 pass
     return read(path)
+
+
+def broken(path: Path) -> None:
+    """A second trace cannot be read."""
+    with MergedTrace(path, EPOCH_NS) as target:
+        list(target.passed("one", Trace(content([run("k", 0.0, 1.0)]), EPOCH_NS, "one")))
+        list(target.passed("cut", Trace(b"{", EPOCH_NS, "cut")))
 
 
 def test_processes_have_the_stages_names_and_rows_of_their_own(tmp_path: Path) -> None:
@@ -60,6 +67,17 @@ def test_arrows_stay_within_their_process(tmp_path: Path) -> None:
         if one["ph"] in "sf":
             found[one["pid"]].append(one["id"])
     assert found[1][0] == found[1][1] != found[2][0] == found[2][1]
+
+
+def test_an_error_leaves_the_file_as_it_was_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.json.gz"
+    for before in ([], [path]):
+        with pytest.raises(TraceError, match="cut is no trace"):
+            broken(path)
+        assert list(tmp_path.iterdir()) == before
+        kept = merged(path, whole=[run("kept", 0.0, 1.0)])
+    assert list(tmp_path.iterdir()) == [path]
+    assert "kept" in {one["name"] for one in kept}
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 7, 100])

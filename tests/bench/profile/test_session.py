@@ -1,16 +1,19 @@
 """Whole runs of `bench serve --profile` against a server that has traces ready."""
 
+import asyncio
+import contextlib
 import gzip
 import json
 import re
 import shutil
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fake_openai import Script
+from support.fake_openai import PATHS, Reply, Script
 from support.profiles import ProfiledServer, content, read, run, span, write
 from typer.testing import CliRunner, Result
 
@@ -20,6 +23,7 @@ from omnistage.server import cli
 
 KEY = "sk-admin"
 ONE = Script(text_s=(0.0,))
+NUM_SENT = 2 + 9
 SHORT = ["--requests", "9", "--warmups", "2", "--profile-seconds", "0.01"]
 
 
@@ -42,6 +46,41 @@ def stopped(tmp_path: Path) -> dict[str, Any]:
     return {"talker@0": folder, "code2wav": vocoder}
 
 
+class PatientServer(ProfiledServer):
+    """Answers the last request once a profile of the level has begun, or not at all in time."""
+
+    has_begun_in_time = False
+
+    def __init__(self, *arguments: Any, **fields: Any) -> None:
+        super().__init__(*arguments, **fields)
+        self._has_begun = asyncio.Event()
+
+    def reply(self, path: str, content: bytes, key: str | None = None) -> Reply:
+        if path == "/admin/profile/start" and self.bodies:
+            self._has_begun.set()
+        return super().reply(path, content, key)
+
+    async def replied(self, path: str, content: bytes, key: str | None) -> Reply:
+        reply = await super().replied(path, content, key)
+        if path in PATHS and len(self.bodies) == NUM_SENT:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._has_begun.wait(), 10)
+                self.has_begun_in_time = True
+        return reply
+
+
+@dataclass
+class LosingServer(ProfiledServer):
+    """Its talker starts again in the middle of the level, and then says `lost`."""
+
+    lost: Mapping[str, Any] = field(default_factory=dict)
+
+    def reply(self, path: str, content: bytes, key: str | None = None) -> Reply:
+        if path == "/admin/profile/stop" and self.bodies:
+            self.stopped = {**self.stopped, "talker@0": self.lost}
+        return super().reply(path, content, key)
+
+
 def bench(server: ProfiledServer, file: Path, *more: str, key: str | None = KEY) -> Result:
     runner = CliRunner(env={"COLUMNS": "160", "OMNISTAGE_ADMIN_KEY": key})
     with server.running() as url:
@@ -57,7 +96,7 @@ def said(result: Result) -> str:
 def test_stages_are_profiled_in_the_middle_of_a_level(
     stopped: dict[str, Any], tmp_path: Path
 ) -> None:
-    server = ProfiledServer(ONE, stopped=stopped, others=("singer",))
+    server = PatientServer(ONE, stopped=stopped, others=("singer",))
     report = tmp_path / "report.json"
     result = bench(server, tmp_path / "all.json.gz", "--json", str(report))
     assert result.exit_code == 0, result.output
@@ -66,6 +105,7 @@ def test_stages_are_profiled_in_the_middle_of_a_level(
     (start, num), stop = re.findall(r"(\w+) after (\d+)", " ".join(server.told[2:]))
     assert (start, stop[0]) == ("start", "stop")
     assert 2 + 3 <= int(num) <= 2 + 9
+    assert server.has_begun_in_time
     assert server.admin_keys == {f"bearer {KEY}"}
     text = said(result)
     assert "profile of 0.000 s: kernels of each stage" in text
@@ -122,8 +162,67 @@ def test_a_profile_that_was_never_ended_is_ended_first(
 ) -> None:
     refusals = {"start": [(409, "a profile runs already; stop it first")]}
     server = ProfiledServer(ONE, stopped=stopped, refusals=refusals)
-    assert bench(server, tmp_path / "all.json.gz").exit_code == 0
+    result = bench(server, tmp_path / "all.json.gz")
+    assert result.exit_code == 0
     assert [one.split()[0] for one in server.told] == ["start", "stop"] * 3
+    assert "warning: --profile: a profile of this server's stages ran already" in said(result)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "told"),
+    [
+        ([(500, "talker failed")], ["start", "stop"]),
+        ([(503, "talker loads")], ["start", "stop"]),
+        ([(409, "runs already"), (504, "talker is late")], ["start", "stop", "start", "stop"]),
+    ],
+)
+def test_stages_that_began_before_another_refused_are_told_to_stop(
+    refusals: list[tuple[int, str]],
+    told: list[str],
+    stopped: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    server = ProfiledServer(ONE, stopped=stopped, refusals={"start": [*refusals]})
+    result = bench(server, tmp_path / "all.json.gz")
+    assert result.exit_code == 1
+    assert refusals[-1][1] in said(result)
+    assert [one.split()[0] for one in server.told] == told
+
+
+@pytest.mark.parametrize(
+    ("status", "told"), [(409, ["start"]), (500, ["start", "stop"])], ids=["others", "own"]
+)
+def test_of_profiles_that_cannot_begin_only_the_benchs_own_is_ended(
+    status: int, told: list[str], stopped: dict[str, Any], tmp_path: Path
+) -> None:
+    refusals = {"start": [(0, ""), (status, "not now")]}
+    server = ProfiledServer(ONE, stopped=stopped, refusals=refusals)
+    result = bench(server, tmp_path / "all.json.gz")
+    assert result.exit_code == 1
+    assert "not now" in said(result)
+    assert [one.split()[0] for one in server.told] == ["start", "stop", *told]
+
+
+def test_a_server_that_has_lost_a_stage_still_says_which_take_no_profile(
+    stopped: dict[str, Any], tmp_path: Path
+) -> None:
+    server = ProfiledServer(ONE, stopped=stopped, others=("singer",), health=503)
+    result = bench(server, tmp_path / "all.json.gz")
+    assert result.exit_code == 0, result.output
+    assert "Stage singer takes no profile" in said(result)
+
+
+@pytest.mark.parametrize("answer", [{"files": []}, {"folder": ""}])
+def test_a_stage_without_a_trace_leaves_the_names_of_the_others(
+    answer: dict[str, Any], stopped: dict[str, Any], tmp_path: Path
+) -> None:
+    server = LosingServer(ONE, stopped=stopped, lost=answer)
+    result = bench(server, tmp_path / "all.json.gz")
+    assert result.exit_code == 1
+    text = said(result)
+    assert "stage talker@0 has written no trace; the server's log says why" in text
+    assert f"The stages' own traces: {tmp_path / 'v.json.gz'}" in text
+    assert "9 requests, 0 failed" in text
 
 
 def test_a_profile_that_fails_in_the_middle_leaves_the_levels_figures(
@@ -182,14 +281,18 @@ def test_a_mistake_is_said_before_anything_is_sent(options: list[str], says: str
 def test_the_key_may_be_in_a_file(stopped: dict[str, Any], tmp_path: Path) -> None:
     server = ProfiledServer(ONE, stopped=stopped)
     keys = tmp_path / "keys"
-    keys.write_text("# ours\n\nsk-file # the first\nsk-second\n")
+    keys.write_text("# ours\n\n  # and\n  sk-file#1  \nsk-second\n")
     given = ["--admin-key-file", str(keys)]
     assert bench(server, tmp_path / "all.json.gz", *given, key=None).exit_code == 0
-    assert server.admin_keys == {"bearer sk-file"}
-    keys.write_text("# none\n")
-    result = bench(server, tmp_path / "all.json.gz", *given, key=None)
-    assert result.exit_code == 2
-    assert "has no key in it" in said(result)
+    assert server.admin_keys == {"bearer sk-file#1"}
+    for wrong, says in (
+        (b"# none\n", f"{keys} has no key in it"),
+        (b"sk-\xff", f"{keys} is no text"),
+    ):
+        keys.write_bytes(wrong)
+        result = bench(server, tmp_path / "all.json.gz", *given, key=None)
+        assert result.exit_code == 2
+        assert says in said(result)
 
 
 def test_the_merged_file_is_one_json_object(stopped: dict[str, Any], tmp_path: Path) -> None:

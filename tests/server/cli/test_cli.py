@@ -1,6 +1,7 @@
 """The command line, as a person calls it."""
 
 import json
+import os
 import re
 import socket
 import subprocess
@@ -316,6 +317,32 @@ def test_a_collector_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     result = runner.invoke(cli.app, [*asked, "http://collector:4318"])
     assert result.exit_code == 1
     assert "omnistage[otel]" in plain(result.output)
+
+
+def test_a_folder_of_profiles_that_cannot_be_written_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    (tmp_path / "file").touch()
+    below, shut = tmp_path / "file" / "traces", tmp_path / "shut"
+    access = os.access  # root may write anywhere
+    monkeypatch.setattr(os, "access", lambda path, *mode: path != shut and access(path, *mode))
+    asked = ["serve", str(GRAPHS / "vllm_text.yaml"), "--model", "m", "--profile-folder"]
+    for folder, why in ((below, "Not a directory"), (shut, "nothing can be written there")):
+        result = runner.invoke(cli.app, [*asked, str(folder)])
+        assert result.exit_code == 1
+        assert f"--profile-folder {folder}: {why}" in plain(result.output)
+
+
+def test_a_folder_of_profiles_is_made_where_stages_run_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    folder = tmp_path / "a" / "b"
+    started = Started(monkeypatch, "--profile-folder", str(folder))
+    assert folder.is_dir()
+    engine = started.graph.stages["text"].engine
+    assert engine["profiler_config"]["torch_profiler_dir"] == str(folder / "text")
 
 
 def test_the_log_is_of_the_form_and_level_that_is_asked_for(

@@ -52,6 +52,16 @@ class Guarded:
 
         self.gateway.do(become_ready)
 
+    def all_ready_again(self, **commands: str) -> None:
+        """All stages take these commands only."""
+
+        def become_ready() -> None:
+            self.gateway.stages.commands = commands
+            for stage in self.gateway.stages.stages.values():
+                stage.become_ready()
+
+        self.gateway.do(become_ready)
+
 
 @pytest.fixture
 def admin(tmp_path: Path) -> Iterator[Guarded]:
@@ -179,6 +189,24 @@ def test_a_refusal_of_a_stage_is_passed_on(admin: Guarded) -> None:
     admin.gateway.stages.obey = lambda *_: Answer(error=failed)
     refused = admin.post("lora/add", name="a", path="b")
     assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no such file")
+
+
+def test_a_stage_without_a_profile_leaves_the_others_their_files(admin: Guarded) -> None:
+    none = Failed(409, "no profile runs", "invalid_request_error", "a", code="not_profiling")
+    idle = {"talker"}
+
+    def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+        return Answer(error=none) if stage in idle else Answer({"file": f"/{stage}"})
+
+    admin.all_ready_again(stop_profile="")
+    admin.gateway.stages.obey = obey
+    files = {"thinker": {"file": "/thinker"}, "code2wav": {"file": "/code2wav"}}
+    answer = admin.post("profile/stop")
+    assert answer.json() == {"stages": {**files, "talker": {"files": []}}}
+    idle |= set(STAGES)
+    for named in ({}, {"stages": ["talker"]}):
+        refused = admin.post("profile/stop", **named)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "not_profiling")
 
 
 def test_a_stage_that_says_nothing_is_late(admin: Guarded) -> None:

@@ -1,5 +1,6 @@
 """Traces of torch's profiler: where they are, what is in them, what is refused."""
 
+import errno
 import gzip
 import json
 from pathlib import Path
@@ -34,6 +35,31 @@ def test_replicas_write_apart_under_one_prefix(tmp_path: Path) -> None:
     first, second = sorted(file.name for file in tmp_path.iterdir())
     assert first.startswith("both-singer@0-")
     assert second.startswith("both-singer@1-")
+
+
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    below = Profiler(tmp_path / "file" / "traces", "singer")
+    with pytest.raises(RequestError, match="file/traces: Not a directory") as caught:
+        below.start(None)
+    assert (caught.value.status, caught.value.code) == (500, "profile_not_written")
+    with pytest.raises(RequestError, match="no profile runs"):
+        below.stop()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    profiler = Profiler(tmp_path, "singer")
+    profiler.start(None)
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", full)
+    with pytest.raises(RequestError, match=f"{tmp_path}: No space left") as caught:
+        profiler.stop()
+    assert (caught.value.status, caught.value.code) == (500, "profile_not_written")
+    monkeypatch.undo()
+    profiler.start(None)  # the one that could not be written does not run on
+    profiler.stop()
 
 
 def test_a_second_start_and_a_stop_without_a_start_are_refused(tmp_path: Path) -> None:

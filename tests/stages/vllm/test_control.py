@@ -149,6 +149,52 @@ async def test_of_an_engine_that_names_no_trace_all_new_ones_are_meant(tmp_path:
     assert stopped == {"folder": str(tmp_path), "files": [str(file)]}
 
 
+async def test_a_second_profile_and_a_stop_without_one_are_refused() -> None:
+    engine = FakeEngine()
+    control = made(engine)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="no profile runs; start one first") as caught:
+            await control.obey("stop_profile", {})
+        assert (caught.value.status, caught.value.code) == (409, "not_profiling")
+        assert engine.told == []
+        await control.obey("start_profile", {"prefix": None})
+        with pytest.raises(RequestError, match="a profile runs already; stop it first") as caught:
+            await control.obey("start_profile", {"prefix": None})
+        assert (caught.value.status, caught.value.code) == (409, "profiling")
+        assert len(engine.told) == 1
+        await control.obey("stop_profile", {})
+        engine.told.clear()
+
+
+async def test_a_profile_that_failed_to_begin_does_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control = made(engine := FakeEngine())
+
+    async def start_profile(profile_prefix: str | None = None) -> None:
+        raise RuntimeError("no CUPTI")
+
+    with monkeypatch.context() as context:
+        context.setattr(engine, "start_profile", start_profile)
+        with pytest.raises(RuntimeError, match="no CUPTI"):
+            await control.obey("start_profile", {"prefix": None})
+    with pytest.raises(RequestError, match="no profile runs"):
+        await control.obey("stop_profile", {})
+    await control.obey("start_profile", {"prefix": None})
+
+
+async def test_a_profiler_without_a_folder_names_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = FakeEngine(profiler="cuda")
+    engine.vllm_config.profiler_config.torch_profiler_dir = ""
+    control = made(engine)
+    monkeypatch.chdir(tmp_path)
+    await control.obey("start_profile", {"prefix": None})
+    (tmp_path / "of-somebody.json.gz").touch()
+    assert await control.obey("stop_profile", {}) == {"folder": ""}
+
+
 async def test_a_profiles_name_is_no_longer_than_vllm_takes() -> None:
     engine = FakeEngine()
     await made(engine).obey("start_profile", {"prefix": "p" * 128})
