@@ -133,16 +133,3 @@ def test_pick(fused: ModuleType, top_k: int, top_p: float) -> None:
     assert close(*totals)
     greedy, _ = fused.pick(logits, sampling(top_k, top_p, temperature=0.0), 1, table, totals[0])
     assert torch.equal(greedy, logits.argmax(-1))
-
-
-@pytest.mark.parametrize(("top_k", "top_p"), [(0, 1.0), (50, 0.8), (5, 1.0), (0, 0.3), (7, 0.6)])
-@pytest.mark.parametrize("scale", [0.01, 3, 300])
-def test_pick_of_bfloat16_logits(fused: ModuleType, top_k: int, top_p: float, scale: float) -> None:
-    settings = sampling(top_k, top_p)
-    logits, table = (scale * random(32, 48)).bfloat16(), random(48, 40, seed=1)
-    logits[:, ::7] = logits[:, :1]  # equal ones are kept or dropped together: so they must be
-    logits[:, 3] = 0.0
-    short, long = (
-        fused.pick(one, settings, 1, table, random(32, 40))[0] for one in (logits, logits.float())
-    )
-    assert torch.equal(short, long)
