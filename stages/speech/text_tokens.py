@@ -14,6 +14,7 @@ from bisect import bisect_left
 from transformers import AutoTokenizer
 
 SPLIT = "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"  # of Qwen's pattern
+COMPOSED = 4  # characters before a place that may become one with the next: Hangul has two
 LOOK_BACK = 64  # characters: how far behind the end a cut is looked for
 NO_CASE = "Lo"  # letters of scripts without upper and lower case
 MARK, UNASSIGNED, SPACE = "M", "Cn", "Zs"
@@ -65,7 +66,8 @@ class TextTokenizer:
             return False
         if kinds == (NO_CASE, NO_CASE):
             is_near = len(text) - place <= LOOK_BACK
-            return is_near and _stay_apart(before, behind) and not self._is_in_word(text, place)
+            head = text[max(0, place - COMPOSED) : place]
+            return is_near and _stay_apart(head, behind) and not self._is_in_word(text, place)
         return kinds[0][0] in "LN" and kinds[1][0] != kinds[0][0]
 
     def _is_in_added(self, text: str, place: int) -> bool:
@@ -140,7 +142,7 @@ def _byte_characters() -> dict[int, str]:
 
 
 def _stay_apart(before: str, behind: str) -> bool:
-    """Whether normalization does not make one character of two."""
+    """Whether normalization makes no character of the last ones and the next."""
     apart = unicodedata.normalize("NFC", before) + unicodedata.normalize("NFC", behind)
     return unicodedata.normalize("NFC", before + behind) == apart
 

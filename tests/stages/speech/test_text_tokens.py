@@ -81,6 +81,14 @@ def test_in_any_cutting_they_are_those_of_the_whole_text(
         assert in_pieces(tokenizer, list(text)) == whole
 
 
+@pytest.mark.parametrize("text", ["\u1100\u1161\u11a8", "\u1100\u1161\u11a81", "\uac00\u11a8"])
+def test_a_syllable_that_normalization_makes_of_several_letters_is_not_cut(
+    text: str, trained: TextTokenizer, tiny: TextTokenizer
+) -> None:
+    for tokenizer in (tiny, trained):
+        assert in_pieces(tokenizer, list(text)) == tokenizer.tokens(text)
+
+
 def test_the_trained_vocabulary_has_words_across_letters(trained: TextTokenizer) -> None:
     """Else the property above would say little of scripts without spaces."""
     assert len(trained.tokens("今天天气")) < len("今天天气".encode())
