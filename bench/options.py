@@ -99,7 +99,7 @@ def check_place(option: str, path: Path | None, suffix: str) -> None:
     """Refuse a file that could not be written when the run is over."""
     if path is None:
         return
-    if path.suffix != suffix:
+    if path.name == suffix or not path.name.endswith(suffix):
         raise ValueError(f"{option} writes {suffix} files, not {path.name!r}")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{option}: there is no folder {str(path.parent)!r}")

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from omnistage.bench.options import check_place
 from omnistage.bench.profile.admin import Admin, read_key
 from omnistage.bench.profile.session import Profiling
 
@@ -28,8 +29,5 @@ def make_profiling(
             f"--profile is for one level, and {num_levels} were asked for: give one number to "
             "--concurrency, or to --rate"
         )
-    if not file.name.endswith(SUFFIX):
-        raise ValueError(f"--profile writes {SUFFIX} files, not {file.name!r}")
-    if not file.absolute().parent.is_dir():
-        raise ValueError(f"--profile: there is no folder {str(file.parent)!r}")
+    check_place("--profile", file, SUFFIX)
     return Profiling(Admin(url, read_key(key_file, os.environ)), file, seconds or SECONDS)

@@ -9,6 +9,9 @@ from typing import Any
 
 from support.fake_openai import JSON, FakeOpenAI, Reply
 
+from omnistage.bench.profile.figures import Profile, Recorded, profile_of
+from omnistage.bench.profile.traces import Trace
+
 EPOCH_NS = 1_700_000_000_000_000_000
 STREAM = 7
 Event = dict[str, Any]
@@ -33,6 +36,16 @@ def named(what: str, tid: object, pid: object = 0, **arguments: Any) -> Event:
 def content(events: Iterable[Event], base_ns: int = EPOCH_NS) -> bytes:
     file = {"schemaVersion": 1, "baseTimeNanoseconds": base_ns, "traceEvents": list(events)}
     return json.dumps(file).encode()
+
+
+def profile_of_events(events: Mapping[str, list[Event]]) -> Profile:
+    """The figures of stages that have recorded these."""
+    recorded = []
+    for stage, own in events.items():
+        one = Recorded(stage)
+        one.read(Trace(content(own), EPOCH_NS, stage))
+        recorded.append(one)
+    return profile_of(recorded, "all.json.gz")
 
 
 def write(path: Path, events: Iterable[Event], base_ns: int = EPOCH_NS) -> Path:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.profiles import EPOCH_NS, Event, content, run, span
+from support.profiles import EPOCH_NS, Event, content, profile_of_events, run, span
 
 from omnistage.bench.profile.figures import (
     Intervals,
@@ -23,12 +23,7 @@ RUNS = st.lists(st.tuples(st.integers(-5, 30), st.integers(0, 8)), max_size=12)
 
 
 def profile(**events: list[Event]) -> Profile:
-    recorded = []
-    for stage, own in events.items():
-        one = Recorded(stage)
-        one.read(Trace(content(own), EPOCH_NS, stage))
-        recorded.append(one)
-    return profile_of(recorded, "all.json.gz")
+    return profile_of_events(events)
 
 
 def test_kernels_that_overlap_on_streams_count_once() -> None:

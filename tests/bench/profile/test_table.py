@@ -3,11 +3,10 @@
 import io
 
 from rich.console import Console
-from support.profiles import EPOCH_NS, content, run, span
+from support.profiles import profile_of_events, run, span
 
-from omnistage.bench.profile.figures import Profile, Recorded, profile_of
+from omnistage.bench.profile.figures import Profile
 from omnistage.bench.profile.table import NAME_LETTERS, show_profile
-from omnistage.bench.profile.traces import Trace
 
 LONG = "void kernel<" + "x" * 200
 
@@ -24,12 +23,7 @@ def profile(cat: str) -> Profile:
         "talker": [span(0.0, 1e4), run("[bold]b", 2000.0, 1000.0, cat)],
         "code2wav": [span(0.0, 1e4)],
     }
-    recorded = []
-    for stage, own in events.items():
-        one = Recorded(stage)
-        one.read(Trace(content(own), EPOCH_NS, stage))
-        recorded.append(one)
-    return profile_of(recorded, "all.json.gz")
+    return profile_of_events(events)
 
 
 def shown(profile: Profile, width: int = 120) -> list[str]:
