@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.carried import CarriedStreams
 from support.kernels import DEVICE, RUNS_KERNELS
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
@@ -11,8 +12,8 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omnistage.stages.vocoder.layers.sound import ExactSound, SoundLayers
-from omnistage.stages.vocoder.state import StateLayout, StreamBatch
+from omnistage.stages.vocoder.layers.sound import ExactSound
+from omnistage.stages.vocoder.state import StateLayout
 
 pytestmark = RUNS_KERNELS
 LATENT, FACTOR = 64, 6
@@ -45,24 +46,6 @@ def make_decoder(looks_ahead: bool) -> nn.ModuleList:
     return decoder.requires_grad_(False).to(DEVICE)
 
 
-class Streams:
-    """Streams that go on chunk by chunk with the state of one kind of layers."""
-
-    def __init__(self, layers: SoundLayers, layout: StateLayout, num: int) -> None:
-        self._layers = layers
-        self._rows = torch.zeros(num, layout.num_elements, device=DEVICE)
-        self._positions = torch.zeros(num, dtype=torch.int64, device=DEVICE)
-
-    def put(self, streams: list[int], hidden: torch.Tensor) -> torch.Tensor:
-        """The next chunk of some of them."""
-        rows, positions = self._rows[streams], self._positions[streams]
-        started = (positions > 0).to(rows.dtype)[:, None, None]
-        samples = self._layers(hidden, StreamBatch(rows, positions, started))
-        self._rows[streams] = rows
-        self._positions[streams] += hidden.shape[-1]
-        return samples
-
-
 @pytest.mark.parametrize("looks_ahead", [True, False])
 @torch.inference_mode()
 def test_fused_layers_equal_exact_ones_in_any_chunks(looks_ahead: bool) -> None:
@@ -73,7 +56,10 @@ def test_fused_layers_equal_exact_ones_in_any_chunks(looks_ahead: bool) -> None:
     exact = ExactSound(decoder, layout)
     fused = FusedSound(decoder, other)
     assert fused.num_muted == exact.num_muted == (9 if looks_ahead else 0)
-    streams = Streams(exact, layout, 3), Streams(fused, other, 3)
+    streams = [
+        CarriedStreams(layers, own, 3, DEVICE, steps=2)
+        for layers, own in ((exact, layout), (fused, other))
+    ]
     generator = torch.Generator().manual_seed(1)
     for number, chunk in (([0], 2), ([0, 1], 3), ([2, 1, 0], 25), ([1, 2], 2), ([2], 40)):
         hidden = torch.randn(len(number), LATENT, chunk, generator=generator).to(DEVICE)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.carried import CarriedStreams
 from support.kernels import DEVICE, RUNS_KERNELS
 from torch import nn
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
@@ -11,8 +12,8 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from omnistage.stages.vocoder.layers.upsampling import ExactUpsampling, UpsamplingLayers
-from omnistage.stages.vocoder.state import StateLayout, StreamBatch
+from omnistage.stages.vocoder.layers.upsampling import ExactUpsampling
+from omnistage.stages.vocoder.state import StateLayout
 
 pytestmark = RUNS_KERNELS
 FACTORS, FACTOR = (2, 3), 6
@@ -40,23 +41,10 @@ def make_stages(width: int = 48) -> Any:
     return stages.requires_grad_(False).to(DEVICE)
 
 
-class Streams:
-    """Streams that go on chunk by chunk with the state of one kind of layers."""
-
-    def __init__(self, kind: Any, stages: Any, num: int) -> None:
-        layout = StateLayout()
-        self._layers: UpsamplingLayers = kind(stages, layout)
-        self._rows = torch.zeros(num, layout.num_elements, device=DEVICE)
-        self._positions = torch.zeros(num, dtype=torch.int64, device=DEVICE)
-
-    def put(self, streams: list[int], hidden: torch.Tensor) -> torch.Tensor:
-        """The next chunk of some of them."""
-        rows, positions = self._rows[streams], self._positions[streams]
-        started = (positions > 0).to(rows.dtype)[:, None, None]
-        output = self._layers(hidden, StreamBatch(rows, positions, started))
-        self._rows[streams] = rows
-        self._positions[streams] += hidden.shape[1]
-        return output
+def streams_of(kind: Any, stages: Any) -> CarriedStreams:
+    """Three, with one kind of layers."""
+    layout = StateLayout()
+    return CarriedStreams(kind(stages, layout), layout, 3, DEVICE, steps=1)
 
 
 @pytest.mark.parametrize("width", [48, 288])
@@ -67,7 +55,7 @@ def test_fused_layers_equal_exact_ones_in_any_chunks(width: int) -> None:
 
     stages = make_stages(width)
     assert is_fusible(stages)
-    exact, fused = Streams(ExactUpsampling, stages, 3), Streams(FusedUpsampling, stages, 3)
+    exact, fused = streams_of(ExactUpsampling, stages), streams_of(FusedUpsampling, stages)
     generator = torch.Generator().manual_seed(1)
     for numbers, length in (([0], 1), ([0, 1], 1), ([2, 1, 0], 2), ([1, 2], 9), ([2, 1, 0], 1)):
         hidden = torch.randn(len(numbers), length, width, generator=generator).to(DEVICE)
