@@ -114,6 +114,8 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As the in-tree class, whatever part of a video and its sound a step has."""
+        # Its forward clears what deepstack adds; a step that is one CUDA graph does not run it.
+        self._clear_deepstack_input_embeds(getattr(self, "deepstack_input_embeds_num_tokens", 0))
         embeddings = list(multimodal_embeddings or ())
         widths = {rows.shape[-1] for rows in embeddings}
         if is_multimodal is not None and len(widths) > 1:

@@ -111,3 +111,28 @@ def test_the_configuration_of_a_draft_model_stays_as_it_is(thinker_config: Any) 
     assert thinker_config(drafter).architectures == ["Qwen3ForCausalLM"]
     omni = SimpleNamespace(architectures=["its own"], thinker_config=None)
     assert thinker_config(omni).architectures[0].startswith("Omnistage")
+
+
+def test_a_step_of_one_cuda_graph_leaves_no_picture_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a step is replayed: the forward that would clear what deepstack adds does not run."""
+
+    def embed(self: Any, input_ids: Any, embeddings: Any, *, is_multimodal: Any) -> torch.Tensor:
+        if embeddings:
+            self._set_deepstack_input_embeds(torch.ones(2, len(input_ids), 4))
+        return torch.zeros(len(input_ids), 4)
+
+    owner = next(kind for kind in Qwen3OmniThinker.__mro__[1:] if "embed_input_ids" in vars(kind))
+    monkeypatch.setattr(owner, "embed_input_ids", embed)
+    thinker: Any = Qwen3OmniThinker.__new__(Qwen3OmniThinker)
+    torch.nn.Module.__init__(thinker)
+    thinker.deepstack_num_level = 2
+    thinker.deepstack_input_embeds = [torch.zeros(8, 4), torch.zeros(8, 4)]
+    thinker.deepstack_input_embeds_num_tokens = 0
+    thinker.embed_input_ids(torch.arange(5), [torch.ones(5, 12)])
+    assert [int(rows.sum()) for rows in thinker.deepstack_input_embeds] == [20, 20]
+    thinker.embed_input_ids(torch.arange(2), [torch.ones(2, 12)])
+    assert [int(rows.sum()) for rows in thinker.deepstack_input_embeds] == [8, 8]
+    thinker.embed_input_ids(torch.arange(2))
+    assert [int(rows.abs().sum()) for rows in thinker.deepstack_input_embeds] == [0, 0]
