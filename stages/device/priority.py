@@ -11,17 +11,18 @@ from collections.abc import Iterator
 
 import torch
 
-# Of a stage's environment. Without it there is no such stream: what one brings to a server was not
-# measured yet.
-HIGH_PRIORITY = "OMNISTAGE_HIGH_PRIORITY"
-HIGHEST = -5  # smaller is higher; CUDA takes the highest that the GPU has for what is beyond it
+from omnistage.stage_configs.mps import stream_priority
 
 
 def priority_stream(device: torch.device) -> torch.cuda.Stream | None:
-    """A stream for the device, if it is a GPU and the stage's environment asks for one."""
-    if device.type != "cuda" or os.environ.get(HIGH_PRIORITY) != "1":
+    """A stream for the device, if it is a GPU and the stage's environment asks for one.
+
+    Raises ValueError as `stream_priority` does.
+    """
+    priority = stream_priority(os.environ)
+    if device.type != "cuda" or priority == 0:
         return None
-    return torch.cuda.Stream(device, priority=HIGHEST)
+    return torch.cuda.Stream(device, priority=-priority)  # CUDA's are higher the smaller they are
 
 
 @contextlib.contextmanager

@@ -10,16 +10,19 @@ Decode = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def record(
-    compute: Callable[[], torch.Tensor], pool: Any
+    compute: Callable[[], torch.Tensor], pool: Any, on: torch.cuda.Stream | None = None
 ) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    """A graph of a computation, and the tensor that it writes, in the memory of other graphs."""
+    """A graph of a computation, and the tensor that it writes, in the memory of other graphs.
+
+    `on`: the stream that records, and whose priority the kernels have; without it, torch's.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
         compute()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with torch.cuda.graph(graph, pool, on):
         output = compute()
     return graph, output
 
@@ -40,16 +43,18 @@ class DecodeGraphs:
     Rows are int64 [B, 2]: where a stream's state is read, and where its next one is written.
     """
 
-    def __init__(self, decode: Decode, spare_row: int) -> None:
+    def __init__(self, decode: Decode, spare_row: int, on: torch.cuda.Stream | None = None) -> None:
+        """`on`: as for `record`."""
         self._decode = decode
         self._spare_row = spare_row
+        self._on = on
         self._graphs: dict[tuple[int, int], DecodeGraph] = {}
         self._pool: Any = None
 
     def record(self, codes: torch.Tensor) -> None:
         """Record the shape of these codes [B, codebooks, n], which are on the device."""
         rows = torch.full((len(codes), 2), self._spare_row, device=codes.device)
-        graph, pcm = record(lambda: self._decode(rows, codes), self._pool)
+        graph, pcm = record(lambda: self._decode(rows, codes), self._pool, self._on)
         self._pool = graph.pool()
         self._graphs[codes.shape[0], codes.shape[-1]] = DecodeGraph(graph, rows, codes, pcm)
 

@@ -6,7 +6,14 @@ import pytest
 
 from omnistage.stage_configs import mps
 from omnistage.stage_configs.graph_file import GraphError, load_graph
-from omnistage.stage_configs.mps import ALLOW, SHARE, inherited_share_problem, share_problem
+from omnistage.stage_configs.mps import (
+    ALLOW,
+    PRIORITY,
+    SHARE,
+    inherited_share_problem,
+    share_problem,
+    stream_priority,
+)
 from omnistage.stage_configs.pick import GRAPHS
 
 GRAPH = """\
@@ -37,6 +44,29 @@ def test_the_whole_gpu_is_no_share(tmp_path: Path, share: str) -> None:
     path = tmp_path / "graph.yaml"
     path.write_text(GRAPH.replace("SHARE", share))
     load_graph(path)
+
+
+@pytest.mark.parametrize("asked", ["6", "-1", "high", "2.5", "true", "'01'", "''"])
+def test_a_priority_that_no_gpu_has_is_refused_by_name_and_place(
+    tmp_path: Path, asked: str
+) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text(GRAPH.replace(f"{SHARE}: SHARE", f"{PRIORITY}: {asked}"))
+    with pytest.raises(GraphError) as refused:
+        load_graph(path)
+    message = str(refused.value)
+    assert f"{path}:6" in message
+    assert f"{PRIORITY} is" in message
+    assert "0 to 5 are allowed" in message
+
+
+@pytest.mark.parametrize("asked", ["0", "'3'", "5"])
+def test_a_priority_that_gpus_have_is_taken(tmp_path: Path, asked: str) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text(GRAPH.replace(f"{SHARE}: SHARE", f"{PRIORITY}: {asked}"))
+    environment = load_graph(path).stages["thinker"].environment
+    assert stream_priority(environment) == int(asked.strip("'"))
+    assert stream_priority({}) == 0
 
 
 def test_a_share_that_is_no_number_is_refused() -> None:

@@ -3,7 +3,6 @@
 The weights lie as the kernels read them, and the modules' parameters become views of them.
 """
 
-import os
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,19 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# Of a stage's environment. Without it a vocoder's transformer and upsampling are torch's kernels:
-# the fused ones were not compared with them on a GPU yet.
-FUSES_ALL = "OMNISTAGE_FUSED_VOCODER"
-
 
 def takes_fused_kernels(weight: torch.Tensor) -> bool:
     """Whether it is one of half precision on a GPU."""
     return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
-
-
-def takes_all_fused_kernels(weight: torch.Tensor) -> bool:
-    """Whether it is, and the stage is to use those of the transformer and the upsampling, too."""
-    return takes_fused_kernels(weight) and os.environ.get(FUSES_ALL) == "1"
 
 
 def packed(parameters: list[nn.Parameter]) -> torch.Tensor:

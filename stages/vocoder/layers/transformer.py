@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from omnistage.stages.vocoder.layers.products import takes_all_fused_kernels
+from omnistage.stages.vocoder.layers.products import takes_fused_kernels
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
@@ -113,8 +113,8 @@ class ExactTransformer:
 
 
 def window_transformer(net: Any, layout: StateLayout) -> TransformerLayers:
-    """The fused one for half precision on a GPU, if asked for and possible; else the exact one."""
-    if takes_all_fused_kernels(next(net.parameters())):
+    """The fused one for half precision on a GPU, if possible; else the exact one."""
+    if takes_fused_kernels(next(net.parameters())):
         from omnistage.stages.vocoder.layers.fused_transformer import FusedTransformer, is_fusible
 
         if is_fusible(net):

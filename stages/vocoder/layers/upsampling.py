@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from omnistage.stages.vocoder.layers.convolutions import ConvNeXtBlock
-from omnistage.stages.vocoder.layers.products import takes_all_fused_kernels
+from omnistage.stages.vocoder.layers.products import takes_fused_kernels
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
@@ -39,9 +39,9 @@ class ExactUpsampling:
 
 
 def upsampling_layers(stages: nn.ModuleList, layout: StateLayout) -> UpsamplingLayers:
-    """The fused ones for half precision on a GPU, if asked for and possible; else the exact."""
+    """The fused ones for half precision on a GPU, if possible; else the exact."""
     weight = next(stages.parameters(), None)
-    if weight is not None and takes_all_fused_kernels(weight):
+    if weight is not None and takes_fused_kernels(weight):
         from omnistage.stages.vocoder.layers.fused_upsampling import FusedUpsampling, is_fusible
 
         if is_fusible(stages):

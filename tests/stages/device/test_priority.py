@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from omnistage.stages.device import priority
-from omnistage.stages.device.priority import HIGH_PRIORITY, launched_on, priority_stream
+from omnistage.stage_configs.mps import PRIORITY
+from omnistage.stages.device.priority import launched_on, priority_stream
 
 
 class Stream:
@@ -19,9 +19,9 @@ class Stream:
         self._notes.append(f"{self.name} waits for {other.name}")
 
 
-@pytest.mark.parametrize("asked", ["", "1"])
+@pytest.mark.parametrize("asked", ["0", "5"])
 def test_a_cpu_has_none(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setenv(HIGH_PRIORITY, asked)
+    monkeypatch.setenv(PRIORITY, asked)
     assert priority_stream(torch.device("cpu")) is None
     with launched_on(None):
         pass
@@ -35,11 +35,12 @@ def test_a_gpu_has_one_if_the_environment_asks_for_it(monkeypatch: pytest.Monkey
         return device
 
     monkeypatch.setattr(torch.cuda, "Stream", make)
-    monkeypatch.delenv(HIGH_PRIORITY, raising=False)
+    monkeypatch.delenv(PRIORITY, raising=False)
     assert priority_stream(torch.device("cuda")) is None
-    monkeypatch.setenv(HIGH_PRIORITY, "1")
-    assert priority_stream(torch.device("cuda")) is not None
-    assert made == [{"priority": priority.HIGHEST}]
+    for asked in ("0", "3", "5"):
+        monkeypatch.setenv(PRIORITY, asked)
+        assert (priority_stream(torch.device("cuda")) is None) == (asked == "0")
+    assert made == [{"priority": -3}, {"priority": -5}]
 
 
 def test_work_on_a_stream_is_behind_what_was_launched_and_before_what_comes_later(
