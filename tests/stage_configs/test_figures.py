@@ -68,7 +68,8 @@ def test_the_talker_s_steps_are_those_of_the_page() -> None:
 
 
 def test_code2wav_s_decodes_are_those_of_the_page() -> None:
-    (part,) = re.findall(r"^## code2wav alone$(.*?)^## ", NOW, re.DOTALL | re.M)
+    title = "^## code2wav with torch's transformer$"
+    (part,) = re.findall(rf"{title}(.*?)(?:^## |\Z)", HISTORY, re.DOTALL | re.M)
     rows = re.findall(r"^\| (\d+) \| (.*) \| [\d.]+ \|$", part, re.M)  # the last is of before
     decoder = stage("code2wav")
     assert isinstance(decoder, DecoderFigures)

@@ -7,6 +7,7 @@ import torch
 
 IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
+torch.backends.cudnn.allow_tf32 = False  # what kernels are compared with is float32
 RUNS_KERNELS = [
     pytest.mark.gpu,
     pytest.mark.skipif(
