@@ -306,4 +306,5 @@ def execute(
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """In UTF-8, which a file's name in an error may not be."""
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()

@@ -31,6 +31,10 @@ class Worker:
         """No memory."""
         raise torch.OutOfMemoryError("full")
 
+    def misread(self) -> None:
+        """The name of its file is no UTF-8."""
+        raise OSError("no \udcff here")
+
     def unsendable(self) -> Any:
         """What stays on its rank."""
         return {"threads": [set()]}
@@ -81,6 +85,10 @@ def test_want_of_memory_is_told_apart_from_other_errors() -> None:
     reply = executed("double")
     assert reply.error.startswith("TypeError: ")
     assert not reply.is_out_of_memory
+
+
+def test_an_error_whose_text_is_no_utf_8_is_told() -> None:
+    assert executed("misread") == Reply(3, error="OSError: no \\udcff here")
 
 
 def test_a_result_that_cannot_be_sent_is_an_error_with_its_place() -> None:
