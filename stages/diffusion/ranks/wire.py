@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Any
 
 import msgspec
+import numpy as np
 import torch
 from diffusers.utils import BaseOutput
 from transformers.utils import ModelOutput
@@ -147,6 +148,8 @@ class _Packer:
             return Tensor(number)
         if kind in TORCH_KINDS:
             return Record(TORCH_KINDS[kind], list(value) if kind is torch.Size else [str(value)])
+        if isinstance(value, np.generic):
+            return self.node(value.item())
         name, names = _outline(kind)
         return Record(name, self._nodes([getattr(value, one) for one in names], names))
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 import torch
 from diffusers.models.autoencoders.vae import DecoderOutput
@@ -132,6 +133,13 @@ def test_what_models_give(output: Any) -> None:
     assert torch.equal(made[0], output[0])
     assert all(map(torch.equal, leaves_of(made), leaves_of(output)))
     assert len(leaves_of(made)) == len(leaves_of(output))
+
+
+@pytest.mark.parametrize("number", [np.float64(3.5), np.float32(0.5), np.int64(7), np.bool_(True)])
+def test_a_number_of_numpys_is_pythons_there(number: Any) -> None:
+    (made,) = sent([number])
+    assert made == number
+    assert type(made) is type(number.item())
 
 
 def test_one_that_is_there_twice_is_sent_once() -> None:
