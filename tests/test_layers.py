@@ -183,7 +183,9 @@ def test_only_stages_import_model_libraries(layer: str) -> None:
 
 
 def test_the_wire_carries_no_pickles() -> None:
-    refuse("connectors", ("pickle", "dill", "cloudpickle", "multiprocessing.connection"))
+    pickles = ("pickle", "dill", "cloudpickle")
+    refuse("connectors", (*pickles, "multiprocessing.connection"))
+    refuse("stages/diffusion/ranks", pickles)
 
 
 def test_the_page_asks_a_server_by_the_sdk_only() -> None:

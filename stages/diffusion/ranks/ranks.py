@@ -45,12 +45,14 @@ from omnistage.stages.diffusion.ranks.wire import (
 )
 from omnistage.stages.diffusion.ranks.worker import (
     ALONE_S,
+    REPLIES,
     Call,
     Order,
     RankSpec,
     RankWorker,
     Reply,
     made_worker,
+    tell,
     worker_main,
 )
 from omnistage.stages.worker.stage_worker import ENGINE_DIED
@@ -384,7 +386,7 @@ class Ranks:
 
     def _send(self, method: str, args: Any, wants_result: bool) -> tuple[Order, Any]:
         """An order to all, and its arguments. Nothing has left if they cannot be sent."""
-        header, tensors = pack(args)
+        header, tensors = pack(args, "arguments")
         has_tensors = header.places and self._pipes
         flat = as_bytes(header, tensors, self._device) if has_tensors else None
         self._number += 1
@@ -399,7 +401,7 @@ class Ranks:
     def _tell(self, order: Order) -> None:
         for rank, pipe in self._pipes.items():
             try:
-                pipe.send(order)
+                tell(pipe, order)
             except OSError as error:
                 raise self._died(rank) from error
 
@@ -435,7 +437,7 @@ class Ranks:
         try:
             if not self._pipes[rank].poll(timeout_s):
                 return None
-            reply: Reply = self._pipes[rank].recv()
+            reply = REPLIES.decode(self._pipes[rank].recv_bytes())
         except (EOFError, OSError) as error:
             raise self._died(rank) from error
         self._heard[rank] = reply.number
@@ -451,7 +453,7 @@ class Ranks:
         self._is_closed.set()
         for pipe in self._pipes.values():
             try:
-                pipe.send(Order(self._number + 1))
+                tell(pipe, Order(self._number + 1))
             except OSError:
                 continue
         self._stack.close()

@@ -43,6 +43,7 @@ def check_tiles(made: Any) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class FromBefore:
     """Stands for what the decoder gave beside its result in the call before."""
 

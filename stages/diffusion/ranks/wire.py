@@ -1,36 +1,60 @@
-"""How calls go from rank to rank: what is around tensors by pipes, the tensors by the group."""
+"""How calls go from rank to rank: what is around tensors by pipes, the tensors by the group.
 
-import io
-import pickle
-from collections.abc import Sequence
-from dataclasses import dataclass
+What is around them is a tree of nodes, as msgpack. A value that has no node is refused before
+anything leaves, and what arrives makes objects of known classes only.
+"""
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from math import prod
+from types import NoneType
 from typing import Any
 
+import msgspec
+import numpy as np
 import torch
+from diffusers.utils import BaseOutput
+from transformers.utils import ModelOutput
+
+from omnistage.stages.diffusion.merging.torch_modes import TorchModes
+from omnistage.stages.diffusion.ranks.tiles import FromBefore, TileCall
 
 ALIGNMENT = 16  # bytes: a tensor of any type may begin there
 
+DTYPES = {str(one): one for one in vars(torch).values() if isinstance(one, torch.dtype)}
+PLAIN = frozenset({NoneType, bool, int, float, str})
+OURS = (FromBefore, TileCall, TorchModes)
+OUTPUTS = (BaseOutput, ModelOutput)  # what models give is of their subclasses
 
-@dataclass(frozen=True, slots=True)
-class Place:
+# Torch's own values: the names of their types in records, and what makes them again.
+TORCH_KINDS: Mapping[Any, str] = {torch.dtype: "dtype", torch.device: "device", torch.Size: "size"}
+MAKERS: Mapping[str, Callable[..., Any]] = {
+    "dtype": DTYPES.__getitem__,
+    "device": torch.device,
+    "size": lambda *lengths: torch.Size(lengths),
+}
+
+
+class Place(msgspec.Struct, frozen=True, array_like=True):
     """Where one tensor is in the bytes of all, and what it is."""
 
     start: int
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: str  # of DTYPES
     is_on_host: bool
 
     @property
     def num_bytes(self) -> int:
         """Of its values."""
-        return self.dtype.itemsize * torch.Size(self.shape).numel()
+        return DTYPES[self.dtype].itemsize * prod(self.shape)
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
-    """An object without its tensors. Only our own processes read it: it is a pickle."""
+class Header(msgspec.Struct, frozen=True, array_like=True):
+    """An object without its tensors. `tree`: a Node."""
 
-    pickled: bytes
+    tree: bytes
     places: tuple[Place, ...]
 
     @property
@@ -39,50 +63,177 @@ class Header:
         return _end(self.places)
 
 
-class _Pickler(pickle.Pickler):
+class Tensor(msgspec.Struct, frozen=True, array_like=True, tag=0):
+    """Stands for one of the tensors beside the tree."""
+
+    number: int
+
+
+class Again(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """A list or dict that was there before; they are counted together, outer ones first."""
+
+    number: int
+
+
+class Tuple(msgspec.Struct, frozen=True, array_like=True, tag=2):
+    """A tuple."""
+
+    items: list["Node"]
+
+
+class List(msgspec.Struct, frozen=True, array_like=True, tag=3):
+    """A list."""
+
+    items: list["Node"]
+
+
+class Dict(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """A dict."""
+
+    items: dict[bool | int | float | str | None, "Node"]
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True, tag=5):
+    """An object of TORCH_KINDS, or of a dataclass: its fields in their order."""
+
+    kind: str
+    items: list["Node"]
+
+
+Node = bool | int | float | str | Tensor | Again | Tuple | List | Dict | Record | None
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
+
+
+class NotSendable(TypeError):
+    """`what` is nothing that ranks send each other. `place`: where it is."""
+
+    def __init__(self, what: str, place: str = "") -> None:
+        super().__init__(what)
+        self.what, self.place = what, place
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.what} cannot be sent to another rank".removeprefix(": ")
+
+
+class _Packer:
     """Leaves tensors out and numbers them; one that is there twice is taken once."""
 
-    def __init__(self, file: Any) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+    def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self._numbers: dict[int, int] = {}
+        self._seen: dict[int, int] = {}  # numbers of lists and dicts
 
-    def persistent_id(self, value: Any) -> int | None:
-        """The number of a tensor."""
-        if not isinstance(value, torch.Tensor):
-            return None
-        number = self._numbers.setdefault(id(value), len(self.tensors))
-        if number == len(self.tensors):
-            self.tensors.append(value)
-        return number
+    def node(self, value: Any) -> Any:
+        """The Node of a value; raises NotSendable."""
+        kind: Any = type(value)
+        if kind in PLAIN:
+            return value
+        if kind is tuple:
+            return Tuple(self._nodes(value))
+        if kind is list or kind is dict:
+            if id(value) in self._seen:
+                return Again(self._seen[id(value)])
+            self._seen[id(value)] = len(self._seen)
+            if kind is list:
+                return List(self._nodes(value))
+            if not PLAIN.issuperset(map(type, value)):
+                raise NotSendable("a dict whose keys are no plain values")
+            return Dict(dict(zip(value, self._nodes(value.values(), value), strict=True)))
+        if isinstance(value, torch.Tensor):
+            number = self._numbers.setdefault(id(value), len(self.tensors))
+            if number == len(self.tensors):
+                self.tensors.append(value)
+            return Tensor(number)
+        if kind in TORCH_KINDS:
+            return Record(TORCH_KINDS[kind], list(value) if kind is torch.Size else [str(value)])
+        if isinstance(value, np.generic):
+            return self.node(value.item())
+        name, names = _outline(kind)
+        return Record(name, self._nodes([getattr(value, one) for one in names], names))
+
+    def _nodes(self, values: Iterable[Any], names: Iterable[Any] = ()) -> list[Node]:
+        """Of all of them; if one has none, the error says which. `names`: of entries or fields."""
+        made: list[Node] = []
+        try:
+            for value in values:
+                made.append(value if type(value) in PLAIN else self.node(value))
+        except NotSendable as error:
+            step = f".{list(names)[len(made)]}" if names else f"[{len(made)}]"
+            error.place = step + error.place
+            raise
+        return made
 
 
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: Any, tensors: Sequence[torch.Tensor]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
+def _value(node: Any, tensors: Sequence[torch.Tensor], seen: list[Any]) -> Any:
+    """What a Node stands for. `seen`: the lists and dicts before it."""
+    kind = type(node)
+    if kind in PLAIN:
+        return node
+    if kind is Tensor:
+        return tensors[node.number]
+    if kind is Again:
+        return seen[node.number]
+    if kind is Dict:
+        entries: dict[Any, Any] = {}
+        seen.append(entries)
+        for key, one in node.items.items():
+            entries[key] = _value(one, tensors, seen)
+        return entries
+    items: list[Any] = []
+    if kind is List:
+        seen.append(items)
+    for one in node.items:
+        items.append(one if type(one) in PLAIN else _value(one, tensors, seen))
+    if kind is Record:
+        return (MAKERS.get(node.kind) or _class_of(node.kind))(*items)
+    return items if kind is List else tuple(items)
 
-    def persistent_load(self, number: Any) -> torch.Tensor:
-        """The tensor of a number."""
-        found: torch.Tensor = self._tensors[number]
-        return found
+
+@cache
+def _outline(kind: Any) -> tuple[str, list[str]]:
+    """The name of a class whose objects may be sent, and its fields'; raises NotSendable."""
+    name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
+    if _class_of(name) is not kind:
+        raise NotSendable(f"a {name}")
+    return name, [one.name for one in fields(kind)]
 
 
-def pack(value: Any) -> tuple[Header, list[torch.Tensor]]:
-    """An object, and its tensors."""
-    file = io.BytesIO()
-    pickler = _Pickler(file)
-    pickler.dump(value)
+@cache
+def _class_of(name: str) -> Any:
+    """The class of a name; raises NotSendable if no message may name it. Nothing is imported."""
+    module, _, within = name.rpartition(".")
+    made = vars(sys.modules[module]).get(within) if module in sys.modules else None
+    is_output = isinstance(made, type) and issubclass(made, OUTPUTS) and is_dataclass(made)
+    if not is_output and not any(made is one for one in OURS):
+        raise NotSendable(f"a {name}")
+    return made
+
+
+def pack(value: Any, name: str = "value") -> tuple[Header, list[torch.Tensor]]:
+    """An object, and its tensors.
+
+    Raises NotSendable, a TypeError: "`name`[1].mask: a function cannot be sent to another rank".
+    """
+    packer = _Packer()
+    try:
+        tree = _encoder.encode(packer.node(value))
+    except NotSendable as error:
+        error.place = name + error.place
+        raise
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise NotSendable(f"a number or text of it ({error})", name) from error
     places: list[Place] = []
-    for tensor in pickler.tensors:
-        is_on_host = tensor.device.type == "cpu"
-        places.append(Place(_end(places), tuple(tensor.shape), tensor.dtype, is_on_host))
-    return Header(file.getvalue(), tuple(places)), pickler.tensors
+    for tensor in packer.tensors:
+        shape, dtype = tuple(tensor.shape), str(tensor.dtype)
+        places.append(Place(_end(places), shape, dtype, tensor.is_cpu))
+    return Header(tree, tuple(places)), packer.tensors
 
 
 def unpack(header: Header, tensors: Sequence[torch.Tensor]) -> Any:
-    """The object with its tensors."""
-    return _Unpickler(io.BytesIO(header.pickled), tensors).load()
+    """The object with its tensors. Raises NotSendable for a class that no message may name."""
+    return _value(_decoder.decode(header.tree), tensors, [])
 
 
 def room_for(header: Header, device: torch.device) -> torch.Tensor:
@@ -94,7 +245,7 @@ def as_bytes(header: Header, tensors: Sequence[torch.Tensor], device: torch.devi
     """All tensors one after another, on a device."""
     flat = room_for(header, device)
     for place, tensor in zip(header.places, tensors, strict=True):
-        values = flat[place.start : place.start + place.num_bytes].view(place.dtype)
+        values = flat[place.start : place.start + place.num_bytes].view(DTYPES[place.dtype])
         values.copy_(tensor.detach().reshape(-1))
     return flat
 
@@ -105,7 +256,7 @@ def from_bytes(header: Header, flat: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _tensor(place: Place, flat: torch.Tensor) -> torch.Tensor:
-    values = flat[place.start : place.start + place.num_bytes].view(place.dtype)
+    values = flat[place.start : place.start + place.num_bytes].view(DTYPES[place.dtype])
     made: torch.Tensor = values.reshape(place.shape)
     return made.cpu() if place.is_on_host else made
 

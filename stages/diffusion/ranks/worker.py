@@ -8,6 +8,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 
@@ -46,8 +47,7 @@ COLLECTIVE = ("shard", "spread", "run")  # methods in which ranks of a group wai
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(msgspec.Struct, frozen=True):
     """What rank 0 says: a method of RankWorker and its arguments. Without a method: end."""
 
     number: int
@@ -56,14 +56,22 @@ class Order:
     wants_reply: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """What came of an order; its tensors follow by the group."""
 
     number: int
     result: Header | None = None
     error: str = ""
     is_out_of_memory: bool = False
+
+
+ORDERS = msgspec.msgpack.Decoder(Order)
+REPLIES = msgspec.msgpack.Decoder(Reply)
+
+
+def tell(pipe: Connection, message: Order | Reply) -> None:
+    """Send it by a pipe. Raises OSError if nobody is there."""
+    pipe.send_bytes(msgspec.msgpack.encode(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,10 +255,10 @@ def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorke
         worker = made_worker(spec, loaded)
     except Exception as error:
         logger.exception("it cannot start")
-        pipe.send(Reply(0, error=_told(error)))
+        tell(pipe, Reply(0, error=_told(error)))
         pipe.poll(None)  # until rank 0 has read it and ends us
         return None
-    pipe.send(Reply(0))
+    tell(pipe, Reply(0))
     return worker
 
 
@@ -258,13 +266,13 @@ def _loaded(spec: RankSpec, pipe: Connection, device: torch.device) -> RankWorke
 def _obey(worker: RankWorker, pipe: Connection, device: torch.device, spec: RankSpec) -> None:
     while True:
         try:
-            order: Order = pipe.recv()
+            order = ORDERS.decode(pipe.recv_bytes())
         except EOFError:  # rank 0 has ended
             return
         if order.arguments is None:
             return
         reply, flat = execute(worker, order, order.arguments, device)
-        pipe.send(reply)
+        tell(pipe, reply)
         if flat is not None:
             dist.send(flat, 0)
         may_be_waited_for = order.method in COLLECTIVE and spec.place.group_size > 1
@@ -286,7 +294,7 @@ def execute(
         result = partial(getattr(worker, order.method), *arguments)()
         if not order.wants_reply:
             result = None
-        packed, tensors = pack(result)
+        packed, tensors = pack(result, "result")
         made = as_bytes(packed, tensors, device) if packed.places else None
         return Reply(order.number, packed), made
     except Exception as error:  # noqa: BLE001 - it is told where the order came from
@@ -298,4 +306,5 @@ def execute(
 
 
 def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """In UTF-8, which a file's name in an error may not be."""
+    return f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
