@@ -7,7 +7,7 @@ from itertools import product
 
 import torch
 
-from omnistage.stages.vocoder.graphs import record
+from omnistage.stages.device.recording import record
 
 COUNTS = (1, 2, 4, 8)  # of windows that get a graph; more of them keep a GPU busy
 

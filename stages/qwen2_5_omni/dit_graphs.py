@@ -7,8 +7,8 @@ from operator import le
 
 import torch
 
+from omnistage.stages.device.recording import record
 from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList, Layout, Window, states_of
-from omnistage.stages.vocoder.graphs import record
 
 SIZES = (3, 4, 6, 9, 12, 18, 27, 36, 45, 54, 63, 72, 90, 108, 126, 144)
 SIZES += (*range(180, 469, 36), 504, 512)  # of lists that get graphs; many windows have nine blocks

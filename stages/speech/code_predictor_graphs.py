@@ -5,10 +5,12 @@ kernel; the code predictor's thousand kernels would take ten times as long to la
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from omnistage.stages.device.recording import record
 from omnistage.stages.speech.code_predictor import CodePredictor
 
 Arguments = dict[str, torch.Tensor]
@@ -39,7 +41,7 @@ class CodePredictorGraphs:
     def record(self, like: Arguments, on: torch.cuda.Stream | None = None) -> None:
         """Record every size; `like` has arguments of the right types and widths, of any rows.
 
-        `on`: the stream that records, and whose priority the kernels have; without it, torch's.
+        `on`: as for `stages/device/recording.py`.
         """
         if not self._sizes:
             return
@@ -50,14 +52,9 @@ class CodePredictorGraphs:
         pool: Any = None
         for size in reversed(self._sizes):  # the memory of the largest then serves the others
             arguments = {name: buffer[:size] for name, buffer in self._arguments.items()}
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
-                self._predictor(**arguments)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool, on, capture_error_mode="thread_local"):
-                self._results[size] = self._predictor(**arguments)
+            graph, self._results[size] = record(
+                partial(self._predictor, **arguments), pool, on, capture_error_mode="thread_local"
+            )
             pool = graph.pool()
             self._graphs[size] = graph
         self._graphs = dict(sorted(self._graphs.items()))

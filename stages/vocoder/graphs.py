@@ -6,25 +6,9 @@ from typing import Any
 
 import torch
 
+from omnistage.stages.device.recording import record
+
 Decode = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-
-
-def record(
-    compute: Callable[[], torch.Tensor], pool: Any, on: torch.cuda.Stream | None = None
-) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-    """A graph of a computation, and the tensor that it writes, in the memory of other graphs.
-
-    `on`: the stream that records, and whose priority the kernels have; without it, torch's.
-    """
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # what libraries set up at first use cannot be recorded
-        compute()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool, on):
-        output = compute()
-    return graph, output
 
 
 @dataclass(frozen=True, slots=True)

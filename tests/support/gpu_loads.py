@@ -14,12 +14,12 @@ from torch.nn import functional
 from transformers import AutoConfig
 
 from omnistage.stages.device.dtypes import default_dtype, dtype_of
+from omnistage.stages.device.recording import record
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.vocoder.decoder import UNASKED, Frames, Piece
 from omnistage.stages.vocoder.engine import Limits, to_int16
-from omnistage.stages.vocoder.graphs import record
 
 TALKER, CODE2WAV = "talker", "code2wav"
 STEP, CHUNK, FIRST = "step", "chunk", "first"

@@ -11,7 +11,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from triton.language.extra.cuda import smid  # type: ignore[import-untyped]
 
-from omnistage.stages.vocoder.graphs import record
+from omnistage.stages.device.recording import record
 
 PRODUCTS = ((2048, 5120), (4096, 2048), (2048, 128), (2048, 151936))
 PRODUCT_ROWS = (1, 8, 24, 32, 64, 128, 512)

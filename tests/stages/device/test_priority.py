@@ -4,19 +4,10 @@ from typing import Any
 
 import pytest
 import torch
+from support.cuda_streams import NotedStream
 
 from omnistage.stage_configs.mps import PRIORITY
 from omnistage.stages.device.priority import launched_on, priority_stream
-
-
-class Stream:
-    """Notes what waits for what."""
-
-    def __init__(self, name: str, notes: list[str]) -> None:
-        self.name, self._notes = name, notes
-
-    def wait_stream(self, other: "Stream") -> None:
-        self._notes.append(f"{self.name} waits for {other.name}")
 
 
 @pytest.mark.parametrize("asked", ["0", "5"])
@@ -47,10 +38,10 @@ def test_work_on_a_stream_is_behind_what_was_launched_and_before_what_comes_late
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     notes: list[str] = []
-    outer, high = Stream("outer", notes), Stream("high", notes)
+    outer, high = NotedStream("outer", notes), NotedStream("high", notes)
 
     class Entered:
-        def __init__(self, stream: Stream) -> None:
+        def __init__(self, stream: NotedStream) -> None:
             self._name = stream.name
 
         def __enter__(self) -> None:
