@@ -22,12 +22,6 @@ BOUND = 1e-5 if IS_INTERPRETED else 1e-4  # a GPU's sine is the fast one
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs")
 
 
-@pytest.fixture(autouse=True)
-def _exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference's are not TF32."""
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-
-
 def make_vocoder() -> Any:
     """A narrow one with random weights and three of the published one's upsamplings."""
     config = Qwen2_5OmniBigVGANConfig(
