@@ -1,4 +1,4 @@
-"""Denoisers whose products take numbers of eight bits: half the weights' bytes, faster on a GPU.
+"""Denoisers whose products take numbers of eight bits: half the weights' bytes.
 
 What comes out is near what the weights mean, not equal: `make image-speed ARGS="FOLDER
 --load-format auto --quantization fp8"` prints how near, and how fast.
@@ -22,8 +22,9 @@ class Float8Linear(nn.Module):
     """A linear layer with weights and inputs in float8 (e4m3).
 
     Each row of the weights and each row of the inputs is scaled by its own largest value, so a row
-    depends on no other. Sums are float32, what comes out is rounded to bfloat16. What it holds are
-    buffers: Diffusers takes a model's dtype from its first parameter.
+    depends on no other. Sums are those of the matrix units (`use_fast_accum`), whose rounding is
+    far below that of float8, and what comes out is rounded to bfloat16. What it holds are buffers:
+    Diffusers takes a model's dtype from its first parameter.
     """
 
     weight: Tensor  # [out, in] float8
@@ -63,6 +64,7 @@ def float8_product(
         ScalingType.RowWise,
         bias=bias,
         output_dtype=torch.bfloat16,
+        use_fast_accum=True,  # or a Hopper takes every few products out of its matrix units
     )
 
 
