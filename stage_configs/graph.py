@@ -26,7 +26,7 @@ from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, na
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.kinds import Payload, Payloads
-from omnistage.stage_configs.mps import PRIORITY, SHARE, share_problem, stream_priority
+from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, Problem, parallel_problem
 from omnistage.stage_configs.placement import (
     NUM_GPUS,
@@ -228,14 +228,10 @@ class StageSpec(Model):
 
     @field_validator("environment")
     @classmethod
-    def _shares_the_gpu_rightly(cls, value: dict[str, Option]) -> dict[str, Option]:
+    def _leaves_the_gpu_whole(cls, value: dict[str, Option]) -> dict[str, Option]:
         message = share_problem(value)
         if message:
             raise problem(message, SHARE)
-        try:
-            stream_priority(value)
-        except ValueError as error:
-            raise problem(str(error), PRIORITY) from None
         return value
 
     @model_validator(mode="after")

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 SHARE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 ALLOW = "OMNISTAGE_ALLOW_MPS_SHARES"
 WHOLE = 100.0
-PRIORITY = "OMNISTAGE_STREAM_PRIORITY"
-HIGHEST_PRIORITY = 5  # of GPUs today; one with fewer levels takes its own highest
 CONTROL = "nvidia-cuda-mps-control"
 CONTROL_PATIENCE_S = 10.0
 
@@ -42,18 +40,6 @@ def share_problem(environment: Mapping[str, object]) -> str:
 def inherited_share_problem() -> str:
     """The same of what a stage gets unasked: this process's variables, MPS's own default."""
     return share_problem(os.environ) or share_problem(_default_share())
-
-
-def stream_priority(environment: Mapping[str, object]) -> int:
-    """How early a stage's kernels are placed: 0 as all others', higher before lower.
-
-    Raises ValueError if it is no number that is allowed.
-    """
-    value = environment.get(PRIORITY, 0)
-    for priority in range(HIGHEST_PRIORITY + 1):
-        if str(value) == str(priority):
-            return priority
-    raise ValueError(f"{PRIORITY} is {value!r}; 0 to {HIGHEST_PRIORITY} are allowed")
 
 
 def ask_daemon(

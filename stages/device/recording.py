@@ -9,15 +9,10 @@ T = TypeVar("T")
 
 
 def record(
-    compute: Callable[[], T],
-    pool: Any,
-    on: torch.cuda.Stream | None = None,
-    *,
-    capture_error_mode: str = "global",
+    compute: Callable[[], T], pool: Any, *, capture_error_mode: str = "global"
 ) -> tuple[torch.cuda.CUDAGraph, T]:
     """A graph of a computation, and what it writes, in the memory of other graphs.
 
-    `on`: the stream that records, and whose priority the kernels have; without it, torch's.
     `capture_error_mode`: torch's, of what other threads may not do meanwhile.
     """
     side = torch.cuda.Stream()
@@ -26,6 +21,6 @@ def record(
         compute()
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool, on, capture_error_mode=capture_error_mode):
+    with torch.cuda.graph(graph, pool, capture_error_mode=capture_error_mode):
         output = compute()
     return graph, output

@@ -38,11 +38,8 @@ class CodePredictorGraphs:
         codes, frames = self._results[size]
         return codes[:num_rows], frames[:num_rows]
 
-    def record(self, like: Arguments, on: torch.cuda.Stream | None = None) -> None:
-        """Record every size; `like` has arguments of the right types and widths, of any rows.
-
-        `on`: as for `stages/device/recording.py`.
-        """
+    def record(self, like: Arguments) -> None:
+        """Record every size; `like` has arguments of the right types and widths, of any rows."""
         if not self._sizes:
             return
         self._arguments = {
@@ -53,7 +50,7 @@ class CodePredictorGraphs:
         for size in reversed(self._sizes):  # the memory of the largest then serves the others
             arguments = {name: buffer[:size] for name, buffer in self._arguments.items()}
             graph, self._results[size] = record(
-                partial(self._predictor, **arguments), pool, on, capture_error_mode="thread_local"
+                partial(self._predictor, **arguments), pool, capture_error_mode="thread_local"
             )
             pool = graph.pool()
             self._graphs[size] = graph

@@ -22,7 +22,6 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from vllm.model_executor.models.interfaces import SupportsMRoPE
 from vllm.model_executor.models.utils import maybe_prefix
 
-from omnistage.stages.device.priority import launched_on, priority_stream
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.speech.columns import POSITION
@@ -95,7 +94,6 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         self.table = table = StepTable(vllm_config, device, schema)
         table.on_start, table.on_hidden = self._start_requests, self._take_hidden
         sizes = graph_sizes(vllm_config) if device.type == "cuda" else []
-        self._stream = priority_stream(device)
         self._predictor_graphs = CodePredictorGraphs(self.code_predictor, sizes)
         table.on_ready = self._record_graphs
         num_rows, num_tokens = table.num_rows + 1, table.max_tokens + 1
@@ -132,7 +130,7 @@ class FrameTalker(nn.Module, SupportsMRoPE):
     @torch.inference_mode()
     def _record_graphs(self) -> None:
         none = torch.zeros_like(self.seed)
-        self._predictor_graphs.record(self._predictor_arguments(none, none, none), self._stream)
+        self._predictor_graphs.record(self._predictor_arguments(none, none, none))
 
     def _start_requests(self, started: list[Started]) -> None:
         whole, real = [], []
@@ -170,10 +168,6 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         **kwargs: object,
     ) -> torch.Tensor:
         """Hidden states [n, hidden] of the runner's n tokens."""
-        with launched_on(self._stream):
-            return self._step(input_ids)
-
-    def _step(self, input_ids: torch.Tensor) -> torch.Tensor:
         num_tokens = input_ids.shape[0]
         lines = self.table.lines(num_tokens)
         columns = self.table.columns[lines]
@@ -184,8 +178,7 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         hidden = self.model(self.positions_buffer[:, :num_tokens], self.inputs_buffer[:num_tokens])
         rows = torch.where(columns[:, step.LAST] > 0, columns[:, step.ROW], 0)
         self.last_hidden[rows.long()] = hidden
-        result: torch.Tensor = hidden
-        return result
+        return hidden
 
     def _add_frames(
         self,

@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 import torch
 
-from omnistage.stages.device.priority import launched_on, priority_stream
 from omnistage.stages.messages.to_gateway import NumChannels
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.decoder import UNASKED, Decoded, Frames, Piece
@@ -52,8 +51,7 @@ class CodeDecoder(ABC):
         self.codec = codec
         self.device = weights.device
         self.slots = Slots(layout, num_slots, weights)
-        self._stream = priority_stream(self.device)
-        self._graphs = DecodeGraphs(self._decode, self.slots.spare, self._stream)
+        self._graphs = DecodeGraphs(self._decode, self.slots.spare)
 
     @abstractmethod
     def forward(self, codes: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
@@ -124,10 +122,9 @@ class CodeDecoder(ABC):
         frames = np.stack([piece.frames for piece in pieces]).transpose(0, 2, 1)
         codes = torch.from_numpy(frames).long()
         rows = torch.tensor([(slot.row, slot.next_row) for slot in slots])
-        with launched_on(self._stream):
-            pcm = self._graphs.decode(rows, codes)
-            if pcm is None:
-                pcm = self._decode(rows.to(self.device), codes.to(self.device))
+        pcm = self._graphs.decode(rows, codes)
+        if pcm is None:
+            pcm = self._decode(rows.to(self.device), codes.to(self.device))
         held_back = self.codec.num_held_back
         return Decoded(pcm, [slice(0 if slot.num_frames else held_back, None) for slot in slots])
 

@@ -27,18 +27,16 @@ class DecodeGraphs:
     Rows are int64 [B, 2]: where a stream's state is read, and where its next one is written.
     """
 
-    def __init__(self, decode: Decode, spare_row: int, on: torch.cuda.Stream | None = None) -> None:
-        """`on`: as for `record`."""
+    def __init__(self, decode: Decode, spare_row: int) -> None:
         self._decode = decode
         self._spare_row = spare_row
-        self._on = on
         self._graphs: dict[tuple[int, int], DecodeGraph] = {}
         self._pool: Any = None
 
     def record(self, codes: torch.Tensor) -> None:
         """Record the shape of these codes [B, codebooks, n], which are on the device."""
         rows = torch.full((len(codes), 2), self._spare_row, device=codes.device)
-        graph, pcm = record(lambda: self._decode(rows, codes), self._pool, self._on)
+        graph, pcm = record(lambda: self._decode(rows, codes), self._pool)
         self._pool = graph.pool()
         self._graphs[codes.shape[0], codes.shape[-1]] = DecodeGraph(graph, rows, codes, pcm)
 

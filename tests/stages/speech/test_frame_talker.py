@@ -75,38 +75,3 @@ def test_a_graph_that_is_recorded_serves_batches_of_prompts_and_of_decodes(
     assert talker._predictor_graphs.mock_calls == []
     assert talker.codes[[1, 3]].tolist() == [[3, 4], [4, 5]]
     assert inputs[:, 0].tolist() == [1, 0, 1, 0, 0]
-
-
-def test_a_forward_is_launched_on_the_talker_s_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    notes: list[Any] = []
-
-    class Launched:
-        def __init__(self, stream: Any) -> None:
-            notes.append(stream)
-
-        def __enter__(self) -> None:
-            notes.append("begin")
-
-        def __exit__(self, *_: object) -> None:
-            notes.append("end")
-
-    def step_of(ids: torch.Tensor) -> torch.Tensor:
-        notes.append("step")
-        return ids
-
-    monkeypatch.setattr(frame_talker, "launched_on", Launched)
-    talker = make_talker(num_decodes=0, num_rows=2)
-    talker._stream, talker._step = "high", step_of
-    ids = torch.tensor([1])
-    assert talker.forward(ids, ids) is ids
-    assert notes == ["high", "begin", "step", "end"]
-
-
-def test_graphs_of_the_predictor_are_recorded_on_the_talker_s_stream() -> None:
-    talker = make_talker(num_decodes=0, num_rows=2)
-    talker._stream, talker.seed = "high", torch.zeros(3, dtype=torch.int64)
-    talker._predictor_arguments = lambda rows, code0, frame: {"code0": code0}
-    talker._predictor_graphs = Mock()
-    talker._record_graphs()
-    (call,) = talker._predictor_graphs.record.mock_calls
-    assert call.args[1] == "high"
