@@ -82,12 +82,13 @@ async def test_a_sampled_answer_is_spoken_as_the_reference_speaks_its_tokens(
     server: TinyServer, reference: Reference
 ) -> None:
     question = ASKED[2]
-    options = {**SPOKEN, "temperature": 1, "seed": 7, "ignore_eos": True, "return_token_ids": True}
-    reply = await server.ask(question.messages, **options)
+    sampled = {"temperature": 1, "min_tokens": MAX_TOKENS, "return_token_ids": True}
+    reply = await server.ask(question.messages, **SPOKEN, **sampled)
     token_ids = reply.raw["choices"][0]["token_ids"]
     assert len(token_ids) == MAX_TOKENS
     said = Forced(token_ids, reference.inputs(question)["input_ids"].shape[1])
     answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES, thinker_logits_processor=[said])
-    assert reply.text == answer.text
+    # vLLM keeps the bytes of a character that has no end, which transformers writes as U+FFFD.
+    assert reply.text == answer.text.rstrip("\N{REPLACEMENT CHARACTER}")
     assert np.array_equal(reply.codes, answer.codes)
     assert reply.text != reference.answer(question, MAX_TOKENS, MAX_FRAMES).text
