@@ -42,8 +42,8 @@ def numbers(row: str) -> list[float]:
 
 @cache
 def one_gpu(streams: int) -> dict[str, float]:
-    """The row of "On one H200" whose prompts were in pieces, as when steps were measured."""
-    (row,) = re.findall(rf"^\| {streams} \| MPS, in pieces \|(.*)\|$", NOW, re.M)
+    """The row of one H200 whose prompts were in pieces, as when steps were measured."""
+    (row,) = re.findall(rf"^\| {streams} \| MPS, in pieces \|(.*)\|$", HISTORY, re.M)
     _, _, ttfp, ttfp_99, rtf, _, _, _, _, audio = numbers(row)
     return {"ttfp": ttfp, "ttfp_99": ttfp_99, "rtf": rtf, "audio": audio}
 
