@@ -18,8 +18,10 @@ answers:
 
 The tables of a server's speeds are printed only if all of that holds for it; if it does for all,
 the exit code is 0. `--graph` may be given several times: each graph is served in turn, and the
-first one, eager, judges all. `--lengths` measures other prompts and answers, too, and `--rates`
-requests that come whether or not others were answered.
+first one, eager, judges all. `--graph FILE=1,8` has levels of its own. `--before` is the root of a
+checkout of an earlier state: graph files of the same names are served by its code first, as they
+are there, and judged by the same reference. `--lengths` measures other prompts and answers, too,
+and `--rates` requests that come whether or not others were answered.
 """
 
 import argparse
@@ -346,8 +348,9 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--family", choices=SUBJECTS, default="qwen3_omni")
     parser.add_argument(
-        "--graph", type=Path, action="append", help="default: the family's for one GPU"
+        "--graph", action="append", metavar="FILE[=LEVELS]", help="default: the family's, one GPU"
     )
+    parser.add_argument("--before", type=Path, help="a checkout of an earlier state, served first")
     parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
     parser.add_argument("--levels", default="1,8,32,64,128", help="streams of the speed table")
     parser.add_argument("--text-levels", default="", help="streams of a table without speech")
@@ -366,8 +369,17 @@ def main() -> None:
         "--model", type=Path, help="keep the model's folder here: the next start is a warm one"
     )
     asked = parser.parse_args()
-    if asked.graph and len({path.stem for path in asked.graph}) < len(asked.graph):
+    subject = SUBJECTS[asked.family]
+    usual = str(GRAPHS / (subject.tiny_graph if asked.tiny else subject.graph))
+    candidates = [Candidate.of(one, asked.levels) for one in asked.graph or [usual]]
+    if len({one.name for one in candidates}) < len(candidates):
         parser.error("--graph: two files of the same name")
+    if asked.before is not None:
+        earlier = [one.before(asked.before) for one in candidates]
+        if not any(one.path.exists() for one in earlier):
+            names = ", ".join(str(one.path) for one in earlier)
+            parser.error(f"--before: it has none of the graph files: {names}")
+        candidates = [one for one in earlier if one.path.exists()] + candidates
     if unknown := {name for name in asked.lengths.split(",") if name} - LENGTHS.keys():
         parser.error(f"--lengths: {', '.join(sorted(unknown))}: is none of {', '.join(LENGTHS)}")
     if asked.spoken < 1:
@@ -375,18 +387,43 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         out = asked.out or folder
-        sys.exit(check(asked, folder, out))
+        sys.exit(check(asked, candidates, folder, out))
 
 
-def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
+@dataclass(frozen=True)
+class Candidate:
+    """A graph file that is served, streams of its speed table, and by which checkout's code."""
+
+    path: Path
+    levels: str
+    checkout: Path | None = None
+
+    @classmethod
+    def of(cls, asked: str, usual_levels: str) -> "Candidate":
+        """As a user names it: a file, or a file and its levels."""
+        path, has_levels, levels = asked.partition("=")
+        return cls(Path(path), levels if has_levels else usual_levels)
+
+    def before(self, checkout: Path) -> "Candidate":
+        """The graph file of the same name in a checkout of an earlier state."""
+        return Candidate(checkout / "stage_configs" / self.path.name, self.levels, checkout)
+
+    @property
+    def name(self) -> str:
+        """What its tables and its log are called."""
+        return self.path.stem if self.checkout is None else f"{self.path.stem}-before"
+
+
+def check(
+    asked: argparse.Namespace, candidates: Sequence[Candidate], folder: Path, out: Path
+) -> int:
     """The exit code."""
     subject, model = SUBJECTS[asked.family], asked.model or folder / "model"
     if model.exists():
         say(f"a warm start: {model} is there, and what was compiled for it")
     else:
         subject.write(model, asked.tiny)
-    paths = asked.graph or [GRAPHS / (subject.tiny_graph if asked.tiny else subject.graph)]
-    graphs = {path.stem: yaml.safe_load(path.read_text()) for path in paths}
+    graphs = {one.name: yaml.safe_load(one.path.read_text()) for one in candidates}
     least = LEAST_IN_FLOAT32 if asked.float32 else subject.least_in_bf16
     for name, graph in graphs.items():
         if asked.float32:
@@ -394,10 +431,11 @@ def check(asked: argparse.Namespace, folder: Path, out: Path) -> int:
         served = with_share(graph, asked.share) if asked.share else graph
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(served))
     run = Run(asked, subject, model, folder, out)
-    for name in graphs:
+    for one in candidates:
         for has_mps in [not asked.no_mps] + ([False] if asked.compare_no_mps else []):
-            run.serve(name, has_mps)
-    return 0 if run.judge(reference_graph(next(iter(graphs.values())), folder), least) else 1
+            run.serve(one, has_mps)
+    judging = next(graphs[one.name] for one in candidates if one.checkout is None)
+    return 0 if run.judge(reference_graph(judging, folder), least) else 1
 
 
 @dataclass
@@ -423,21 +461,22 @@ class Run:
         self._served: dict[str, Served] = {}
         self._num_failed = 0
 
-    def serve(self, name: str, has_mps: bool) -> None:
+    def serve(self, candidate: Candidate, has_mps: bool) -> None:
         """Measure a graph's server; one that fails is said, and the next has its turn."""
-        way = f"{name}, {'MPS' if has_mps else 'no MPS'}"
+        way = f"{candidate.name}, {'MPS' if has_mps else 'no MPS'}"
         try:
-            self._served[way] = self._serve(way, name, has_mps)
+            self._served[way] = self._serve(way, candidate, has_mps)
         except Exception as error:  # noqa: BLE001 - whatever it is, others can be measured
             say(f"{way}: FAILED: {str(error)[-ERROR_LENGTH:]}")
             self._num_failed += 1
 
-    def _serve(self, way: str, name: str, has_mps: bool) -> Served:
+    def _serve(self, way: str, candidate: Candidate, has_mps: bool) -> Served:
         """Ask a graph's server, measure it, kill its talker's engine and ask again."""
         log = self._out / f"{way.replace(', ', '-').replace(' ', '-')}.log"
         began = time.monotonic()
-        path = self._folder / f"{name}.yaml"
-        with running_server(str(path), log, *self._options, *mps_option(has_mps)) as server:
+        path = self._folder / f"{candidate.name}.yaml"
+        options = [*self._options, *mps_option(has_mps)]
+        with running_server(str(path), log, *options, checkout=candidate.checkout) as server:
             say(f"{way}: ready after {time.monotonic() - began:.1f} s")
             served = Served()
             for count in self._streams:
@@ -445,7 +484,7 @@ class Run:
             for kind, lengths in self._lengths.items():
                 alone = self._ask(server, lengths.num_checked, lengths, at_once=1)
                 served.answers[f"{kind}, 1 at once", lengths] = alone
-            served.tables = self._measure(server)
+            served.tables = self._measure(server, candidate.levels)
             tables = self._out / f"{log.stem}-not-judged.txt"
             tables.write_text("\n".join(served.tables.values()))
             served.nan_steps.append(nan_steps(server))
@@ -470,12 +509,12 @@ class Run:
             ask_all(server, subject.voice, questions, frames, at_once, lengths.tokens)
         )
 
-    def _measure(self, server: TinyServer) -> dict[str, str]:
+    def _measure(self, server: TinyServer, levels: str) -> dict[str, str]:
         """The tables that were asked for, by name."""
         asked = self._asked
         loads: dict[str, tuple[list[str], Lengths, bool]] = {}
-        if asked.levels:
-            loads["streams"] = (closed(asked.levels), USUAL, True)
+        if levels:
+            loads["streams"] = (closed(levels), USUAL, True)
         for kind, lengths in self._lengths.items():
             words = f"{kind}, {lengths.words} words, {lengths.tokens} tokens"
             loads[words] = (closed("1"), lengths, True)

@@ -133,15 +133,24 @@ def assert_same_sound(one: npt.NDArray[np.int16], other: npt.NDArray[np.int16]) 
 
 
 def launch(
-    target: str, log: Path, *options: str, python: str = sys.executable, cwd: Path | None = None
+    target: str,
+    log: Path,
+    *options: str,
+    python: str = sys.executable,
+    cwd: Path | None = None,
+    checkout: Path | None = None,
 ) -> TinyServer:
-    """Start a server over a folder or a graph file; it is not ready yet."""
+    """Start a server over a folder or a graph file, by a checkout's code; it is not ready yet."""
     port = free_port()
+    environment = dict(os.environ)
+    if checkout is not None:
+        paths = [str(checkout.resolve() / ".pkg"), environment.get("PYTHONPATH", "")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     command = [python, "-m", "omnistage.server.cli", "serve", target]
     command += ["--host", "127.0.0.1", "--port", str(port), *options]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=dict(os.environ), cwd=cwd
+            command, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=cwd
         )
     model = options[options.index("--model") + 1] if "--model" in options else target
     return TinyServer(f"http://127.0.0.1:{port}", process, model)
@@ -149,13 +158,19 @@ def launch(
 
 @contextlib.contextmanager
 def running_server(
-    target: str, log: Path, *options: str, python: str = sys.executable, cwd: Path | None = None
+    target: str,
+    log: Path,
+    *options: str,
+    python: str = sys.executable,
+    cwd: Path | None = None,
+    checkout: Path | None = None,
 ) -> Iterator[TinyServer]:
     """Serve a folder or a graph file until the context ends; it must end by itself.
 
-    Unless it was killed, it must hold nothing for any request by then.
+    Unless it was killed, it must hold nothing for any request by then. The code is that of
+    `checkout`, if one is given.
     """
-    server = launch(target, log, *options, python=python, cwd=cwd)
+    server = launch(target, log, *options, python=python, cwd=cwd, checkout=checkout)
     process = server.process
     try:
         deadline = time.monotonic() + START_S
