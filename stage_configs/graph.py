@@ -28,6 +28,7 @@ from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, Problem, parallel_problem
+from omnistage.stage_configs.paths import Ends, StageNames, entries_of, ordered, path_to
 from omnistage.stage_configs.placement import (
     NUM_GPUS,
     Amount,
@@ -537,14 +538,11 @@ class StageGraph(Model):
     @property
     def order(self) -> list[str]:
         """Stages after all that feed them; those in a cycle are left out."""
-        done: list[str] = []
-        while ready := [
-            name
-            for name in self.stages
-            if name not in done and all(edge.source in done for edge in self.incoming(name))
-        ]:
-            done += ready
-        return done
+        return list(ordered(*self._shape))
+
+    @property
+    def _shape(self) -> tuple[StageNames, Ends]:
+        return tuple(self.stages), tuple((edge.source, edge.target) for edge in self.edges)
 
     @property
     def served_names(self) -> tuple[str, ...]:
@@ -558,11 +556,11 @@ class StageGraph(Model):
 
     def entries(self, outputs: Collection[str]) -> list[str]:
         """The stages that requests for these outputs come to."""
-        return [name for name in self.path(outputs) if not self.incoming(name)]
+        return list(entries_of(*self._shape, self._makers(outputs)))
 
     def entry_of(self, output: str) -> str:
         """The stage that requests for this output come to."""
-        return self.entries({output})[0]
+        return entries_of(*self._shape, self._makers((output,)))[0]
 
     def carried(self, edge: Edge) -> Payloads:
         """What goes along an edge; raises NoPayload if its ends do not agree."""
@@ -678,8 +676,7 @@ class StageGraph(Model):
 
     def path(self, outputs: Collection[str]) -> list[str]:
         """The stages that these outputs need, in order; edges between them are live."""
-        needed = {self.outputs[output] for output in outputs}
-        for name in reversed(self.order):
-            if name in needed:
-                needed |= {edge.source for edge in self.incoming(name)}
-        return [name for name in self.order if name in needed]
+        return list(path_to(*self._shape, self._makers(outputs)))
+
+    def _makers(self, outputs: Iterable[str]) -> frozenset[str]:
+        return frozenset(self.outputs[output] for output in outputs)
