@@ -36,8 +36,7 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES
 from omnistage.server.images.mixed import FIELDS, MixedChunks, Wish, with_files
-from omnistage.server.runtime.request import Request
-from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.runtime.request import Outputs, Request
 from omnistage.server.trace import (
     FIRST_AUDIO,
     FIRST_IMAGE,
@@ -75,13 +74,15 @@ class ChatCompletions:
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
         await self.gateway.media.load(answer.request.body, http)
         headers = warning_headers(await beside_loop(http, lambda: unknown(chat, answer)))
+        # Sent before any task is made: of many that come at once, stages begin with the first.
+        made = ticket.run(answer.request)
         if chat.stream:
-            events = with_usage(self._chunks(answer, ticket), answer.has_usage)
+            events = with_usage(self._chunks(answer, made), answer.has_usage)
             unsent = self.gateway.max_unsent_bytes
             if answer.wish is not None:  # an image is one event
                 unsent = max(unsent, MAX_UNSENT_BYTES)
             return EventStream(events, self.gateway.keep_alive_s, unsent, headers)
-        return await whole_answer(http, answer.request.id, self._collect(answer, ticket), headers)
+        return await whole_answer(http, answer.request.id, self._collect(answer, made), headers)
 
     def _answer(self, chat: ChatRequest) -> "Answer":
         graph, fleet = self.gateway.runtime.graph, self.gateway.runtime.fleet
@@ -101,9 +102,8 @@ class ChatCompletions:
             bool(chat.return_timeline),
         )
 
-    async def _chunks(self, answer: "Answer", ticket: Ticket) -> AsyncGenerator[ChatChunk, None]:
+    async def _chunks(self, answer: "Answer", made: Outputs) -> AsyncGenerator[ChatChunk, None]:
         timeline = current_trace().timeline
-        made = ticket.run(answer.request)
         if answer.make_encoder is not None:
             made = encoded(made, answer.make_encoder)
         chunks: AnswerChunks | MixedChunks = answer.chunks
@@ -125,9 +125,9 @@ class ChatCompletions:
         for chunk in chunks.finish():
             yield chunk
 
-    async def _collect(self, answer: "Answer", ticket: Ticket) -> ChatChunk:
+    async def _collect(self, answer: "Answer", made: Outputs) -> ChatChunk:
         completion = Completion()
-        async with aclosing(self._chunks(answer, ticket)) as chunks:
+        async with aclosing(self._chunks(answer, made)) as chunks:
             async for chunk in chunks:
                 completion.add(chunk)
         if isinstance(answer.chunks, SpeechChunks):

@@ -32,8 +32,7 @@ from omnistage.server.responses.resources import resource_of
 from omnistage.server.responses.schema import ResponseRequest
 from omnistage.server.responses.store import ResponseStore, StoredResponse
 from omnistage.server.responses.translate import chat_of
-from omnistage.server.runtime.request import Request
-from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.runtime.request import Outputs, Request
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 
 PATH = "/v1/responses"
@@ -74,13 +73,14 @@ class Responses:
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
         try:
             await self.gateway.media.load(answer.request.body, http)
+            outputs = ticket.run(answer.request)
         except ApiError as error:
             raise answer.places.told(error) from error
         headers = warning_headers(asked.unknown)
         if asked.stream:
             limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
-            return ResponseStream(answer.made, self._events(answer, ticket, http), *limits, headers)
-        making = self._collect(answer, ticket, http)
+            return ResponseStream(answer.made, self._events(answer, outputs), *limits, headers)
+        making = self._collect(answer, outputs)
         return await whole_answer(http, answer.request.id, making, headers)
 
     def _answer(self, asked: ResponseRequest, owner: str | None) -> "Answer":
@@ -116,14 +116,12 @@ class Responses:
                 code="previous_response_not_found",
             ) from error
 
-    async def _events(
-        self, answer: "Answer", ticket: Ticket, http: HttpRequest
-    ) -> AsyncGenerator[Event, None]:
+    async def _events(self, answer: "Answer", outputs: Outputs) -> AsyncGenerator[Event, None]:
         """The first event waits for the stages, so that a refusal of theirs is still one."""
         timeline = current_trace().timeline
         made = answer.made
         try:
-            async with aclosing(ticket.run(answer.request)) as outputs:
+            async with aclosing(outputs):
                 async for output in outputs:
                     for event in () if made.has_begun else made.begin():
                         yield event
@@ -143,8 +141,8 @@ class Responses:
         for event in events:
             yield event
 
-    async def _collect(self, answer: "Answer", ticket: Ticket, http: HttpRequest) -> Json:
-        async with aclosing(self._events(answer, ticket, http)) as events:
+    async def _collect(self, answer: "Answer", outputs: Outputs) -> Json:
+        async with aclosing(self._events(answer, outputs)) as events:
             async for _ in events:
                 continue
         return answer.made.response

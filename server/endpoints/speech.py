@@ -1,6 +1,6 @@
 """POST /v1/audio/speech: a given text spoken as it is, while it is made."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.encoder import MakeEncoder, make_encoder
+from omnistage.server.audio.encoder import make_encoder
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
 from omnistage.server.endpoints.examples import speech_examples
@@ -24,7 +24,7 @@ from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held, state_of
-from omnistage.server.runtime.request import AudioOutput, Request
+from omnistage.server.runtime.request import AudioOutput, Outputs, Request
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.continuous import spoken
@@ -70,19 +70,23 @@ class Speech:
                 request = with_reference(request, await unless_gone(http.receive, loading))
         requests = pieces_of_request(request, max_text)
         form = asked.response_format or "mp3"
-        events = self._events(requests, partial(speech_encoder, form, asked.speed or 1.0), ticket)
+        outputs = spoken(ticket, requests, self._sent(ticket, requests[0]))
+        events = self._events(encoded(outputs, partial(speech_encoder, form, asked.speed or 1.0)))
         limit = gateway.max_unsent_bytes
         headers = warning_headers(asked.unknown)
         if asked.stream_format == "sse":
             return BareEventStream(events, gateway.keep_alive_s, limit, headers)
         return AudioStream(events, None, limit, {**headers, "Content-Type": CONTENT_TYPES[form]})
 
-    async def _events(
-        self, requests: Sequence[Request], make_encoder: MakeEncoder, ticket: Ticket
-    ) -> AsyncGenerator[Event, None]:
+    def _sent(self, ticket: Ticket, request: Request) -> Outputs:
+        try:
+            return ticket.run(request)
+        except ApiError as error:
+            raise about_input(error) from None
+
+    async def _events(self, outputs: Outputs) -> AsyncGenerator[Event, None]:
         timeline = current_trace().timeline
         usage = SpeechUsage()
-        outputs = encoded(spoken(ticket, requests), make_encoder)
         try:
             async with aclosing(outputs):
                 async for output in outputs:

@@ -29,8 +29,7 @@ from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.runtime.request import Outputs, Request, TextOutput
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 from omnistage.stage_configs.sampling import with_defaults
 
@@ -64,11 +63,12 @@ class TextCompletions:
             "text_completion",
         )
         headers = warning_headers(asked.unknown)
+        made = ticket.run(request)
         if asked.stream:
-            events = with_usage(self._chunks(request, head, ticket), asked.has_usage)
+            events = with_usage(self._chunks(request, head, made), asked.has_usage)
             limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
             return EventStream(events, *limits, headers)
-        return await whole_answer(http, request.id, self._collect(request, head, ticket), headers)
+        return await whole_answer(http, request.id, self._collect(request, head, made), headers)
 
     def _request(self, asked: CompletionRequest) -> Request:
         graph = self.gateway.runtime.graph
@@ -86,12 +86,12 @@ class TextCompletions:
         )
 
     async def _chunks(
-        self, request: Request, head: AnswerHead, ticket: Ticket
+        self, request: Request, head: AnswerHead, made: Outputs
     ) -> AsyncGenerator[ChatChunk, None]:
         """One piece of text a chunk, the usage last."""
         usage: Mapping[str, Any] = {}
         timeline = current_trace().timeline
-        async with aclosing(ticket.run(request)) as outputs:
+        async with aclosing(made) as outputs:
             async for output in outputs:
                 assert isinstance(output, TextOutput)
                 usage = output.chunk.get("usage") or usage
@@ -103,10 +103,10 @@ class TextCompletions:
             usage = {**usage, "completion_tokens": 0}
         yield head.chunk([], usage=usage_of(usage, 0))
 
-    async def _collect(self, request: Request, head: AnswerHead, ticket: Ticket) -> ChatChunk:
+    async def _collect(self, request: Request, head: AnswerHead, made: Outputs) -> ChatChunk:
         choices: dict[int, Choice] = {}
         usage: ChatChunk = {}
-        async with aclosing(self._chunks(request, head, ticket)) as chunks:
+        async with aclosing(self._chunks(request, head, made)) as chunks:
             async for chunk in chunks:
                 usage = chunk.get("usage", usage)
                 for choice in chunk["choices"]:

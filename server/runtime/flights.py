@@ -93,7 +93,7 @@ class Flights:
                 code="server_overloaded",
                 retry_after_s=RETRY_OVERLOAD_S,
             )
-        ticket = Ticket(self._run, self._tickets.discard, self._now())
+        ticket = Ticket(self._run, self._give_back, self._now())
         self._tickets.add(ticket)
         current_trace().timeline.mark(GATEWAY, "admitted")
         return ticket
@@ -135,7 +135,11 @@ class Flights:
         logger.warning("request %s goes again: %s has ended", flight.request.id, struck.name)
         return True
 
-    async def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
+    def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
+        return self._answer(self._begin(request, ticket))
+
+    def _begin(self, request: Request, ticket: Ticket) -> Flight:
+        """Send a request; ApiError if it cannot be."""
         goes_on = bool(ticket.flights)
         is_awaited = any(not one.ended.is_set() for one in ticket.flights)  # before stages sleep
         path = self._routes.choose(self._fleet.open_path(request.outputs, is_awaited))
@@ -146,11 +150,20 @@ class Flights:
         flight.waited_s = flight.started_at - ticket.admitted_at
         ticket.flights.append(flight)
         self._enter(flight)
-        sending: asyncio.Task[None] | None = None
         try:
             self._open(flight)
-            if request.text is not None:
-                sending = asyncio.create_task(self._send_text(flight, request.text))
+        except Exception as error:
+            flight.failure = error
+            self._end(flight)
+            raise
+        return flight
+
+    async def _answer(self, flight: Flight) -> AsyncGenerator[Output, None]:
+        """What comes of a request that was sent."""
+        sending: asyncio.Task[None] | None = None
+        try:
+            if flight.request.text is not None:
+                sending = asyncio.create_task(self._send_text(flight, flight.request.text))
             async with aclosing(self._outputs(flight)) as outputs:
                 async for output in outputs:
                     yield output
@@ -160,10 +173,21 @@ class Flights:
         finally:
             if sending is not None:
                 sending.cancel()
-            flight.end()
-            self._leave(flight, flight.is_cancelled)
-            for on_end in self._watchers:
-                on_end(flight)
+            self._end(flight)
+
+    def _end(self, flight: Flight) -> None:
+        """Nobody asks for more of a request."""
+        if flight.ended.is_set():
+            return
+        flight.end()
+        self._leave(flight, flight.is_cancelled)
+        for on_end in self._watchers:
+            on_end(flight)
+
+    def _give_back(self, ticket: Ticket) -> None:
+        for flight in ticket.flights:  # its outputs may never have been asked for
+            self._end(flight)
+        self._tickets.discard(ticket)
 
     def _enter(self, flight: Flight) -> None:
         """From now on what stages send for the request is its flight's."""

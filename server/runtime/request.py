@@ -1,6 +1,6 @@
 """A request as the stages get it, and the outputs that leave the graph for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -122,6 +122,7 @@ class InputTokensOutput:
 
 
 Output = TextOutput | AudioOutput | ImageOutput | EmbeddingOutput | TokensOutput | InputTokensOutput
+Outputs = AsyncGenerator[Output, None]
 
 
 def output_of(

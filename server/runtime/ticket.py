@@ -39,10 +39,12 @@ class Ticket:
         self._give_back(self)
 
     def run(self, request: Request) -> AsyncGenerator[Output, None]:
-        """The outputs of the request as they come; closing it early cancels the request.
+        """Send the request now; its outputs as they come.
 
-        One that is run after another goes on with the same answer, and needs no place of its own.
-        Raises ApiError if a stage on its way has ended or been closed since the admission.
+        Closing them early cancels the request, and giving the place back does before any of them
+        was asked for. One that is run after another goes on with the same answer, and needs no
+        place of its own. Raises ApiError if a stage on its way has ended or been closed since the
+        admission.
         """
         assert self._is_held, "the place was given back before the request ran"
         return self._run(request, self)

@@ -2,34 +2,40 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Self
 
-from omnistage.server.runtime.request import AudioOutput, Output, Request
+from omnistage.server.runtime.request import AudioOutput, Output, Outputs, Request
 from omnistage.server.runtime.ticket import Ticket
 
 MAX_BEGUN = 2  # pieces of an answer that are in the graph at once
 CHARACTERS_PER_S = 25  # of fast speech; in most languages a second has fewer
 
 
-async def spoken(ticket: Ticket, requests: Sequence[Request]) -> AsyncGenerator[Output, None]:
+async def spoken(
+    ticket: Ticket, requests: Sequence[Request], made: Outputs | None = None
+) -> Outputs:
     """The outputs of the pieces of a text, in order; of all sound only the end is the last.
+
+    `made`: those of the first piece, if it was sent before.
 
     The next piece begins when as much sound of the one before has come as that has if it is spoken
     fast. So it is ready in time, whatever the client does meanwhile, and holds a place in the
     stages only for a while before its turn: at its credit it stops until its outputs are taken.
     """
     waiting = deque(requests)
-    begun = deque([Piece.begin(ticket, waiting.popleft())])
+    first = waiting.popleft()
+    begun = deque([Piece.begin(_run(ticket, first) if made is None else made, first)])
     try:
         while begun:
             piece = begun[0]
             async with aclosing(piece.outputs()) as outputs:
                 async for output in outputs:
                     if waiting and len(begun) < MAX_BEGUN and piece.is_nearly_spoken:
-                        begun.append(Piece.begin(ticket, waiting.popleft()))
+                        following = waiting.popleft()
+                        begun.append(Piece.begin(_run(ticket, following), following))
                     yield replace(output, last=False) if len(begun) > 1 else output
             begun.popleft()
     finally:
@@ -41,20 +47,19 @@ async def spoken(ticket: Ticket, requests: Sequence[Request]) -> AsyncGenerator[
 class Piece:
     """One request in the graph, which is there before anyone asks for its outputs."""
 
-    made: AsyncGenerator[Output, None]
+    made: Outputs
     first: "asyncio.Task[Output | None]"
     due_s: float  # the next one begins once so much sound has come
     sound_s: float = 0.0
     has_ended: bool = False
 
     @classmethod
-    def begin(cls, ticket: Ticket, request: Request) -> Self:
-        """Send it: its first output is asked for at once."""
-        made = ticket.run(request)
+    def begin(cls, made: Outputs, request: Request) -> Self:
+        """Ask for its first output at once."""
         due_s = len(request.body["input"]) / CHARACTERS_PER_S
         return cls(made, asyncio.create_task(_first_of(made)), due_s)
 
-    async def outputs(self) -> AsyncGenerator[Output, None]:
+    async def outputs(self) -> Outputs:
         """All of them; raises ApiError."""
         try:
             first = await self.first
@@ -86,5 +91,12 @@ class Piece:
             self.has_ended = output.last
 
 
-async def _first_of(outputs: AsyncGenerator[Output, None]) -> Output | None:
+async def _run(ticket: Ticket, request: Request) -> Outputs:
+    """Sent when its first output is asked for: a refusal is an output's place too."""
+    async with aclosing(ticket.run(request)) as outputs:
+        async for output in outputs:
+            yield output
+
+
+async def _first_of(outputs: Outputs) -> Output | None:
     return await anext(outputs, None)

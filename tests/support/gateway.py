@@ -6,6 +6,7 @@ import io
 import socket
 import sys
 import threading
+import time
 import traceback
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -113,6 +114,10 @@ class RunningGateway:
             return action()
 
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(5)
+
+    def hold(self, seconds: float) -> None:
+        """Let the gateway's thread do nothing else for so long, from now on."""
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
 
     def wait_until_idle(self) -> None:
         """No stage has a request."""

@@ -1,11 +1,13 @@
 """Requests in the graph: cancels, back-pressure, deadlines, several outputs."""
 
 import asyncio
+import contextlib
 import json
 import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -13,11 +15,15 @@ import pytest
 from support.chats import TEXT, URL, request_of, settled_after_s, spoken
 from support.fake_stages import FakeGraph
 from support.gateway import OMNI, RunningGateway, SharedConnector, outputs_of, running_gateway
-from support.waiting import wait_until
+from support.waiting import until, wait_until
 
+from omnistage.server.runtime.flight import Flight
 from omnistage.server.runtime.request import TextOutput
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.trace import GATEWAY, RECEIVED
 from omnistage.stage_configs.graph import StageGraph
+
+NUM_AT_ONCE = 8
 
 # Over HTTP
 
@@ -45,6 +51,34 @@ def test_hanging_up_while_nothing_has_come_cancels_too(gateway: RunningGateway) 
     ):
         client.post(URL, json=spoken("hang", stream=True))
     assert settled_after_s(gateway) < 0.5
+
+
+def test_of_requests_that_come_at_once_the_first_is_sent_before_the_last_is_read(
+    gateway: RunningGateway,
+) -> None:
+    """A stage that is free begins with it."""
+    flights: list[Flight] = []
+    gateway.do(lambda: gateway.runtime.flights.watch(flights.append))
+    address = httpx.URL(gateway.url)
+    body = json.dumps({**TEXT, "stream": True}).encode()
+    head = f"POST {URL} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    asked = f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(NUM_AT_ONCE):
+            client = socket.create_connection((address.host, address.port), timeout=5)
+            clients.append(stack.enter_context(client))
+        gateway.do(lambda: None)  # all are connected
+        gateway.hold(0.2)
+        for client in clients:
+            client.sendall(asked)
+        for client in clients:
+            assert b"[DONE]" in b"".join(iter(partial(client.recv, 1 << 16), b""))
+    marks = [flight.trace.timeline.marks for flight in flights]
+    assert len(marks) == NUM_AT_ONCE
+    read_at = [one[GATEWAY, RECEIVED] for one in marks]
+    sent_at = [one[GATEWAY, "sent"] for one in marks]
+    assert min(sent_at) < max(read_at)
 
 
 def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
@@ -119,6 +153,19 @@ async def test_outputs_end_when_each_kind_has_ended(
     outputs = [output async for output in outputs_of(runtime, request_of("words", "text", "audio"))]
     assert sum(output.last for output in outputs) == 2
     assert not any(stage.cancelled for stage in stages.stages.values())
+
+
+async def test_a_request_is_sent_before_it_is_asked_for_and_cancelled_with_its_place(
+    running: tuple[Runtime, FakeGraph],
+) -> None:
+    runtime, stages = running
+    request = request_of("endless", "text", "audio")
+    with runtime.flights.admit(request.outputs) as ticket:
+        outputs = ticket.run(request)
+        await until(lambda: request.id in stages.running)
+    await until(lambda: not stages.running)
+    assert all(stage.cancelled == [request.id] for stage in stages.stages.values())
+    await outputs.aclose()  # nobody ever asked for any
 
 
 async def test_a_slow_client_holds_its_own_request_only(
