@@ -1,6 +1,7 @@
 """Serves one graph until told to stop: run directory, runtime, HTTP, and back in order."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -145,6 +146,7 @@ async def _serve(
     options: GatewayOptions,
 ) -> None:
     server = GatewayServer(runtime, options)
+    gc.freeze()  # modules, routes and schemas live until the end: collections need not look at them
     # uvicorn handles signals while it serves and then raises them again for whoever was there
     # before: nothing must happen then but what happens here, in order.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -22,6 +22,7 @@ from omnistage.stages.qwen3_omni.step_schema import talker_schema
 from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.speech.code_predictor import projected
 from omnistage.stages.speech.text_talker import TextTalker
+from omnistage.stages.vllm.experts import share_experts
 
 
 def talker_config(config: Any) -> Any:
@@ -56,6 +57,7 @@ class Qwen3OmniTalker(TextTalker):
             codec_eos=config.codec_eos_token_id,
             predictor=config.code_predictor_config,
         )
+        share_experts(self)
         self.take_text(config.thinker_vocab_size, Qwen3OmniMoeTalkerResizeMLP(config))
         self.hidden_projection = Qwen3OmniMoeTalkerResizeMLP(config)
 

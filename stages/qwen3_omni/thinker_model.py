@@ -18,6 +18,7 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from omnistage.stages.speech.video_sound import HearsVideos, in_order_of_tokens
+from omnistage.stages.vllm.experts import share_experts
 from omnistage.stages.vllm.grids import video_ids
 from omnistage.stages.vllm.nan_watch import NanWatch
 from omnistage.stages.vllm.rope import Grid, rope_positions
@@ -53,6 +54,7 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)
+        share_experts(self)
         # By this name vLLM's drafters ask a multimodal model for it.
         self.config.image_token_index = self.config.image_token_id
         self._nan_watch = NanWatch.of_engine(vllm_config, torch.get_default_device())
