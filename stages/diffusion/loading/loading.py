@@ -296,4 +296,6 @@ def compile_blocks(parts: Parts) -> None:
         compile_repeated = getattr(module, "compile_repeated_blocks", None)
         if not getattr(module, "_repeated_blocks", None) or compile_repeated is None:
             raise ValueError(f"compile: {name} ({type(module).__name__}) has no repeated blocks")
-        compile_repeated()
+        # Torch keeps eight codes of a block. Sizes known one by one would fill them, and what came
+        # after them would not run compiled.
+        compile_repeated(dynamic=True)

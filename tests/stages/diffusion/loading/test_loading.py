@@ -5,12 +5,13 @@ import logging
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from diffusers import QwenImagePipeline
+from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
 from support.other_device import OTHER_CPU, places
 
 from omnistage.stages.device.start import DoesNotFit
@@ -18,8 +19,9 @@ from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading import loading as loading_module
+from omnistage.stages.diffusion.loading.components import Parts
 from omnistage.stages.diffusion.loading.dummy_components import empty_components, num_bytes
-from omnistage.stages.diffusion.loading.loading import LoadOptions, sizes_of
+from omnistage.stages.diffusion.loading.loading import LoadOptions, compile_blocks, sizes_of
 from omnistage.stages.diffusion.request.outputs import to_uint8
 
 SMALL = {"height": 32, "width": 32, "output_type": "pt"}
@@ -255,6 +257,34 @@ def test_compiled_blocks_make_the_same_pictures(qwen: Path) -> None:
     assert all(block._compiled_call_impl is not None for block in blocks)
     (one,) = to_uint8(made(compiled, **ask(0)))
     assert one.std() > 1
+
+
+def test_compiled_blocks_stay_compiled_whatever_sizes_and_numbers_of_rows_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch keeps eight codes of a block; behind them it would run it uncompiled."""
+    torch.manual_seed(0)
+    dit = QwenImageTransformer2DModel(num_layers=2, num_attention_heads=3, joint_attention_dim=32)
+    whole = dit.eval().compile_repeated_blocks
+    monkeypatch.setattr(dit, "compile_repeated_blocks", partial(whole, backend="eager"))
+    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    torch._dynamo.reset()
+    compile_blocks(Parts(dit={"transformer": dit}))
+    for rows, side, length, has_mask in (
+        *((1, 8, 30, False), (1, 8, 12, False), (2, 8, 30, False), (2, 8, 12, False)),
+        *((1, 8, 31, True), (1, 8, 32, True), (1, 8, 33, True), (3, 8, 30, False)),
+        *((1, 16, 30, False), (1, 16, 12, False), (2, 16, 30, False), (2, 16, 31, True)),
+        *((1, 16, 31, True), (3, 16, 31, True), (4, 12, 20, True), (4, 12, 20, False)),
+    ):
+        mask = (torch.arange(length) < length - 1).repeat(rows, 1) if has_mask else None
+        with torch.inference_mode():
+            dit(
+                hidden_states=torch.randn(rows, side * side, 64),
+                timestep=torch.rand(rows),
+                encoder_hidden_states=torch.randn(rows, length, 32),
+                encoder_hidden_states_mask=mask,
+                img_shapes=[[(1, side, side)]] * rows,
+            )
 
 
 def test_what_has_no_repeated_blocks_is_not_compiled(qwen: Path) -> None:
