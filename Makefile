@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -95,6 +95,11 @@ gpu-speech: venv
 # Ways in which the talker and code2wav of Qwen3-Omni can share one GPU, in two minutes; ARGS="--tiny" on a CPU.
 gpu-sharing: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_sharing.py $(ARGS)
+
+# The thinker's layers with vLLM's kernels for experts and with ours, beside frames of the code predictor on one GPU.
+# ARGS="--float8 --rows 64"; ARGS="--tiny" on a CPU.
+gpu-experts: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu_experts.py $(ARGS)
 
 # A quantized thinker beside one in bfloat16 on one GPU; on a CPU the tiny one in bfloat16 beside float32.
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.
