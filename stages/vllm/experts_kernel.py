@@ -25,7 +25,9 @@ def _assign(
     """A program an expert: where its picks begin is known from how many the others have."""
     expert = tl.program_id(0)
     pick = tl.arange(0, ALL_PICKS)
-    of = tl.load(chosen + pick, mask=pick < NUM_PICKS, other=ALL_EXPERTS - 1).to(tl.int32)
+    of = tl.load(chosen + pick, mask=pick < NUM_PICKS, other=-1).to(tl.int32)
+    # What is no expert is nobody's, as vLLM's moe_align_block_size has it: the last bin.
+    of = tl.where((of >= 0) & (of < NUM_EXPERTS), of, ALL_EXPERTS - 1)
     number = tl.arange(0, ALL_EXPERTS)
     counts = tl.histogram(of, ALL_EXPERTS)
     tiles = tl.where(number < NUM_EXPERTS, (counts + ROWS - 1) // ROWS, 0)

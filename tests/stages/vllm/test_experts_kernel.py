@@ -87,3 +87,15 @@ def test_each_pick_is_in_one_tile_of_its_expert(num_rows: int) -> None:
     assert {pick for pick, _ in found if pick >= len(flat)} <= {len(flat)}
     counts = [-(-flat.count(expert) // ROWS) for expert in range(NUM_EXPERTS)]
     assert experts == [expert for expert, count in enumerate(counts) for _ in range(count)]
+
+
+def test_a_pick_of_no_expert_is_in_no_tile() -> None:
+    from omnistage.stages.vllm.experts_kernel import ROWS, assign
+
+    chosen = torch.tensor([[0, 3], [NUM_EXPERTS, -1]] * 20, dtype=torch.int32, device=DEVICE)
+    assigned = assign(chosen, NUM_EXPERTS)
+    found = assigned.picks[: int(assigned.num_padded)].tolist()
+    picks = [4 * number for number in range(20)], [4 * number + 1 for number in range(20)]
+    none = [chosen.numel()] * (2 * ROWS - 20)
+    assert found == [*picks[0], *none, *picks[1], *none]
+    assert assigned.experts[:4].tolist() == [0, 0, 3, 3]
