@@ -159,7 +159,7 @@ def multiply(
     is_gated, is_scaled = pick_weights is None, scales is not None
     num_outputs, num_inputs = output.shape[1], inputs.shape[1]
     input_scales, weight_scales = scales if scales is not None else (inputs, weight)
-    # Two programs a multiprocessor keep enough bytes under way, and leave half of its memory.
+    # Two programs a multiprocessor keep enough bytes under way, and leave a third of its memory.
     block, input_block, num_stages = (64, 256, 2) if is_scaled else (32, 128, 3)
     num_programs = 2 * num_processors
     _multiply[(num_programs,)](
