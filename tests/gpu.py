@@ -375,6 +375,8 @@ def main() -> None:
     if len({one.name for one in candidates}) < len(candidates):
         parser.error("--graph: two files of the same name")
     if asked.before is not None:
+        if problem := hidden_problem(asked.before):
+            parser.error(f"--before: {problem}")
         earlier = [one.before(asked.before) for one in candidates]
         if not any(one.path.exists() for one in earlier):
             names = ", ".join(str(one.path) for one in earlier)
@@ -388,6 +390,14 @@ def main() -> None:
         folder = Path(name)
         out = asked.out or folder
         sys.exit(check(asked, candidates, folder, out))
+
+
+def hidden_problem(checkout: Path) -> str | None:
+    """Why Python would run this checkout's code in place of another's, if it would."""
+    package = checkout / ".pkg" / "omnistage" / "__init__.py"
+    if package.exists():
+        return None
+    return f"{package} is missing: without it this checkout's package hides the earlier one"
 
 
 @dataclass(frozen=True)
