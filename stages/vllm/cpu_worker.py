@@ -1,9 +1,10 @@
 """vLLM's CPU worker with what it lacks: the engine argument `worker_cls`.
 
-Seeds hold for prompts in pieces, ranks can be lanes and a pipeline, and the segments that they
-share are noted.
+Seeds hold for prompts in pieces, ranks can be lanes and a pipeline, the segments that they share are
+noted, and ranks that wait leave the cores to others.
 """
 
+import os
 from typing import Any
 
 from vllm.distributed.parallel_state import get_dp_group, get_pp_group
@@ -14,6 +15,16 @@ from omnistage.stages.vllm.lane_communicator import LaneCommunicator
 from omnistage.stages.vllm.seeds import Spare, kept_tokens_only
 
 GROUPS = ("tp", "pp")  # those whose ranks share segments
+NICENESS = 10
+
+
+def give_way() -> None:
+    """Let others have the cores first, for as long as this thread lives.
+
+    vLLM's ranks wait for orders in a loop of `sched_yield`. Where ranks are as many as cores, Linux
+    6.18 then let other processes wait for minutes.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, max(NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 class SeededCPUWorker(CPUWorker):
@@ -22,8 +33,10 @@ class SeededCPUWorker(CPUWorker):
     def init_device(self) -> None:
         """As vLLM's; it names the segments after the place where its ranks meet."""
         meeting = self.distributed_init_method.split(":")[-1].rpartition("/")[2]
-        for group in GROUPS if self.parallel_config.world_size > 1 else ():
-            note_segments(f"{meeting}-{group}:")
+        if self.parallel_config.world_size > 1:
+            give_way()
+            for group in GROUPS:
+                note_segments(f"{meeting}-{group}:")
         super().init_device()
         self._spare = Spare()
         lanes = get_dp_group()
