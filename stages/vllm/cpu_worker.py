@@ -1,7 +1,7 @@
 """vLLM's CPU worker with what it lacks: the engine argument `worker_cls`.
 
-Seeds hold for prompts in pieces, ranks can be lanes and a pipeline, the segments that they share are
-noted, and ranks that wait leave the cores to others.
+Seeds hold for prompts in pieces, ranks can be lanes and a pipeline, the segments that they share
+are noted, and ranks that wait leave the cores to others.
 """
 
 import os
