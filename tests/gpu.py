@@ -21,7 +21,10 @@ the exit code is 0. `--graph` may be given several times: each graph is served i
 first one, eager, judges all. `--graph FILE=1,8` has levels of its own. `--before` is the root of a
 checkout of an earlier state: graph files of the same names are served by its code first, as they
 are there, and judged by the same reference. `--lengths` measures other prompts and answers, too,
-and `--rates` requests that come whether or not others were answered.
+and `--rates` requests that come whether or not others were answered. With `--deterministic LEVELS`
+the first graph is served once more, deterministic: then answers one at a time must be those at
+once, all tokens and codes. With `--talks` so many conversations with media are held with the first
+graph's server, with and without the prefix cache (`make turns`).
 """
 
 import argparse
@@ -35,7 +38,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -43,16 +47,19 @@ from typing import Any
 import httpx
 import numpy as np
 import yaml
+from rich.console import Console
 from support.chaos import victims
 from support.printing import say
-from support.server import TinyServer, running_server
+from support.server import TinyServer, mps_option, running_server
+from turns import conversations, converse_all, rows_of, table_of
 
 from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.mps import ALLOW, SHARE
 from omnistage.stage_configs.pick import GRAPHS
 
 STREAMS = (1, 8, 64)
-AFTER_A_KILL = 8
+AFTER_A_KILL, NUM_ALONE = 8, 16
+SHORT_TALKS = ("--turns", "3", "--side", "64", "--seconds", "1", "--words", "20", "--frames", "4")
 NUM_WORDS, MAX_TOKENS, NUM_FRAMES = 66, 64, 100
 NUM_SPOKEN, FRAMES_OF_REFERENCE = 8, 4  # of what eager mode answers itself: it is slow
 GAP_NATS = 0.5  # rounding moves a logprob by less in nearly all tokens
@@ -147,11 +154,6 @@ class Verdict:
 
 
 # The servers
-
-
-def mps_option(has_mps: bool) -> list[str]:
-    """The server's option that starts NVIDIA's MPS, or does not."""
-    return ["--mps", "on" if has_mps else "off"]
 
 
 def reference_graph(graph: dict[str, Any], folder: Path) -> Path:
@@ -363,6 +365,8 @@ def main() -> None:
     parser.add_argument("--float32", action="store_true", help="all stages: twice the memory")
     parser.add_argument("--no-kill", action="store_true")
     parser.add_argument("--compare-no-mps", action="store_true", help="measure both")
+    parser.add_argument("--deterministic", metavar="LEVELS", help="and so, at these streams")
+    parser.add_argument("--talks", type=int, default=0, help="conversations at once, of ten turns")
     parser.add_argument("--share", type=float, help="of the thinker: to see this check fail")
     parser.add_argument("--out", type=Path, help="a folder for logs and figures")
     parser.add_argument(
@@ -374,10 +378,14 @@ def main() -> None:
     candidates = [Candidate.of(one, asked.levels) for one in asked.graph or [usual]]
     if len({one.name for one in candidates}) < len(candidates):
         parser.error("--graph: two files of the same name")
+    now = candidates[0]
+    candidates[0] = replace(now, has_talks=asked.talks > 0)
+    if asked.deterministic:
+        candidates.append(Candidate(now.path, asked.deterministic, is_deterministic=True))
     if asked.before is not None:
         if problem := hidden_problem(asked.before):
             parser.error(f"--before: {problem}")
-        earlier = [one.before(asked.before) for one in candidates]
+        earlier = [one.before(asked.before) for one in candidates if not one.is_deterministic]
         if not any(one.path.exists() for one in earlier):
             names = ", ".join(str(one.path) for one in earlier)
             parser.error(f"--before: it has none of the graph files: {names}")
@@ -407,6 +415,8 @@ class Candidate:
     path: Path
     levels: str
     checkout: Path | None = None
+    is_deterministic: bool = False
+    has_talks: bool = False
 
     @classmethod
     def of(cls, asked: str, usual_levels: str) -> "Candidate":
@@ -421,7 +431,8 @@ class Candidate:
     @property
     def name(self) -> str:
         """What its tables and its log are called."""
-        return self.path.stem if self.checkout is None else f"{self.path.stem}-before"
+        more = "-before" if self.checkout else "-deterministic" if self.is_deterministic else ""
+        return self.path.stem + more
 
 
 def check(
@@ -434,6 +445,8 @@ def check(
     else:
         subject.write(model, asked.tiny)
     graphs = {one.name: yaml.safe_load(one.path.read_text()) for one in candidates}
+    for one in candidates:
+        graphs[one.name] |= {"deterministic": True} if one.is_deterministic else {}
     least = LEAST_IN_FLOAT32 if asked.float32 else subject.least_in_bf16
     for name, graph in graphs.items():
         if asked.float32:
@@ -450,11 +463,15 @@ def check(
 
 @dataclass
 class Served:
-    """What one server answered, its tables by name, and its steps with a NaN by stage."""
+    """What one server answered, its tables by name, and its steps with a NaN by stage.
+
+    `num_others`: of a deterministic one, answers that are others alone than at once.
+    """
 
     answers: dict[tuple[str, Lengths], list[Answer]] = field(default_factory=dict)
     tables: dict[str, str] = field(default_factory=dict)
     nan_steps: list[dict[str, int]] = field(default_factory=list)
+    num_others: int = 0
 
 
 class Run:
@@ -491,10 +508,14 @@ class Run:
             served = Served()
             for count in self._streams:
                 served.answers[f"{count} at once", USUAL] = self._ask(server, count)
+            if candidate.is_deterministic:
+                served.num_others = self._num_others(server, way, served)
             for kind, lengths in self._lengths.items():
                 alone = self._ask(server, lengths.num_checked, lengths, at_once=1)
                 served.answers[f"{kind}, 1 at once", lengths] = alone
             served.tables = self._measure(server, candidate.levels)
+            if candidate.has_talks:
+                served.tables["turns"] = self._talk(server)
             tables = self._out / f"{log.stem}-not-judged.txt"
             tables.write_text("\n".join(served.tables.values()))
             served.nan_steps.append(nan_steps(server))
@@ -518,6 +539,32 @@ class Run:
         return asyncio.run(
             ask_all(server, subject.voice, questions, frames, at_once, lengths.tokens)
         )
+
+    def _num_others(self, server: TinyServer, way: str, served: Served) -> int:
+        """How many answers one at a time are not those that were given at once."""
+        at_once = served.answers[f"{self._streams[-1]} at once", USUAL]
+        alone = self._ask(server, min(NUM_ALONE, len(at_once)), at_once=1)
+        num_others = sum(one != other for one, other in zip(alone, at_once, strict=False))
+        num_equal = len(alone) - num_others
+        say(f"{way}: alone as at once: {num_equal} of {len(alone)}, all their tokens and codes")
+        return num_others
+
+    def _talk(self, server: TinyServer) -> str:
+        """The table of conversations with images and sounds, all with and without what is read."""
+        options = ["--salted", "--conversations", str(self._asked.talks)]
+        options += SHORT_TALKS if self._asked.tiny else []
+        asked = conversations().parse_args(options)
+        words = self._words.read_text().split()
+        found = asyncio.run(converse_all(server, words, asked))
+        first = next(iter(found.values()))
+        lines = [
+            line
+            for name, talks in found.items()
+            for line in rows_of(name.removeprefix(", ") or "not salted", talks, first)
+        ]
+        with StringIO() as text:
+            Console(file=text, width=140).print(table_of(lines))
+            return text.getvalue()
 
     def _measure(self, server: TinyServer, levels: str) -> dict[str, str]:
         """The tables that were asked for, by name."""
@@ -567,7 +614,8 @@ class Run:
                 ]
                 say(f"NaN steps: {served.nan_steps}")
                 has_nan = any(any(stages.values()) for stages in served.nan_steps)
-                if has_nan or not all(verdict.is_right for verdict in verdicts):
+                is_same = not served.num_others
+                if has_nan or not is_same or not all(verdict.is_right for verdict in verdicts):
                     say(f"{way}: WRONG: none of its figures counts")
                     is_right = False
                     continue

@@ -25,13 +25,12 @@ from typing import Any
 
 import httpx
 import yaml
-from gpu import mps_option
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from support.printing import say
 from support.prompts import image_part, picture, text
-from support.server import TinyServer, running_server
+from support.server import TinyServer, mps_option, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
@@ -83,8 +82,8 @@ class Prompts:
         return coarse.resize((self.side, self.side), Image.Resampling.NEAREST)
 
 
-async def ask(server: TinyServer, messages: list[Any], frames: int) -> Answer:
-    """One streamed answer: the likeliest token and code every time."""
+async def ask(server: TinyServer, messages: list[Any], frames: int, **more: Any) -> Answer:
+    """One streamed answer: the likeliest token and code every time; `more` of its body."""
     talker = {"temperature": 0, "max_tokens": frames, "ignore_eos": True}
     body = server.body(
         messages,
@@ -94,6 +93,7 @@ async def ask(server: TinyServer, messages: list[Any], frames: int) -> Answer:
         return_timeline=True,
         stream_options={"include_usage": True},
         stage_params={"talker": talker},
+        **more,
     )
     content = json.dumps(body).encode()
     answer = Answer()

@@ -1,10 +1,11 @@
 """`make turns`: the first sound of each turn of conversations with images and sounds.
 
 The same conversations go to one server after another, which differ in the thinker's option
-`row_cache_gib` alone: with 0 each turn is prefilled whole, otherwise it reads the prefix cache. The
-table says for each turn: the tokens of its prompt and those that were read, the time to the first
-sound at the client, and when the thinker's first token was there, ms after the request's head was
-read.
+`row_cache_gib` alone: with 0 each turn is prefilled whole, otherwise it reads the prefix cache.
+With `--salted` they go to each server twice: first with a `cache_salt` of its own for each turn, so
+that it reads nothing of those before, then without. The table says for each turn: the tokens of its
+prompt and those that were read, the time to the first sound at the client, and when the thinker's
+first token was there, ms after the request's head was read.
 
 The codes are compared with those of the first server. With `--tiny`, in float32, they must be
 equal; in bfloat16 only the share is told.
@@ -21,13 +22,12 @@ from statistics import median
 from typing import Any
 
 import yaml
-from gpu import mps_option
 from overlap import BLOCK, Answer, ask
 from rich.console import Console
 from rich.table import Table
 from support.printing import say
 from support.prompts import RATE, image_part, picture, sound, sound_part, text
-from support.server import TinyServer, running_server
+from support.server import TinyServer, mps_option, running_server
 
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.qwen3_omni.checkpoint.real_size import write_real_size_folder
@@ -51,25 +51,34 @@ def user_turn(words: Sequence[str], number: int, asked: argparse.Namespace) -> d
 
 
 async def converse(
-    server: TinyServer, words: Sequence[str], first: int, asked: argparse.Namespace
+    server: TinyServer,
+    words: Sequence[str],
+    first: int,
+    asked: argparse.Namespace,
+    is_salted: bool = False,
 ) -> Turns:
     """A conversation of so many turns, each with all that was said before."""
     messages: list[dict[str, Any]] = []
     answers = []
     for turn in range(asked.turns):
         messages.append(user_turn(words, first + turn, asked))
-        answers.append(await ask(server, messages, asked.frames))
+        more = {"cache_salt": f"turn {first + turn}"} if is_salted else {}
+        answers.append(await ask(server, messages, asked.frames, **more))
         messages.append({"role": "assistant", "content": answers[-1].text})
     return answers
 
 
 async def converse_all(
     server: TinyServer, words: Sequence[str], asked: argparse.Namespace
-) -> list[Turns]:
-    """So many conversations at once, after one that nobody measures."""
-    await converse(server, words, WARM_UP, asked)
+) -> dict[str, list[Turns]]:
+    """So many conversations at once, after one that nobody measures; twice with `--salted`."""
     numbers = range(0, 100 * asked.conversations, 100)
-    return list(await asyncio.gather(*(converse(server, words, n, asked) for n in numbers)))
+    found = {}
+    for name, is_salted in ([(", salted", True)] if asked.salted else []) + [("", False)]:
+        await converse(server, words, WARM_UP, asked, is_salted)
+        talks = (converse(server, words, number, asked, is_salted) for number in numbers)
+        found[name] = list(await asyncio.gather(*talks))
+    return found
 
 
 def with_rows(graph: dict[str, Any], gib: str, asked: argparse.Namespace, folder: Path) -> Path:
@@ -116,18 +125,25 @@ def table_of(lines: list[list[str]]) -> Table:
     return table
 
 
-def main() -> None:
-    """Serve and converse with each size, then compare."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--graph", type=Path, default=GRAPHS / "qwen3_omni_1gpu.yaml")
-    parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
-    parser.add_argument("--sizes", default="0,1", help="values of row_cache_gib")
+def conversations() -> argparse.ArgumentParser:
+    """What is said, on a command line."""
+    parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--conversations", type=int, default=4, help="at once")
     parser.add_argument("--side", type=int, default=448, help="pixels: of 448, 196 tokens")
     parser.add_argument("--seconds", type=int, default=5, help="of each sound")
     parser.add_argument("--words", type=int, default=60, help="of each turn")
     parser.add_argument("--frames", type=int, default=25)
+    parser.add_argument("--salted", action="store_true", help="also with nothing that is read")
+    return parser
+
+
+def main() -> None:
+    """Serve and converse with each size, then compare."""
+    parser = argparse.ArgumentParser(parents=[conversations()])
+    parser.add_argument("--graph", type=Path, default=GRAPHS / "qwen3_omni_1gpu.yaml")
+    parser.add_argument("--tiny", action="store_true", help="the tiny model on a CPU")
+    parser.add_argument("--sizes", default="0,1", help="values of row_cache_gib")
     parser.add_argument("--max-model-len", type=int, help="of thinker and talker")
     parser.add_argument("--no-mps", action="store_true")
     parser.add_argument("--out", type=Path, help="a folder for logs")
@@ -157,9 +173,11 @@ def compare(asked: argparse.Namespace, folder: Path) -> None:
         log = (asked.out or folder) / f"rows-{gib}.log"
         with running_server(str(with_rows(graph, gib, asked, folder)), log, *options) as server:
             found = asyncio.run(converse_all(server, words, asked))
-        first = first or found
-        lines += rows_of(gib, found, first)
-        say(f"row_cache_gib {gib}: {json.dumps([one[4] for one in lines[-asked.turns :]])} ms")
+        for name, talks in found.items():
+            first = first or talks
+            lines += rows_of(gib + name, talks, first)
+            last = json.dumps([one[4] for one in lines[-asked.turns :]])
+            say(f"row_cache_gib {gib}{name}: {last} ms")
     Console(width=140).print(table_of(lines))
     if asked.tiny and any(
         one[-1] != f"{asked.conversations}/{asked.conversations}" for one in lines

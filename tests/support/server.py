@@ -156,6 +156,11 @@ def launch(
     return TinyServer(f"http://127.0.0.1:{port}", process, model)
 
 
+def mps_option(has_mps: bool) -> list[str]:
+    """The server's option that starts NVIDIA's MPS, or does not."""
+    return ["--mps", "on" if has_mps else "off"]
+
+
 @contextlib.contextmanager
 def running_server(
     target: str,
