@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 
 FLOAT8 = torch.float8_e4m3fn
-LARGEST = torch.finfo(FLOAT8).max
-SMALLEST_SCALE = 1e-12  # of a row of zeros
 
 
 class Float8Linear(nn.Module):
@@ -20,7 +18,7 @@ class Float8Linear(nn.Module):
     """
 
     weight: Tensor  # [out, in] float8
-    scale: Tensor  # [1, out] float32: each row's largest number divided by `LARGEST`
+    scale: Tensor  # [1, out] float32: each row's largest number over that of float8
     bias: Tensor | None  # [out] bfloat16
 
     def __init__(self, linear: nn.Linear, device: torch.device) -> None:
@@ -70,6 +68,7 @@ def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
 
     In a compiled block it is a part of the kernel that makes the rows.
     """
-    largest = rows.abs().amax(-1, keepdim=True).float()
-    scale = (largest / LARGEST).clamp(min=SMALLEST_SCALE)
-    return (rows / scale).clamp(-LARGEST, LARGEST).to(FLOAT8), scale
+    # Numbers of the module would be arguments of blocks that are compiled for any sizes.
+    limit, smallest_scale = torch.finfo(FLOAT8).max, 1e-12  # the scale of a row of zeros
+    scale = (rows.abs().amax(-1, keepdim=True).float() / limit).clamp(min=smallest_scale)
+    return (rows / scale).clamp(-limit, limit).to(FLOAT8), scale

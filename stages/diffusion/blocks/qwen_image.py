@@ -113,11 +113,11 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
             backend=self._attention_backend,
         )
         attended = attended.flatten(2, 3).to(query.dtype)
-        num_text = texts.shape[1]
-        image = attended[:, num_text:].contiguous()
+        text, image = attended.split([texts.shape[1], hidden_states.shape[1]], 1)
+        image = image.contiguous()
         for layer in attn.to_out:
             image = layer(image)
-        return image, attn.to_add_out(attended[:, :num_text].contiguous())
+        return image, attn.to_add_out(text.contiguous())
 
     def _has_kernel(self, attn: Any, images: Tensor, texts: Tensor) -> bool:
         return (
