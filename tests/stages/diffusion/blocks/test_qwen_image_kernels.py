@@ -27,7 +27,9 @@ def on_this_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{KERNELS}.DEVICE", DEVICE.type)
 
 
-def make_block(heads: int = 3, size: int = 32, dtype: torch.dtype = torch.bfloat16) -> Any:
+def make_block(
+    heads: int = 3, size: int = 32, dtype: torch.dtype = torch.bfloat16, is_float8: bool = False
+) -> Any:
     torch.manual_seed(0)
     block: Any = QwenImageTransformerBlock(heads * size, heads, size)
     for name, parameter in block.named_parameters():
@@ -35,7 +37,12 @@ def make_block(heads: int = 3, size: int = 32, dtype: torch.dtype = torch.bfloat
             parameter.data.uniform_(0.5, 1.5)
         elif parameter.ndim == 2:
             parameter.data.normal_(0, parameter.shape[1] ** -0.5)
-    return block.requires_grad_(False).to(DEVICE, dtype)
+    block.requires_grad_(False).to(DEVICE, dtype)
+    for parent in list(block.modules()) if is_float8 else []:
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear:
+                setattr(parent, name, Float8Linear(child, DEVICE))
+    return block
 
 
 def inputs_of(block: Any, num_samples: int, num_text: int) -> dict[str, Any]:
@@ -119,18 +126,28 @@ def test_a_block_is_as_far_from_the_exact_one_as_diffusers_is(
 ) -> None:
     from omnistage.stages.diffusion.blocks.qwen_image import fuse
 
-    block = make_block()
-    if is_float8:
-        for parent in list(block.modules()):
-            for name, child in list(parent.named_children()):
-                if type(child) is nn.Linear:
-                    setattr(parent, name, Float8Linear(child, DEVICE))
+    block = make_block(is_float8=is_float8)
     given = inputs_of(block, num_samples, 6)
     expected = block(**given)
     fuse(block)
     for one, other in zip(block(**given), expected, strict=True):
         assert one.dtype == other.dtype
         assert 0 < off(one, other) < (0.04 if is_float8 else 0.01)
+
+
+@torch.inference_mode()
+@pytest.mark.skipif(IS_INTERPRETED, reason="torch compiles no kernel that is interpreted")
+@pytest.mark.parametrize("is_float8", [False, True])
+def test_a_block_is_compiled_as_a_whole_for_texts_of_any_length(is_float8: bool) -> None:
+    from omnistage.stages.diffusion.blocks.qwen_image import fuse
+
+    block = make_block(is_float8=is_float8)
+    fuse(block)
+    compiled: Any = torch.compile(block, fullgraph=True, dynamic=True)
+    for num_text in (6, 9):
+        given = inputs_of(block, 1, num_text)
+        for one, other in zip(compiled(**given), block(**given), strict=True):
+            assert off(one, other) < (0.04 if is_float8 else 0.01)
 
 
 @torch.inference_mode()
