@@ -78,7 +78,8 @@ ROOMS: Table = {
 DIFFUSION: Table = {
     "request": (),
     "merging": (),
-    "loading": ("merging",),
+    "blocks": (),
+    "loading": ("blocks", "merging"),
     "ranks": ("loading", "merging"),
     "engine": ("loading", "merging"),
     "control": ("engine", "loading", "merging", "ranks", "request"),

@@ -16,6 +16,7 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
+from omnistage.stages.diffusion.blocks.fused import fuse
 from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
 from omnistage.stages.diffusion.loading.components import (
     Parts,
@@ -163,6 +164,7 @@ class LoadOptions(EngineOptions):
         else:
             self._move(pipeline, parts, device)
         if self.compile:
+            fuse_blocks(parts, device)
             compile_blocks(parts)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
@@ -288,6 +290,12 @@ def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
         if isinstance(entry, list) and entry[0] is not None
     }
     return {name: size for name, size in sizes.items() if size}
+
+
+def fuse_blocks(parts: Parts, device: torch.device) -> None:
+    """Put kernels of our own into the denoisers that have any on the device they will be on."""
+    for module in parts.dit.values():
+        fuse(module, device)
 
 
 def compile_blocks(parts: Parts) -> None:

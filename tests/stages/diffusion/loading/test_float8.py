@@ -8,103 +8,15 @@ import pytest
 import torch
 from support.controlled import Controlled
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 
+from omnistage.stages.diffusion.blocks.float8 import FLOAT8, Float8Linear
 from omnistage.stages.diffusion.checkpoint import write_tiny
-from omnistage.stages.diffusion.loading.float8 import (
-    ALIGNMENT,
-    FLOAT8,
-    Float8Linear,
-    float8_product,
-    in_float8,
-    quantize,
-)
+from omnistage.stages.diffusion.loading.float8 import ALIGNMENT, quantize
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.worker.failure import RequestError
 
-CPU = torch.device("cpu")
 Make = Callable[..., Controlled]
 TIMEOUT_S = 60
-
-
-def layers(has_bias: bool = True) -> tuple[nn.Linear, Float8Linear]:
-    """A linear layer, and the same in float8."""
-    torch.manual_seed(0)
-    linear = nn.Linear(64, 48, bias=has_bias)
-    return linear, Float8Linear(linear, CPU)
-
-
-@pytest.mark.parametrize("has_bias", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_product_is_near_the_exact_one_and_has_its_shape_and_dtype(
-    dtype: torch.dtype, has_bias: bool
-) -> None:
-    linear, ours = layers(has_bias)
-    inputs = torch.randn(2, 5, 64)
-    with torch.inference_mode():
-        exact, made = linear(inputs), ours(inputs.to(dtype))
-    assert (made.shape, made.dtype) == (exact.shape, dtype)
-    off = (made.float() - exact).norm() / exact.norm()
-    assert 0.001 < off < 0.05  # three bits of fraction
-
-
-def test_a_row_depends_on_no_other() -> None:
-    _, ours = layers()
-    rows = torch.randn(6, 64) * torch.tensor([1e-3, 1, 1e3, 1, 0, 1])[:, None]
-    together = ours(rows)
-    for index in range(len(rows)):
-        assert torch.equal(ours(rows[index : index + 1])[0], together[index])
-
-
-def test_a_compiled_layer_is_one_graph_with_torchs_product_as_one_operator() -> None:
-    _, ours = layers()
-    graphs: list[torch.fx.GraphModule] = []
-
-    def keep(graph: torch.fx.GraphModule, _: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
-
-    rows = torch.randn(6, 64)
-    assert torch.equal(torch.compile(ours, backend=keep, fullgraph=True)(rows), ours(rows))
-    (graph,) = graphs
-    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    assert targets.count(torch.ops.omnistage.float8_product.default) == 1
-
-
-def test_a_compiled_layer_takes_any_number_of_rows_without_being_compiled_again() -> None:
-    _, ours = layers()
-    numbers = range(6, 14)
-    counter = CompileCounter()
-    compiled = torch.compile(ours, backend=counter)
-    for count in numbers:
-        rows = torch.randn(count, 64)
-        assert torch.equal(compiled(rows), ours(rows))
-    assert counter.frame_count <= 2 < len(numbers)
-
-
-def test_the_products_shape_is_known_without_computing_it() -> None:
-    _, ours = layers()
-    rows, scale = in_float8(torch.randn(6, 64))
-    given = (rows, scale, ours.weight, ours.scale, ours.bias)
-    torch.library.opcheck(float8_product, given, test_utils="test_faketensor")
-
-
-def test_inputs_may_lie_in_any_order_and_be_none() -> None:
-    _, ours = layers()
-    rows = torch.randn(64, 6)
-    assert torch.equal(ours(rows.t()), ours(rows.t().contiguous()))
-    assert ours(torch.zeros(2, 0, 64)).shape == (2, 0, 48)
-
-
-def test_rows_of_zeros_and_of_large_numbers_are_finite() -> None:
-    linear, _ = layers(has_bias=False)
-    with torch.no_grad():
-        linear.weight[0] = 0
-        linear.weight[1] = 1e30
-    made = Float8Linear(linear, CPU)(torch.cat([torch.zeros(1, 64), torch.full((1, 64), 1e4)]))
-    assert made.isfinite().all()
-    assert not made[0].any()
-    assert not made[:, 0].any()
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""What a denoiser's repeated blocks compute in other ways than Diffusers does."""
