@@ -16,6 +16,7 @@ KERNELS = (
     "vocoder/layers/test_fused_upsampling.py",
     "qwen2_5_omni/test_bigvgan_fused.py",
     "qwen2_5_omni/test_fused_dit.py",
+    "diffusion/blocks/test_float8_kernels.py",
     "diffusion/blocks/test_qwen_image_kernels.py",
     "vllm/test_experts_kernel.py",
 )

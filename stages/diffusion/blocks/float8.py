@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 FLOAT8 = torch.float8_e4m3fn
+DEVICE = "cuda"  # where a kernel rounds
 
 
 class Float8Linear(nn.Module):
@@ -64,11 +65,13 @@ def products(inputs: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
 
 
 def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows, columns] in float8, and each row's scale, [rows, 1] float32.
-
-    In a compiled block it is a part of the kernel that makes the rows.
-    """
+    """[rows, columns] in float8, and each row's scale, [rows, 1] float32."""
     # Numbers of the module would be arguments of blocks that are compiled for any sizes.
     limit, smallest_scale = torch.finfo(FLOAT8).max, 1e-12  # the scale of a row of zeros
+    if rows.device.type == DEVICE:
+        # Torch's compiler would read a wide row twice, and write a row of several layers for each.
+        from omnistage.stages.diffusion.blocks.float8_kernels import round_rows
+
+        return round_rows(rows.contiguous(), FLOAT8, limit, smallest_scale)
     scale = (rows.abs().amax(-1, keepdim=True).float() / limit).clamp(min=smallest_scale)
     return (rows / scale).clamp(-limit, limit).to(FLOAT8), scale
