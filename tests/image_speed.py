@@ -280,7 +280,7 @@ class Changed:
         """Make one more change; what was compiled before it is compiled again."""
         parts = self.loaded.parts
         if rung.kind == "attention":
-            set_attention(parts, rung.value)
+            set_attention(parts, rung.value, self.loaded.device)
         elif rung.kind == "quantization":
             quantize(parts, self.loaded.device)
         elif rung.kind == "step_cache":
@@ -296,7 +296,7 @@ class Changed:
     def take_back(self, rung: Rung) -> bool:
         """After a change that failed; False: the pipeline cannot be as it was."""
         if rung.kind == "attention":
-            set_attention(self.loaded.parts, "native")
+            set_attention(self.loaded.parts, "native", self.loaded.device)
         elif rung.kind == "compile":
             self._is_compiled = False
             for denoiser in self.loaded.parts.dit.values():

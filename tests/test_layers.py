@@ -107,6 +107,8 @@ COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it 
 WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
 # Loaded when a graph asks for Ray, or by Ray Serve itself.
 OF_RAY = ("server/placement/ray.py", "server/serve_app.py", "server/cells/ready_router.py")
+# A function of vLLM's kernels and no engine; loaded when a graph asks for it.
+ATTENTION_OF_VLLM = "stages/diffusion/blocks/flash_3.py"
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for
 
 
@@ -289,7 +291,8 @@ def test_only_the_seam_imports_the_engine() -> None:
     "folder", ["stages/device", "stages/diffusion", "stages/vocoder", "stages/checkpoint"]
 )
 def test_what_needs_no_engine_imports_no_vllm(folder: str) -> None:
-    refuse(folder, ("vllm", f"{OURS}.stages.vllm"))
+    refuse(folder, ("vllm", f"{OURS}.stages.vllm"), but=(ATTENTION_OF_VLLM,))
+    refuse(ATTENTION_OF_VLLM, (f"{OURS}.stages.vllm",))
 
 
 @pytest.mark.parametrize("room", DIFFUSION)

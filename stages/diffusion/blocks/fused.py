@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-# Modules with a `fuse(denoiser)`; they are imported on a GPU only.
+from omnistage.stages.diffusion.blocks.flash_3 import flash_3_problem
+
+# Modules with `fuse(denoiser)` and `attend_by_flash_3(denoiser)`.
 FUSED = {"QwenImageTransformer2DModel": "qwen_image"}
 
 
@@ -15,7 +17,28 @@ def fuse(denoiser: nn.Module, device: torch.device) -> None:
 
     It computes the same, and its weights keep their names and places.
     """
-    name = FUSED.get(type(denoiser).__name__)
-    if name is not None and device.type == "cuda":
-        module: Any = import_module(f"{__package__}.{name}")
-        module.fuse(denoiser)
+    if has_kernels(denoiser) and device.type == "cuda":
+        _module(denoiser).fuse(denoiser)
+
+
+def attend_by_flash_3(denoiser: nn.Module, device: torch.device) -> None:
+    """Let a denoiser attend by FlashAttention 3; it gets its other kernels, too.
+
+    Raises ValueError for one without kernels of our own, and for a device without this one.
+    """
+    if not has_kernels(denoiser):
+        raise ValueError(f"{type(denoiser).__name__} is none of {', '.join(FUSED)}")
+    if problem := flash_3_problem(device):
+        raise ValueError(problem)
+    fuse(denoiser, device)
+    _module(denoiser).attend_by_flash_3(denoiser)
+
+
+def has_kernels(denoiser: nn.Module) -> bool:
+    """Whether there are any for its class."""
+    return type(denoiser).__name__ in FUSED
+
+
+def _module(denoiser: nn.Module) -> Any:
+    """Where its kernels are."""
+    return import_module(f"{__package__}.{FUSED[type(denoiser).__name__]}")

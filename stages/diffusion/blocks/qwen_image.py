@@ -16,6 +16,7 @@ from diffusers.models.transformers.transformer_qwenimage import (
 from torch import Tensor, nn
 from torch.nn.functional import gelu
 
+from omnistage.stages.diffusion.blocks.flash_3 import flash_3
 from omnistage.stages.diffusion.blocks.float8 import Float8Linear, products
 from omnistage.stages.diffusion.blocks.qwen_image_kernels import Stream, join, multiply_row
 
@@ -30,6 +31,14 @@ def fuse(denoiser: nn.Module) -> None:
     for block in denoiser.modules():
         if isinstance(block, QwenImageTransformerBlock):
             _fuse(block)
+
+
+def attend_by_flash_3(denoiser: nn.Module) -> None:
+    """Of blocks that have their kernels; those whose heads these do not fit stay as they are."""
+    for module in denoiser.modules():
+        processor = getattr(module, "processor", None)
+        if isinstance(processor, JoinedAttention):
+            processor.has_flash_3 = True
 
 
 def _fuse(block: Any) -> None:
@@ -57,8 +66,11 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
     """Diffusers' attention of text and picture, with one kernel between projections and attention.
 
     It calls the modules of the projections, whatever adapters or quantization made of them, and
-    rounds the inputs of float8 layers once.
+    rounds the inputs of float8 layers once. `has_flash_3`: where there is no mask, attention is
+    FlashAttention 3.
     """
+
+    has_flash_3 = False
 
     def __init__(self, plain: QwenDoubleStreamAttnProcessor2_0) -> None:
         """In place of a processor, with the back end that was chosen for it."""
@@ -103,15 +115,19 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
             attn.inner_dim // attn.heads,
             attn.norm_q.eps,
         )
-        attended = dispatch_attention_fn(
-            query,
-            key,
-            value,
-            attn_mask=_joint_mask(encoder_hidden_states_mask, hidden_states),
-            dropout_p=0.0,
-            is_causal=False,
-            backend=self._attention_backend,
-        )
+        mask = _joint_mask(encoder_hidden_states_mask, hidden_states)
+        if self.has_flash_3 and mask is None:
+            attended = flash_3(query, key, value)
+        else:
+            attended = dispatch_attention_fn(
+                query,
+                key,
+                value,
+                attn_mask=mask,
+                dropout_p=0.0,
+                is_causal=False,
+                backend=self._attention_backend,
+            )
         attended = attended.flatten(2, 3).to(query.dtype)
         text, image = attended.split([texts.shape[1], hidden_states.shape[1]], 1)
         image = image.contiguous()

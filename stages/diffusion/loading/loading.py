@@ -17,7 +17,11 @@ from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.diffusion.blocks.fused import fuse
-from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
+from omnistage.stages.diffusion.loading.attention import (
+    VLLM_FLASH_3,
+    check_attention,
+    set_attention,
+)
 from omnistage.stages.diffusion.loading.components import (
     Parts,
     Roles,
@@ -99,6 +103,8 @@ class LoadOptions(EngineOptions):
             raise ValueError("quantization: not with offload")
         if self.attention is not None:
             check_attention(self.attention)
+        if self.attention == VLLM_FLASH_3 and self.parallel:
+            raise ValueError(f"attention: {VLLM_FLASH_3}: not with parallel")
         check_tiling(self.vae_tiling)
         if self.dtype is not None:
             dtype_of(self.dtype)
@@ -123,7 +129,7 @@ class LoadOptions(EngineOptions):
         """
         pipeline = self.read(model, device, stage=stage, only_denoisers=True, has_tiled=has_tiled)
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
-        self._choose_attention(parts)
+        self._choose_attention(parts, device)
         self._move(pipeline, parts, device)
         return Loaded(pipeline, parts, None, device)
 
@@ -155,7 +161,7 @@ class LoadOptions(EngineOptions):
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)
         tile(pipeline, self.vae_tiling)
-        self._choose_attention(parts)
+        self._choose_attention(parts, device)
         turns = None
         if self.quantization is not None:
             quantize(parts, device)
@@ -170,9 +176,9 @@ class LoadOptions(EngineOptions):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device, self.quantization is not None)
 
-    def _choose_attention(self, parts: Parts) -> None:
+    def _choose_attention(self, parts: Parts, device: torch.device) -> None:
         if self.attention is not None:
-            set_attention(parts, self.attention)
+            set_attention(parts, self.attention, device)
 
     def _move(self, pipeline: Any, parts: Parts, device: torch.device) -> None:
         if self.shard == 1:

@@ -80,10 +80,10 @@ def test_the_back_end_of_the_attention_is_the_one_that_was_chosen(is_chosen_firs
     denoiser = make_denoiser()
     parts = Parts(dit={"transformer": denoiser})
     if is_chosen_first:
-        set_attention(parts, "native_math")
+        set_attention(parts, "native_math", torch.device("cpu"))
     fuse(denoiser, CUDA)
     if not is_chosen_first:
-        set_attention(parts, "native_math")
+        set_attention(parts, "native_math", torch.device("cpu"))
     for block in denoiser.transformer_blocks:
         assert block.attn.processor._attention_backend == "_native_math"
 

@@ -11,7 +11,7 @@ from diffusers.models.transformers.transformer_qwenimage import (
 from peft import LoraConfig, inject_adapter_in_model
 from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
 from torch import nn
-from torch.nn.functional import linear
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from omnistage.stages.diffusion.blocks.float8 import Float8Linear, in_float8
 
@@ -116,6 +116,32 @@ def test_queries_keys_and_values_are_diffusers_own(
         assert torch.equal(ours[3], exact[3])
     for one, other in zip(found, expected, strict=True):
         assert torch.equal(one, other)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("num_samples", [1, 2])
+def test_flash_attention_3_attends_where_there_is_no_mask(
+    monkeypatch: pytest.MonkeyPatch, num_samples: int
+) -> None:
+    from omnistage.stages.diffusion.blocks.qwen_image import attend_by_flash_3, fuse
+
+    shapes: list[torch.Size] = []
+
+    def attend(*tensors: torch.Tensor) -> torch.Tensor:
+        shapes.append(tensors[0].shape)
+        query, key, value = (one.transpose(1, 2) for one in tensors)
+        return scaled_dot_product_attention(query, key, value).transpose(1, 2)
+
+    monkeypatch.setattr(f"{KERNELS}.flash_3", attend)
+    block = make_block()
+    given = inputs_of(block, num_samples, 6)
+    fuse(block)
+    expected = block(**given)
+    assert not shapes
+    attend_by_flash_3(block)
+    for one, other in zip(block(**given), expected, strict=True):
+        assert off(one, other) < 0.01
+    assert shapes == ([(1, 6 + NUM_IMAGE, 3, 32)] if num_samples == 1 else [])
 
 
 @torch.inference_mode()

@@ -18,6 +18,7 @@ from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.merging.calls import nested
 from omnistage.stages.diffusion.merging.learning import first_calls
 
+CPU = torch.device("cpu")
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"  # what torch chooses on a CPU
 ARGUMENTS = Settings(0, 2, 3.0).arguments("qwen-image")
 
@@ -85,7 +86,7 @@ def test_the_copy_of_another_rank_uses_it_as_well(folder: Path) -> None:
 
 
 def test_nothing_else_in_the_process_uses_it() -> None:
-    set_attention(Parts.find(make_tiny("qwen-image")), "native_math")
+    set_attention(Parts.find(make_tiny("qwen-image")), "native_math", CPU)
     rows = torch.randn(1, 8, 2, 16)
     with torch.no_grad(), Operators() as operators:
         dispatch_attention_fn(rows, rows, rows)
@@ -125,13 +126,13 @@ def test_a_denoiser_whose_attention_takes_no_back_end_is_refused(folder: Path) -
     with pytest.raises(ValueError, match=refused):
         LoadOptions(attention="native_math").load(str(folder / "sd3"))
     with pytest.raises(ValueError, match=r"attention: dit \(Linear\) takes none"):
-        set_attention(Parts(dit={"dit": torch.nn.Linear(2, 2)}), "native")
+        set_attention(Parts(dit={"dit": torch.nn.Linear(2, 2)}), "native", CPU)
 
 
 def test_a_back_end_without_masks_shares_the_forwards_of_texts_of_one_length_alone() -> None:
     """At start the engine finds out that it may not pad; so no forward of several ever fails."""
     served = Served(
-        "qwen-image", lambda pipeline: set_attention(Parts.find(pipeline), "native_flash")
+        "qwen-image", lambda pipeline: set_attention(Parts.find(pipeline), "native_flash", CPU)
     )
     try:
         masks: list[bool] = []
@@ -155,3 +156,29 @@ def test_a_back_end_without_masks_shares_the_forwards_of_texts_of_one_length_alo
             result(two)
     finally:
         served.engine.close()
+
+
+def test_flash_attention_3_of_vllm_is_for_gpus_and_denoisers_with_kernels(folder: Path) -> None:
+    with pytest.raises(ValueError, match="attention: vllm_flash_3: transformer: it runs on a GPU"):
+        LoadOptions(attention="vllm_flash_3", device="cpu").load(str(folder / "qwen-image"))
+    with pytest.raises(ValueError, match="SD3Transformer2DModel is none of QwenImageTransformer2"):
+        LoadOptions(attention="vllm_flash_3", device="cpu").load(str(folder / "sd3"))
+    with pytest.raises(ValueError, match="attention: vllm_flash_3: not with parallel"):
+        LoadOptions(attention="vllm_flash_3", parallel={"ulysses": 2})
+
+
+def test_another_back_end_takes_the_place_of_flash_attention_3(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("omnistage.stages.diffusion.blocks.fused.flash_3_problem", lambda _: None)
+    parts = LoadOptions(device="cpu").load(str(folder / "qwen-image")).parts
+    (denoiser,) = parts.dit.values()
+
+    def chosen() -> set[bool]:
+        processors: list[Any] = [getattr(one, "processor", None) for one in denoiser.modules()]
+        return {one.has_flash_3 for one in processors if hasattr(one, "has_flash_3")}
+
+    set_attention(parts, "vllm_flash_3", torch.device("cuda"))
+    assert chosen() == {True}
+    set_attention(parts, "native", CPU)
+    assert chosen() == {False}
