@@ -557,11 +557,7 @@ class Run:
         words = self._words.read_text().split()
         found = asyncio.run(converse_all(server, words, asked))
         first = next(iter(found.values()))
-        lines = [
-            line
-            for name, talks in found.items()
-            for line in rows_of(name.removeprefix(", ") or "not salted", talks, first)
-        ]
+        lines = [line for name, talks in found.items() for line in rows_of(name, talks, first)]
         with StringIO() as text:
             Console(file=text, width=140).print(table_of(lines))
             return text.getvalue()

@@ -74,7 +74,8 @@ async def converse_all(
     """So many conversations at once, after one that nobody measures; twice with `--salted`."""
     numbers = range(0, 100 * asked.conversations, 100)
     found = {}
-    for name, is_salted in ([(", salted", True)] if asked.salted else []) + [("", False)]:
+    ways = {"salted": True, "not salted": False} if asked.salted else {"": False}
+    for name, is_salted in ways.items():
         await converse(server, words, WARM_UP, asked, is_salted)
         talks = (converse(server, words, number, asked, is_salted) for number in numbers)
         found[name] = list(await asyncio.gather(*talks))
@@ -175,9 +176,9 @@ def compare(asked: argparse.Namespace, folder: Path) -> None:
             found = asyncio.run(converse_all(server, words, asked))
         for name, talks in found.items():
             first = first or talks
-            lines += rows_of(gib + name, talks, first)
-            last = json.dumps([one[4] for one in lines[-asked.turns :]])
-            say(f"row_cache_gib {gib}{name}: {last} ms")
+            way = f"{gib} {name}".strip()
+            lines += rows_of(way, talks, first)
+            say(f"row_cache_gib {way}: {json.dumps([one[4] for one in lines[-asked.turns :]])} ms")
     Console(width=140).print(table_of(lines))
     if asked.tiny and any(
         one[-1] != f"{asked.conversations}/{asked.conversations}" for one in lines
