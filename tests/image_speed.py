@@ -33,12 +33,7 @@ from omnistage.stages.diffusion.control.step_cache import CONFIGS
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
 from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
-from omnistage.stages.diffusion.loading.loading import (
-    Loaded,
-    LoadOptions,
-    compile_blocks,
-    fuse_blocks,
-)
+from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions, compile_blocks
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
 from omnistage.stages.diffusion.loading.other_weights import modules_of
@@ -290,8 +285,7 @@ class Changed:
         self._is_compiled |= rung.kind == "compile"
         if self._is_compiled:
             torch.compiler.reset()
-            fuse_blocks(parts, self.loaded.device)
-            compile_blocks(parts)
+            compile_blocks(parts, self.loaded.device)
 
     def take_back(self, rung: Rung) -> bool:
         """After a change that failed; False: the pipeline cannot be as it was."""

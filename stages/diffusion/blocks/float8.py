@@ -57,7 +57,7 @@ def products(inputs: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     found = [layer for layer in layers if isinstance(layer, Float8Linear)]
     if len(found) < len(layers):
         return [layer(inputs) for layer in layers]
-    rows, scale = in_float8(inputs.reshape(-1, inputs.shape[-1]).contiguous())
+    rows, scale = in_float8(inputs.reshape(-1, inputs.shape[-1]))
     return [
         layer.product(rows, scale).view(*inputs.shape[:-1], layer.out_features).to(inputs.dtype)
         for layer in found
@@ -65,13 +65,14 @@ def products(inputs: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
 
 
 def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows, columns] in float8, and each row's scale, [rows, 1] float32."""
+    """[rows, columns] in float8, contiguous, and each row's scale, [rows, 1] float32."""
+    rows = rows.contiguous()
     # Numbers of the module would be arguments of blocks that are compiled for any sizes.
     limit, smallest_scale = torch.finfo(FLOAT8).max, 1e-12  # the scale of a row of zeros
     if rows.device.type == DEVICE:
         # Torch's compiler would read a wide row twice, and write a row of several layers for each.
         from omnistage.stages.diffusion.blocks.float8_kernels import round_rows
 
-        return round_rows(rows.contiguous(), FLOAT8, limit, smallest_scale)
+        return round_rows(rows, FLOAT8, limit, smallest_scale)
     scale = (rows.abs().amax(-1, keepdim=True).float() / limit).clamp(min=smallest_scale)
     return (rows / scale).clamp(-limit, limit).to(FLOAT8), scale

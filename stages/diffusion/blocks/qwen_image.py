@@ -138,8 +138,7 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
     def _has_kernel(self, attn: Any, images: Tensor, texts: Tensor) -> bool:
         return (
             self._parallel_config is None
-            and images.device.type == DEVICE
-            and images.dtype in HALVES
+            and _is_half(images)
             and images.dtype == texts.dtype == attn.norm_q.weight.dtype
         )
 
@@ -148,8 +147,7 @@ def _stream(
     tokens: Tensor, layers: Layers, norms: tuple[Tensor, Tensor], rotations: Tensor
 ) -> Stream:
     query, key, value = products(tokens, layers)
-    query_norm, key_norm = norms
-    return Stream(query, key, value, query_norm, key_norm, rotations)
+    return Stream(query, key, value, *norms, rotations)
 
 
 def _joint_mask(mask: Tensor | None, images: Tensor) -> Tensor | None:
@@ -201,4 +199,5 @@ class Modulation(nn.Sequential):
 
 
 def _is_half(inputs: Tensor) -> bool:
+    """Whether there are kernels for them."""
     return inputs.device.type == DEVICE and inputs.dtype in HALVES

@@ -31,14 +31,14 @@ def quantize(parts: Parts, device: torch.device) -> None:
             raise ValueError(
                 f"quantization: {name} ({type(module).__name__}) has no repeated blocks"
             )
-        if not sum(_quantize(block, device) for block in blocks):
+        if not sum(quantize_block(block, device) for block in blocks):
             raise ValueError(
                 f"quantization: no linear layer in the blocks of {name} ({type(module).__name__}) "
                 f"has sizes that are multiples of {ALIGNMENT}"
             )
 
 
-def _quantize(block: nn.Module, device: torch.device) -> int:
+def quantize_block(block: nn.Module, device: torch.device) -> int:
     """Put float8 into one block; how many layers that changed."""
     found = [
         (parent, name, child)

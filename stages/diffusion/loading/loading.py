@@ -170,8 +170,7 @@ class LoadOptions(EngineOptions):
         else:
             self._move(pipeline, parts, device)
         if self.compile:
-            fuse_blocks(parts, device)
-            compile_blocks(parts)
+            compile_blocks(parts, device)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device, self.quantization is not None)
@@ -298,18 +297,16 @@ def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def fuse_blocks(parts: Parts, device: torch.device) -> None:
-    """Put kernels of our own into the denoisers that have any on the device they will be on."""
-    for module in parts.dit.values():
-        fuse(module, device)
+def compile_blocks(parts: Parts, device: torch.device) -> None:
+    """Compile the denoisers' repeated blocks at their first use; raises ValueError without any.
 
-
-def compile_blocks(parts: Parts) -> None:
-    """Compile the denoisers' repeated blocks at their first use; raises ValueError without any."""
+    Those that have kernels of our own on the device where they will be get them.
+    """
     for name, module in parts.dit.items():
         compile_repeated = getattr(module, "compile_repeated_blocks", None)
         if not getattr(module, "_repeated_blocks", None) or compile_repeated is None:
             raise ValueError(f"compile: {name} ({type(module).__name__}) has no repeated blocks")
+        fuse(module, device)
         # Torch keeps eight codes of a block. Sizes known one by one would fill them, and what came
         # after them would not run compiled.
         compile_repeated(dynamic=True)

@@ -269,7 +269,7 @@ def test_compiled_blocks_stay_compiled_whatever_sizes_and_numbers_of_rows_come(
     monkeypatch.setattr(dit, "compile_repeated_blocks", partial(whole, backend="eager"))
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
     torch._dynamo.reset()
-    compile_blocks(Parts(dit={"transformer": dit}))
+    compile_blocks(Parts(dit={"transformer": dit}), torch.device("cpu"))
     for rows, side, length, has_mask in (
         *((1, 8, 30, False), (1, 8, 12, False), (2, 8, 30, False), (2, 8, 12, False)),
         *((1, 8, 31, True), (1, 8, 32, True), (1, 8, 33, True), (3, 8, 30, False)),
