@@ -428,6 +428,11 @@ class Candidate:
         """The graph file of the same name in a checkout of an earlier state."""
         return Candidate(checkout / "stage_configs" / self.path.name, self.levels, checkout)
 
+    def graph(self) -> dict[str, Any]:
+        """What its file says, and that it is deterministic, if it is to be."""
+        read: dict[str, Any] = yaml.safe_load(self.path.read_text())
+        return {**read, "deterministic": True} if self.is_deterministic else read
+
     @property
     def name(self) -> str:
         """What its tables and its log are called."""
@@ -444,9 +449,7 @@ def check(
         say(f"a warm start: {model} is there, and what was compiled for it")
     else:
         subject.write(model, asked.tiny)
-    graphs = {one.name: yaml.safe_load(one.path.read_text()) for one in candidates}
-    for one in candidates:
-        graphs[one.name] |= {"deterministic": True} if one.is_deterministic else {}
+    graphs = {one.name: one.graph() for one in candidates}
     least = LEAST_IN_FLOAT32 if asked.float32 else subject.least_in_bf16
     for name, graph in graphs.items():
         if asked.float32:

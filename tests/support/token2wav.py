@@ -136,8 +136,3 @@ def speak(
             is_unfinished = bool(unfinished)
     decoder.close(stream)
     return torch.cat(sounds)
-
-
-def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """Root mean square of the difference over that of what is expected."""
-    return float((found - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt())

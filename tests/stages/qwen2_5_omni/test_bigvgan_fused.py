@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
-from support.token2wav import relative_error
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS, relative_error
 from torch import nn
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniBigVGANConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from support.kernels import relative_error
 from support.token2wav import (
     MelAsSamples,
     asked,
@@ -17,7 +18,6 @@ from support.token2wav import (
     make_speakers,
     make_token2wav,
     random_codes,
-    relative_error,
     speak,
 )
 

@@ -6,18 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from support.kernels import attention, relative_error
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from omnistage.stages.diffusion.blocks.flash_3 import flash_3, flash_3_problem
 
 CUDA = torch.device("cuda")
-
-
-def reference(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Torch's, of [B, tokens, heads, size]."""
-    q, k, v = (one.transpose(1, 2) for one in (query, key, value))
-    return scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
 def rows(num_tokens: int, num_rows: int = 2, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -54,7 +48,7 @@ def packed_attention(
         value.split(sizes_k),
         strict=True,
     )
-    return torch.cat([reference(*(one[None] for one in part))[0] for part in parts])
+    return torch.cat([attention(*(one[None] for one in part))[0] for part in parts])
 
 
 @pytest.mark.parametrize("num_keys", [5, 7])
@@ -62,7 +56,7 @@ def test_each_row_attends_to_its_own_tokens(num_keys: int, monkeypatch: pytest.M
     stand_in = vllm_with(flash_attn_varlen_func=packed_attention)
     monkeypatch.setitem(sys.modules, "vllm.vllm_flash_attn", stand_in)
     query, key, value = rows(5), rows(num_keys), rows(num_keys) + 1
-    torch.testing.assert_close(flash_3(query, key, value), reference(query, key, value))
+    torch.testing.assert_close(flash_3(query, key, value), attention(query, key, value))
 
 
 def test_it_is_a_part_of_a_compiled_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +70,7 @@ def test_it_is_a_part_of_a_compiled_block(monkeypatch: pytest.MonkeyPatch) -> No
     compiled = torch.compile(block, backend="aot_eager", fullgraph=True, dynamic=True)
     for num_tokens in (5, 9):
         inputs = rows(num_tokens)
-        torch.testing.assert_close(compiled(inputs), 2 * reference(inputs, inputs, inputs))
+        torch.testing.assert_close(compiled(inputs), 2 * attention(inputs, inputs, inputs))
 
 
 def test_what_is_missing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +97,6 @@ def test_it_is_as_near_to_the_exact_attention_as_torchs(dtype: torch.dtype) -> N
         pytest.skip(problem)
     torch.manual_seed(0)
     made = [torch.randn(2, 333, 3, 128, device=CUDA, dtype=dtype) for _ in range(3)]
-    exact = reference(*(one.double() for one in made))
-    off = [(found - exact).norm() / exact.norm() for found in (flash_3(*made), reference(*made))]
+    exact = attention(*(one.double() for one in made))
+    off = [relative_error(found, exact) for found in (flash_3(*made), attention(*made))]
     assert off[0] < 1.5 * off[1] < 0.01

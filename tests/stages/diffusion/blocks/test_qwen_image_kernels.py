@@ -9,11 +9,11 @@ from diffusers.models.transformers.transformer_qwenimage import (
     QwenImageTransformerBlock,
 )
 from peft import LoraConfig, inject_adapter_in_model
-from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS
-from torch import nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from support.kernels import DEVICE, IS_INTERPRETED, RUNS_KERNELS, attention, relative_error
+from torch.nn.functional import linear
 
-from omnistage.stages.diffusion.blocks.float8 import Float8Linear, in_float8
+from omnistage.stages.diffusion.blocks.float8 import in_float8
+from omnistage.stages.diffusion.loading.float8 import quantize_block
 
 pytestmark = RUNS_KERNELS
 SIDE = 4
@@ -38,10 +38,8 @@ def make_block(
         elif parameter.ndim == 2:
             parameter.data.normal_(0, parameter.shape[1] ** -0.5)
     block.requires_grad_(False).to(DEVICE, dtype)
-    for parent in list(block.modules()) if is_float8 else []:
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear:
-                setattr(parent, name, Float8Linear(child, DEVICE))
+    if is_float8:
+        quantize_block(block, DEVICE)
     return block
 
 
@@ -66,11 +64,6 @@ def attended(block: Any, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Ten
     names = [name for name in given if name != "temb"]
     both: tuple[torch.Tensor, torch.Tensor] = block.attn(**{name: given[name] for name in names})
     return both
-
-
-def off(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The root mean square of the difference, over that of what is expected."""
-    return float((found.float() - expected.float()).norm() / expected.float().norm())
 
 
 @torch.inference_mode()
@@ -109,7 +102,7 @@ def test_queries_keys_and_values_are_diffusers_own(
         assert one.shape == other.shape
         assert one.dtype == other.dtype == dtype
         assert one.is_contiguous()
-        assert off(one, other) < (0.02 if is_cut else 1e-4)
+        assert relative_error(one, other) < (0.02 if is_cut else 1e-4)
         assert is_cut or (one != other).float().mean() < 2e-3  # sums in another order
     assert torch.equal(ours[2], exact[2])
     if num_samples > 1:
@@ -129,8 +122,7 @@ def test_flash_attention_3_attends_where_there_is_no_mask(
 
     def attend(*tensors: torch.Tensor) -> torch.Tensor:
         shapes.append(tensors[0].shape)
-        query, key, value = (one.transpose(1, 2) for one in tensors)
-        return scaled_dot_product_attention(query, key, value).transpose(1, 2)
+        return attention(*tensors)
 
     monkeypatch.setattr(f"{KERNELS}.flash_3", attend)
     block = make_block()
@@ -140,7 +132,7 @@ def test_flash_attention_3_attends_where_there_is_no_mask(
     assert not shapes
     attend_by_flash_3(block)
     for one, other in zip(block(**given), expected, strict=True):
-        assert off(one, other) < 0.01
+        assert relative_error(one, other) < 0.01
     assert shapes == ([(1, 6 + NUM_IMAGE, 3, 32)] if num_samples == 1 else [])
 
 
@@ -158,7 +150,7 @@ def test_a_block_is_as_far_from_the_exact_one_as_diffusers_is(
     fuse(block)
     for one, other in zip(block(**given), expected, strict=True):
         assert one.dtype == other.dtype
-        assert off(one, other) < (0.04 if is_float8 else 0.01)
+        assert relative_error(one, other) < (0.04 if is_float8 else 0.01)
 
 
 @torch.inference_mode()
@@ -173,7 +165,7 @@ def test_a_block_is_compiled_as_a_whole_for_texts_of_any_length(is_float8: bool)
     for num_text in (6, 9):
         given = inputs_of(block, 1, num_text)
         for one, other in zip(compiled(**given), block(**given), strict=True):
-            assert off(one, other) < (0.04 if is_float8 else 0.01)
+            assert relative_error(one, other) < (0.04 if is_float8 else 0.01)
 
 
 @torch.inference_mode()
@@ -193,7 +185,7 @@ def test_adapters_work_as_without_kernels() -> None:
         made.append(block(**inputs_of(block, 1, 6)))
     plain = make_block()
     for one, other, bare in zip(*made, plain(**inputs_of(plain, 1, 6)), strict=True):
-        assert off(one, other) < 0.01 < off(bare, other)
+        assert relative_error(one, other) < 0.01 < relative_error(bare, other)
 
 
 @torch.inference_mode()
@@ -212,9 +204,9 @@ def test_the_product_of_a_row_is_the_exact_one_rounded(
     exact = linear(row.double(), weight.double(), None if bias is None else bias.double())
     found = multiply_row(row, weight, bias)
     assert (found.shape, found.dtype) == (exact.shape, dtype)
-    assert off(found, exact) < torch.finfo(dtype).eps
+    assert relative_error(found, exact) < torch.finfo(dtype).eps
     eight, scale = in_float8(weight)
     near = linear(row.double(), eight.double() * scale, None if bias is None else bias.double())
     found = multiply_row(row, eight, bias, scale.t().contiguous())
     assert found.dtype == dtype
-    assert off(found, near) < torch.finfo(dtype).eps
+    assert relative_error(found, near) < torch.finfo(dtype).eps
