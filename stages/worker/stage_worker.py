@@ -269,7 +269,8 @@ class StageWorker:
                 if not status.running and any(status.held.values()):
                     interval_s = min(patience_s, STATUS_INTERVAL_S)
             try:
-                await asyncio.wait_for(self._changed.wait(), interval_s)
+                async with asyncio.timeout(interval_s):  # Python 3.11's wait_for may lose a cancel
+                    await self._changed.wait()
                 patience_s = SETTLING_S
             except TimeoutError:
                 patience_s *= 2

@@ -106,8 +106,8 @@ class Play:
         self.sources = {name: Source(name, directory) for name in SOURCES}
         self.got: list[Chunk[ToGateway]] = []
         self.ids = map(str, count())
-        worker = StageWorker(StageGraph.model_validate(GRAPH), "d", directory)
-        self._running = self.loop.create_task(worker.run())
+        self.worker = StageWorker(StageGraph.model_validate(GRAPH), "d", directory)
+        self.running = self.loop.create_task(self.worker.run())
         self.loop.run_until_complete(self.until(lambda: bool(self.of_itself(Ready))))
 
     def look(self) -> None:
@@ -146,7 +146,7 @@ class Play:
 
     def close(self) -> None:
         self.requests.send(Chunk(ABOUT_ITSELF, Stop(), last=True))
-        self.loop.run_until_complete(asyncio.wait_for(self._running, 30))
+        self.loop.run_until_complete(asyncio.wait_for(self.running, 30))
         self.requests.close()
         self.outputs.close()
         for source in self.sources.values():
@@ -173,6 +173,13 @@ def play(tmp_path: Path) -> Iterator[Play]:
         play = Play(tmp_path)
         yield play
         play.close()
+
+
+def test_it_stops_at_the_moment_at_which_its_counters_change(play: Play) -> None:
+    play.loop.call_soon(play.worker._changed.set)
+    play.loop.call_soon(play.worker._stopping.set)
+    play.loop.run_until_complete(asyncio.wait({play.running}, timeout=5))
+    assert play.running.done()
 
 
 def test_it_answers_with_what_both_wrote(play: Play) -> None:
