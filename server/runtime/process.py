@@ -243,7 +243,8 @@ class StageLog(asyncio.Protocol):
     async def ended(self, within_s: float) -> bool:
         """Whether everyone who could print is gone, which is waited for."""
         try:
-            await asyncio.wait_for(self._closed.wait(), within_s)
+            async with asyncio.timeout(within_s):  # Python 3.11's wait_for may lose a cancel
+                await self._closed.wait()
         except TimeoutError:
             return False
         return True

@@ -1,5 +1,6 @@
 """Real processes: what they print is logged, and nothing of them is left."""
 
+import asyncio
 import logging
 import os
 import sys
@@ -10,7 +11,7 @@ import pytest
 from support.waiting import until
 
 from omnistage.connectors.sweep import make_run_directory
-from omnistage.server.runtime.process import StageProcess
+from omnistage.server.runtime.process import StageLog, StageProcess
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -188,6 +189,16 @@ async def test_it_is_terminated_after_its_grace() -> None:
     await stage.stop(0.05)
     assert await stage.wait() == "signal SIGTERM"
     assert time.monotonic() - started < 2
+
+
+async def test_a_wait_for_the_end_of_its_output_can_be_cancelled_as_that_comes() -> None:
+    log = StageLog("thinker")
+    waiting = asyncio.create_task(log.ended(30))
+    await asyncio.sleep(0)
+    log.connection_lost(None)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
 
 
 async def test_its_descendants_end_with_it(caplog: pytest.LogCaptureFixture) -> None:
