@@ -61,7 +61,8 @@ class OwnLink:
     async def wait(self, timeout_s: float) -> None:
         """Return when something was lost, at the latest after the time."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._has_some.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # Python 3.11's wait_for may lose a cancel
+                await self._has_some.wait()
 
     def _hear(self) -> None:
         for event in self._link.events():
