@@ -298,9 +298,10 @@ def run_vllm(plan: Plan) -> Measured:
 async def time_vllm(plan: Plan, own: Own) -> Measured:
     """The same chunks, each with the codes before it."""
     from support.pooled_vocoder import decode, make_engine
+    from vllm.platforms import current_platform
 
     codebooks, longest = plan.settings["num_quantizers"], max(plan.contexts) + STEADY_FRAMES
-    has_gpu = torch.cuda.is_available()
+    has_gpu = current_platform.is_cuda()  # torch's question would forbid CUDA to a forked engine
     more = {
         "dtype": plan.dtype,
         "load_format": "auto" if plan.has_weights else "dummy",
