@@ -28,6 +28,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.memory import GIB
+from omnistage.stages.diffusion.blocks.compiled import is_compiled, undo
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.step_cache import CONFIGS
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
@@ -37,7 +38,6 @@ from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions, comp
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
 from omnistage.stages.diffusion.loading.other_weights import modules_of
-from omnistage.stages.diffusion.merging.stopping import is_compiled
 from omnistage.stages.diffusion.stage import WARM_UP_STEPS
 
 MATRIX = 8192
@@ -270,12 +270,14 @@ class Changed:
         self.loaded = loaded
         self.options = PLAIN
         self._is_compiled = False
+        self._may_choose = True  # an attention, which nobody asked for
 
     def put(self, rung: Rung) -> None:
         """Make one more change; what was compiled before it is compiled again."""
         parts = self.loaded.parts
         if rung.kind == "attention":
             set_attention(parts, rung.value, self.loaded.device)
+            self._may_choose = False
         elif rung.kind == "quantization":
             quantize(parts, self.loaded.device)
         elif rung.kind == "step_cache":
@@ -285,7 +287,7 @@ class Changed:
         self._is_compiled |= rung.kind == "compile"
         if self._is_compiled:
             torch.compiler.reset()
-            compile_blocks(parts, self.loaded.device)
+            compile_blocks(parts, self.loaded.device, self._may_choose)
 
     def take_back(self, rung: Rung) -> bool:
         """After a change that failed; False: the pipeline cannot be as it was."""
@@ -295,7 +297,7 @@ class Changed:
             self._is_compiled = False
             for denoiser in self.loaded.parts.dit.values():
                 for module in filter(is_compiled, denoiser.modules()):
-                    module._compiled_call_impl = None
+                    undo(module)
         return rung.kind in ("attention", "compile")
 
 

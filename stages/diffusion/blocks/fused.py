@@ -12,13 +12,16 @@ from omnistage.stages.diffusion.blocks.flash_3 import flash_3_problem
 FUSED = {"QwenImageTransformer2DModel": "qwen_image"}
 
 
-def fuse(denoiser: nn.Module, device: torch.device) -> None:
+def fuse(denoiser: nn.Module, device: torch.device, may_choose: bool = False) -> None:
     """Let a denoiser that will be compiled use kernels of our own on a GPU, if there are any.
 
-    It computes the same, and its weights keep their names and places.
+    It computes the same, and its weights keep their names and places. `may_choose`: it attends by
+    FlashAttention 3, where that is there.
     """
     if has_kernels(denoiser) and device.type == "cuda":
         _module(denoiser).fuse(denoiser)
+        if may_choose and flash_3_problem(device) is None:
+            _module(denoiser).attend_by_flash_3(denoiser)
 
 
 def attend_by_flash_3(denoiser: nn.Module, device: torch.device) -> None:

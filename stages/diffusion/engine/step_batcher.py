@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from omnistage.stages.diffusion.blocks.compiled import is_compiled
 from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, run_here
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
@@ -32,7 +33,7 @@ from omnistage.stages.diffusion.loading.components import modules_in
 from omnistage.stages.diffusion.merging.calls import Call
 from omnistage.stages.diffusion.merging.learning import first_calls, learn
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
-from omnistage.stages.diffusion.merging.stopping import Checkpoints, is_compiled
+from omnistage.stages.diffusion.merging.stopping import Checkpoints
 from omnistage.stages.diffusion.merging.targets import (
     Beside,
     Denoiser,

@@ -151,6 +151,12 @@ def denoises(made: type) -> bool:
     return not is_control and _takes_time(made.forward)
 
 
+def repeated_blocks(denoiser: Module) -> list[Module]:
+    """The blocks that Diffusers' class says are many of a kind; none where it says nothing."""
+    names = getattr(denoiser, "_repeated_blocks", None) or ()
+    return [one for one in denoiser.modules() if type(one).__name__ in names]
+
+
 def has_tiles(made: type) -> bool:
     """Whether a module of this class can decode in tiles, as Diffusers' VAEs do."""
     return callable(getattr(made, "tiled_decode", None))

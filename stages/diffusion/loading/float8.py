@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from omnistage.stages.diffusion.blocks.float8 import Float8Linear
-from omnistage.stages.diffusion.loading.components import Parts
+from omnistage.stages.diffusion.loading.components import Parts, repeated_blocks
 
 QUANTIZATIONS = ("fp8",)
 ALIGNMENT = 16  # numbers: what the kernels want of a row's and of a column's length
@@ -25,8 +25,7 @@ def quantize(parts: Parts, device: torch.device) -> None:
         have, want = (".".join(map(str, one)) for one in (found, CAPABILITY))
         raise ValueError(f"quantization: fp8 needs a GPU of compute capability {want}, not {have}")
     for name, module in parts.dit.items():
-        repeated = getattr(module, "_repeated_blocks", None) or ()
-        blocks = [one for one in module.modules() if type(one).__name__ in repeated]
+        blocks = repeated_blocks(module)
         if not blocks:
             raise ValueError(
                 f"quantization: {name} ({type(module).__name__}) has no repeated blocks"

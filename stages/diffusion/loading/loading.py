@@ -16,6 +16,7 @@ from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
+from omnistage.stages.diffusion.blocks.compiled import compile_forward
 from omnistage.stages.diffusion.blocks.fused import fuse
 from omnistage.stages.diffusion.loading.attention import (
     VLLM_FLASH_3,
@@ -28,6 +29,7 @@ from omnistage.stages.diffusion.loading.components import (
     denoises,
     has_tiles,
     modules_in,
+    repeated_blocks,
 )
 from omnistage.stages.diffusion.loading.custom_args import check_custom_args, check_no_modules
 from omnistage.stages.diffusion.loading.dummy_components import (
@@ -170,7 +172,7 @@ class LoadOptions(EngineOptions):
         else:
             self._move(pipeline, parts, device)
         if self.compile:
-            compile_blocks(parts, device)
+            compile_blocks(parts, device, self.attention is None)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
         return Loaded(pipeline, parts, turns, device, self.quantization is not None)
@@ -297,16 +299,16 @@ def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def compile_blocks(parts: Parts, device: torch.device) -> None:
+def compile_blocks(parts: Parts, device: torch.device, may_choose: bool = True) -> None:
     """Compile the denoisers' repeated blocks at their first use; raises ValueError without any.
 
-    Those that have kernels of our own on the device where they will be get them.
+    Those that have kernels of our own on the device where they will be get them. `may_choose`:
+    nobody chose their attention, so it may be FlashAttention 3.
     """
     for name, module in parts.dit.items():
-        compile_repeated = getattr(module, "compile_repeated_blocks", None)
-        if not getattr(module, "_repeated_blocks", None) or compile_repeated is None:
+        blocks = repeated_blocks(module)
+        if not blocks:
             raise ValueError(f"compile: {name} ({type(module).__name__}) has no repeated blocks")
-        fuse(module, device)
-        # Torch keeps eight codes of a block. Sizes known one by one would fill them, and what came
-        # after them would not run compiled.
-        compile_repeated(dynamic=True)
+        fuse(module, device, may_choose)
+        for block in blocks:
+            compile_forward(block)

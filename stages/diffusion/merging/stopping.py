@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from greenlet import GreenletExit
 
+from omnistage.stages.diffusion.blocks.compiled import is_compiled
+
 
 class Cancelled(GreenletExit):
     """Ends a request's pipeline call where it waits."""
@@ -78,11 +80,6 @@ class Checkpoints:
         """Look no more."""
         for hook in self._hooks:
             hook.remove()
-
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether it runs as one compiled function."""
-    return getattr(module, "_compiled_call_impl", None) is not None
 
 
 def modules_below(part: torch.nn.Module) -> Iterator[torch.nn.Module]:

@@ -1,6 +1,7 @@
 """Denoisers with a chosen attention back end of Diffusers."""
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from support.tiny_pipelines import Served, Settings, error, result
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
+from omnistage.stages.diffusion.loading import loading
 from omnistage.stages.diffusion.loading.attention import BACKENDS, set_attention
 from omnistage.stages.diffusion.loading.components import Parts
 from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
@@ -20,6 +22,7 @@ from omnistage.stages.diffusion.merging.learning import first_calls
 
 CPU = torch.device("cpu")
 FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"  # what torch chooses on a CPU
+FLASH_3_PROBLEM = "omnistage.stages.diffusion.blocks.fused.flash_3_problem"
 ARGUMENTS = Settings(0, 2, 3.0).arguments("qwen-image")
 
 
@@ -170,15 +173,42 @@ def test_flash_attention_3_of_vllm_is_for_gpus_and_denoisers_with_kernels(folder
 def test_another_back_end_takes_the_place_of_flash_attention_3(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omnistage.stages.diffusion.blocks.fused.flash_3_problem", lambda _: None)
+    monkeypatch.setattr(FLASH_3_PROBLEM, lambda _: None)
     parts = LoadOptions(device="cpu").load(str(folder / "qwen-image")).parts
-    (denoiser,) = parts.dit.values()
-
-    def chosen() -> set[bool]:
-        processors: list[Any] = [getattr(one, "processor", None) for one in denoiser.modules()]
-        return {one.has_flash_3 for one in processors if hasattr(one, "has_flash_3")}
-
     set_attention(parts, "vllm_flash_3", torch.device("cuda"))
-    assert chosen() == {True}
+    assert chosen(parts) == {True}
     set_attention(parts, "native", CPU)
-    assert chosen() == {False}
+    assert chosen(parts) == {False}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem", "has_flash_3"),
+    [
+        ({"compile": True}, None, True),
+        ({"compile": True}, "too old a GPU", False),
+        ({"compile": True, "attention": "native"}, None, False),
+        ({}, None, None),
+    ],
+)
+def test_compiled_blocks_have_flash_attention_3_where_it_is_there_and_none_was_asked_for(
+    options: dict[str, Any],
+    problem: str | None,
+    has_flash_3: bool | None,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(FLASH_3_PROBLEM, lambda _: problem)
+    monkeypatch.setattr(loading, "compile_blocks", partial(as_on_a_gpu, loading.compile_blocks))
+    parts = LoadOptions(device="cpu", **options).load(str(folder / "qwen-image")).parts
+    assert chosen(parts) == ({has_flash_3} if has_flash_3 is not None else set())
+
+
+def as_on_a_gpu(compile_blocks: Any, parts: Parts, device: torch.device, *more: Any) -> None:
+    compile_blocks(parts, torch.device("cuda"), *more)
+
+
+def chosen(parts: Parts) -> set[bool]:
+    """Whether the denoiser's blocks attend by FlashAttention 3; those without kernels cannot."""
+    (denoiser,) = parts.dit.values()
+    processors: list[Any] = [getattr(one, "processor", None) for one in denoiser.modules()]
+    return {one.has_flash_3 for one in processors if hasattr(one, "has_flash_3")}

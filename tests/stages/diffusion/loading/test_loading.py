@@ -15,6 +15,7 @@ from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
 from support.other_device import OTHER_CPU, places
 
 from omnistage.stages.device.start import DoesNotFit
+from omnistage.stages.diffusion.blocks.compiled import is_compiled
 from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
@@ -253,8 +254,7 @@ def test_compiled_blocks_make_the_same_pictures(qwen: Path) -> None:
     bare = LoadOptions().load(str(qwen)).pipeline
     compiled = LoadOptions(compile=True).load(str(qwen)).pipeline
     assert (made(compiled, **ask(0)) - made(bare, **ask(0))).abs().max() < 1e-5
-    blocks = compiled.transformer.transformer_blocks
-    assert all(block._compiled_call_impl is not None for block in blocks)
+    assert all(map(is_compiled, compiled.transformer.transformer_blocks))
     (one,) = to_uint8(made(compiled, **ask(0)))
     assert one.std() > 1
 
@@ -265,19 +265,18 @@ def test_compiled_blocks_stay_compiled_whatever_sizes_and_numbers_of_rows_come(
     """Torch keeps eight codes of a block; behind them it would run it uncompiled."""
     torch.manual_seed(0)
     dit = QwenImageTransformer2DModel(num_layers=2, num_attention_heads=3, joint_attention_dim=32)
-    whole = dit.eval().compile_repeated_blocks
-    monkeypatch.setattr(dit, "compile_repeated_blocks", partial(whole, backend="eager"))
-    monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
+    dit.eval()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     torch._dynamo.reset()
     compile_blocks(Parts(dit={"transformer": dit}), torch.device("cpu"))
-    for rows, side, length, has_mask in (
-        *((1, 8, 30, False), (1, 8, 12, False), (2, 8, 30, False), (2, 8, 12, False)),
-        *((1, 8, 31, True), (1, 8, 32, True), (1, 8, 33, True), (3, 8, 30, False)),
-        *((1, 16, 30, False), (1, 16, 12, False), (2, 16, 30, False), (2, 16, 31, True)),
-        *((1, 16, 31, True), (3, 16, 31, True), (4, 12, 20, True), (4, 12, 20, False)),
-    ):
-        mask = (torch.arange(length) < length - 1).repeat(rows, 1) if has_mask else None
-        with torch.inference_mode():
+    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), torch.inference_mode():
+        for rows, side, length, has_mask in (
+            *((1, 8, 30, False), (1, 8, 12, False), (2, 8, 30, False), (2, 8, 12, False)),
+            *((1, 8, 31, True), (1, 8, 32, True), (1, 8, 33, True), (3, 8, 30, False)),
+            *((1, 16, 30, False), (1, 16, 12, False), (2, 16, 30, False), (2, 16, 31, True)),
+            *((1, 16, 31, True), (3, 16, 31, True), (4, 12, 20, True), (4, 12, 20, False)),
+        ):
+            mask = (torch.arange(length) < length - 1).repeat(rows, 1) if has_mask else None
             dit(
                 hidden_states=torch.randn(rows, side * side, 64),
                 timestep=torch.rand(rows),
