@@ -85,6 +85,43 @@ def test_rows_of_zeros_and_of_large_numbers_are_finite() -> None:
     assert not made[:, 0].any()
 
 
+@pytest.mark.parametrize(("num_columns", "is_added_after"), [(5120, False), (5136, True)])
+def test_a_bias_is_added_after_a_product_of_few_rows_and_many_columns(
+    num_columns: int, is_added_after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """cuBLAS has none that adds it: a text of ten tokens ended the request on an H200."""
+    torch.manual_seed(0)
+    linear = nn.Linear(num_columns, 16)
+    ours, given = Float8Linear(linear, CPU), []
+    product = torch._scaled_mm
+
+    def noted(*args: Any, **more: Any) -> torch.Tensor:
+        given.append(more["bias"] is not None)
+        return product(*args, **more)
+
+    monkeypatch.setattr(torch, "_scaled_mm", noted)
+    for num_rows, has_bias in ((512, not is_added_after), (513, True)):
+        rows = torch.randn(num_rows, num_columns)
+        with torch.inference_mode():
+            assert relative_error(ours(rows), linear(rows)) < 0.05
+        assert given.pop() is has_bias
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU with products of float8")
+@pytest.mark.parametrize("num_rows", [1, 10, 64, 230, 400, 513, 4096])
+@pytest.mark.parametrize(
+    "sizes", [(3072, 3072), (3072, 12288), (12288, 3072), (8960, 1536), (16384, 256), (5120, 13824)]
+)
+def test_a_gpu_has_a_product_of_any_size(sizes: tuple[int, int], num_rows: int) -> None:
+    torch.manual_seed(0)
+    cuda = torch.device("cuda")
+    linear = nn.Linear(*sizes).to(cuda, torch.bfloat16)
+    rows = torch.randn(num_rows, sizes[0], device=cuda, dtype=torch.bfloat16)
+    with torch.inference_mode():
+        assert relative_error(Float8Linear(linear, cuda)(rows), linear(rows)) < 0.05
+
+
 def test_layers_of_the_same_inputs_round_them_once(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     inputs = torch.randn(2, 5, 64)
