@@ -300,8 +300,12 @@ async def time_vllm(plan: Plan, own: Own) -> Measured:
     from support.pooled_vocoder import decode, make_engine
     from vllm.platforms import current_platform
 
+    from omnistage.stages.vllm.engine import START_METHOD
+
     codebooks, longest = plan.settings["num_quantizers"], max(plan.contexts) + STEADY_FRAMES
-    has_gpu = current_platform.is_cuda()  # torch's question would forbid CUDA to a forked engine
+    has_gpu = current_platform.is_cuda()
+    if has_gpu:  # what was imported here may have asked for CUDA, which a forked engine cannot use
+        os.environ[START_METHOD] = "spawn"
     more = {
         "dtype": plan.dtype,
         "load_format": "auto" if plan.has_weights else "dummy",
