@@ -1,4 +1,4 @@
-"""Denoisers whose blocks have kernels of our own, by the names of their classes."""
+"""Parts of pipelines that compute in ways of our own, by the names of their classes."""
 
 from importlib import import_module
 from typing import Any
@@ -10,6 +10,7 @@ from omnistage.stages.diffusion.blocks.flash_3 import flash_3_problem
 
 # Modules with `fuse(denoiser)` and `attend_by_flash_3(denoiser)`.
 FUSED = {"QwenImageTransformer2DModel": "qwen_image"}
+FLATTENED = {"AutoencoderKLQwenImage"}  # VAEs of videos that are pictures' here
 
 
 def fuse(denoiser: nn.Module, device: torch.device, may_choose: bool = False) -> None:
@@ -22,6 +23,12 @@ def fuse(denoiser: nn.Module, device: torch.device, may_choose: bool = False) ->
         _module(denoiser).fuse(denoiser)
         if may_choose and flash_3_problem(device) is None:
             _module(denoiser).attend_by_flash_3(denoiser)
+
+
+def flatten(vae: nn.Module) -> None:
+    """Let the VAE of a pipeline that will be compiled take single frames for pictures."""
+    if type(vae).__name__ in FLATTENED:
+        import_module(f"{__package__}.single_frames").flatten_single_frames(vae)
 
 
 def attend_by_flash_3(denoiser: nn.Module, device: torch.device) -> None:

@@ -17,7 +17,7 @@ from omnistage.stages.device.memory import free_bytes
 from omnistage.stages.device.start import Start
 from omnistage.stages.device.stored_weights import stored_tensors
 from omnistage.stages.diffusion.blocks.compiled import compile_forward
-from omnistage.stages.diffusion.blocks.fused import fuse
+from omnistage.stages.diffusion.blocks.fused import flatten, fuse
 from omnistage.stages.diffusion.loading.attention import (
     VLLM_FLASH_3,
     check_attention,
@@ -302,8 +302,9 @@ def sizes_of(folder: Path, dtype: torch.dtype) -> dict[str, int]:
 def compile_blocks(parts: Parts, device: torch.device, may_choose: bool = True) -> None:
     """Compile the denoisers' repeated blocks at their first use; raises ValueError without any.
 
-    Those that have kernels of our own on the device where they will be get them. `may_choose`:
-    nobody chose their attention, so it may be FlashAttention 3.
+    Those that have kernels of our own on the device where they will be get them, and VAEs compute
+    single frames as pictures. `may_choose`: nobody chose the attention, so it may be
+    FlashAttention 3.
     """
     for name, module in parts.dit.items():
         blocks = repeated_blocks(module)
@@ -312,3 +313,5 @@ def compile_blocks(parts: Parts, device: torch.device, may_choose: bool = True) 
         fuse(module, device, may_choose)
         for block in blocks:
             compile_forward(block)
+    for vae in parts.vae.values():
+        flatten(vae)

@@ -16,6 +16,7 @@ from support.other_device import OTHER_CPU, places
 
 from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.diffusion.blocks.compiled import is_compiled
+from omnistage.stages.diffusion.blocks.single_frames import SingleFrameConv3d
 from omnistage.stages.diffusion.checkpoint import MAKERS, write_tiny
 from omnistage.stages.diffusion.checkpoint.real_qwen_image import write_real_qwen_image
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
@@ -255,6 +256,7 @@ def test_compiled_blocks_make_the_same_pictures(qwen: Path) -> None:
     compiled = LoadOptions(compile=True).load(str(qwen)).pipeline
     assert (made(compiled, **ask(0)) - made(bare, **ask(0))).abs().max() < 1e-5
     assert all(map(is_compiled, compiled.transformer.transformer_blocks))
+    assert any(type(one) is SingleFrameConv3d for one in compiled.vae.modules())
     (one,) = to_uint8(made(compiled, **ask(0)))
     assert one.std() > 1
 
