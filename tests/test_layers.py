@@ -77,11 +77,11 @@ ROOMS: Table = {
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {
     "request": (),
-    "merging": (),
     "blocks": (),
+    "merging": ("blocks",),
     "loading": ("blocks", "merging"),
     "ranks": ("loading", "merging"),
-    "engine": ("loading", "merging"),
+    "engine": ("blocks", "loading", "merging"),
     "control": ("engine", "loading", "merging", "ranks", "request"),
     "checkpoint": (),
 }
