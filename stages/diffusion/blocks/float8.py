@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import gelu
 
 FLOAT8 = torch.float8_e4m3fn
 DEVICE = "cuda"  # where a kernel rounds
@@ -18,8 +19,11 @@ class Float8Linear(nn.Module):
     Each row of the weights and each row of the inputs is scaled by its own largest value, so a row
     depends on no other. Sums are those of the matrix units (`use_fast_accum`), whose rounding is
     far below that of float8, and what comes out is rounded to bfloat16. What it holds are buffers:
-    Diffusers takes a model's dtype from its first parameter.
+    Diffusers takes a model's dtype from its first parameter. `takes_gelu`: the layer before it
+    leaves its GELU (with tanh) to this one, which computes it where it rounds.
     """
+
+    takes_gelu = False
 
     weight: Tensor  # [out, in] float8
     scale: Tensor  # [1, out] float32: each row's largest number over that of float8
@@ -62,15 +66,18 @@ def products(inputs: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
     found = [layer for layer in layers if isinstance(layer, Float8Linear)]
     if len(found) < len(layers):
         return [layer(inputs) for layer in layers]
-    rows, scale = in_float8(inputs.reshape(-1, inputs.shape[-1]))
+    rows, scale = in_float8(inputs.reshape(-1, inputs.shape[-1]), found[0].takes_gelu)
     return [
         layer.product(rows, scale).view(*inputs.shape[:-1], layer.out_features).to(inputs.dtype)
         for layer in found
     ]
 
 
-def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """[rows, columns] in float8, contiguous, and each row's scale, [rows, 1] float32."""
+def in_float8(rows: Tensor, has_gelu: bool = False) -> tuple[Tensor, Tensor]:
+    """[rows, columns] in float8, contiguous, and each row's scale, [rows, 1] float32.
+
+    `has_gelu`: of their GELU with tanh.
+    """
     rows = rows.contiguous()
     # Numbers of the module would be arguments of blocks that are compiled for any sizes.
     limit, smallest_scale = torch.finfo(FLOAT8).max, 1e-12  # the scale of a row of zeros
@@ -78,6 +85,8 @@ def in_float8(rows: Tensor) -> tuple[Tensor, Tensor]:
         # Torch's compiler would read a wide row twice, and write a row of several layers for each.
         from omnistage.stages.diffusion.blocks.float8_kernels import round_rows
 
-        return round_rows(rows, FLOAT8, limit, smallest_scale)
+        return round_rows(rows, FLOAT8, limit, smallest_scale, has_gelu)
+    if has_gelu:
+        rows = gelu(rows, approximate="tanh")
     scale = (rows.abs().amax(-1, keepdim=True).float() / limit).clamp(min=smallest_scale)
     return (rows / scale).clamp(-limit, limit).to(FLOAT8), scale

@@ -48,6 +48,9 @@ def _fuse(block: Any) -> None:
     for mlp in (block.img_mlp, block.txt_mlp):
         if type(mlp.net[0]) is GELU and mlp.net[0].approximate == "tanh":
             mlp.net[0] = GeluProduct(mlp.net[0].proj)
+        first, last = mlp.net[0], mlp.net[-1]
+        if type(first) is GeluProduct and type(first.proj) is type(last) is Float8Linear:
+            first.leaves_gelu = last.takes_gelu = True
     if type(block.img_mod) is type(block.txt_mod) is nn.Sequential:
         block.img_mod, block.txt_mod = Modulation(*block.img_mod), Modulation(*block.txt_mod)
 
@@ -160,8 +163,11 @@ def _joint_mask(mask: Tensor | None, images: Tensor) -> Tensor | None:
 class GeluProduct(nn.Module):
     """Diffusers' GELU with tanh behind a linear layer: on a GPU the product's kernel computes it.
 
-    The layer keeps its name, and may be any other: then it is called.
+    The layer keeps its name, and may be any other: then it is called. `leaves_gelu`: to the layer
+    after it.
     """
+
+    leaves_gelu = False
 
     def __init__(self, proj: nn.Module) -> None:
         """The linear layer."""
@@ -171,6 +177,9 @@ class GeluProduct(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """[..., in] to [..., out]."""
         layer = self.proj
+        if self.leaves_gelu:
+            product: Tensor = layer(hidden_states)
+            return product
         if type(layer) is not nn.Linear or layer.bias is None or not _is_half(hidden_states):
             return gelu(layer(hidden_states), approximate="tanh")
         rows = hidden_states.reshape(-1, layer.in_features)

@@ -7,6 +7,7 @@ import torch
 from support.kernels import relative_error
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch.nn.functional import gelu
 
 from omnistage.stages.diffusion.blocks.float8 import Float8Linear, in_float8, products
 
@@ -129,14 +130,22 @@ def test_layers_of_the_same_inputs_round_them_once(monkeypatch: pytest.MonkeyPat
     expected = [layer(inputs) for layer in several]
     rounded: list[torch.Tensor] = []
 
-    def counted(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def counted(rows: torch.Tensor, has_gelu: bool) -> tuple[torch.Tensor, torch.Tensor]:
         rounded.append(rows)
-        return in_float8(rows)
+        return in_float8(rows, has_gelu)
 
     monkeypatch.setattr("omnistage.stages.diffusion.blocks.float8.in_float8", counted)
     for found, one in zip(products(inputs, several), expected, strict=True):
         assert torch.equal(found, one)
     assert len(rounded) == 1
+
+
+def test_a_layer_takes_the_gelu_that_the_one_before_it_leaves() -> None:
+    _, ours = layers()
+    inputs = torch.randn(2, 5, 64)
+    expected = ours(gelu(inputs, approximate="tanh"))
+    ours.takes_gelu = True
+    assert torch.equal(ours(inputs), expected)
 
 
 def test_layers_of_which_one_is_not_float8_are_called() -> None:

@@ -148,9 +148,27 @@ def test_a_block_is_as_far_from_the_exact_one_as_diffusers_is(
     given = inputs_of(block, num_samples, 6)
     expected = block(**given)
     fuse(block)
+    for mlp in (block.img_mlp, block.txt_mlp):  # GELU is computed where its outcome is rounded
+        assert mlp.net[0].leaves_gelu is is_float8
     for one, other in zip(block(**given), expected, strict=True):
         assert one.dtype == other.dtype
         assert relative_error(one, other) < (0.04 if is_float8 else 0.01)
+
+
+@torch.inference_mode()
+def test_a_block_that_was_fused_can_be_fused_again_in_float8() -> None:
+    from omnistage.stages.diffusion.blocks.qwen_image import fuse
+
+    block = make_block(is_float8=True)
+    given = inputs_of(block, 1, 6)
+    expected = block(**given)
+    again = make_block()
+    fuse(again)
+    quantize_block(again, DEVICE)
+    fuse(again)
+    assert again.img_mlp.net[0].leaves_gelu
+    for one, other in zip(again(**given), expected, strict=True):
+        assert relative_error(one, other) < 0.04
 
 
 @torch.inference_mode()
