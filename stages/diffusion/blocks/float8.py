@@ -89,4 +89,4 @@ def in_float8(rows: Tensor, has_gelu: bool = False) -> tuple[Tensor, Tensor]:
     if has_gelu:
         rows = gelu(rows, approximate="tanh")
     scale = (rows.abs().amax(-1, keepdim=True).float() / limit).clamp(min=smallest_scale)
-    return (rows / scale).clamp(-limit, limit).to(FLOAT8), scale
+    return (rows * scale.reciprocal()).clamp(-limit, limit).to(FLOAT8), scale
