@@ -94,8 +94,10 @@ def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
             axes = spread
     for padding in candidates(list(inspect.signature(forward).parameters), once.arguments):
         length = once.arguments[padding.texts[0]].shape[1]
-        longer = [padding.padded(once.arguments, length + extra) for extra in EXTRA_TOKENS]
-        if all(_is_like(forward, one, once.result) for one in longer):
+        tries = [(once, length + extra) for extra in EXTRA_TOKENS]
+        if padding.fits(twice.arguments):  # rows with a mask are a code of their own
+            tries.append((twice, twice.arguments[padding.texts[0]].shape[1] + 1))
+        if all(_is_like(forward, padding.padded(s.arguments, n), s.result) for s, n in tries):
             axes = axes.with_padding(padding)
     if _may_merge(forward, axes, once, twice):
         return axes

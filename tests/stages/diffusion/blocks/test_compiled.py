@@ -1,13 +1,12 @@
 """Compiled blocks: one code for all of them, with a step cache's hooks around it."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from diffusers import QwenImageTransformer2DModel
-from torch._dynamo.testing import CompileCounter
+from support.compiling import counted_codes
 
 from omnistage.stages.diffusion.blocks.compiled import compile_forward, is_compiled, undo
 from omnistage.stages.diffusion.control.step_cache import StepCache
@@ -18,12 +17,8 @@ LITE = {"cache_interval": 2, "use_lite_mode": True}
 
 
 @pytest.fixture
-def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Counts codes; what torch would run uncompiled since there are too many is an error."""
-    made = CompileCounter()
-    torch._dynamo.reset()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=made))
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
+def counter() -> Iterator[Any]:
+    with counted_codes() as made:
         yield made
 
 

@@ -5,13 +5,13 @@ import logging
 import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from diffusers import QwenImagePipeline, QwenImageTransformer2DModel
+from support.compiling import counted_codes
 from support.other_device import OTHER_CPU, places
 
 from omnistage.stages.device.start import DoesNotFit
@@ -261,17 +261,12 @@ def test_compiled_blocks_make_the_same_pictures(qwen: Path) -> None:
     assert one.std() > 1
 
 
-def test_compiled_blocks_stay_compiled_whatever_sizes_and_numbers_of_rows_come(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Torch keeps eight codes of a block; behind them it would run it uncompiled."""
+def test_compiled_blocks_stay_compiled_whatever_sizes_and_numbers_of_rows_come() -> None:
     torch.manual_seed(0)
     dit = QwenImageTransformer2DModel(num_layers=2, num_attention_heads=3, joint_attention_dim=32)
     dit.eval()
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    torch._dynamo.reset()
-    compile_blocks(Parts(dit={"transformer": dit}), torch.device("cpu"))
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True), torch.inference_mode():
+    with counted_codes(), torch.inference_mode():
+        compile_blocks(Parts(dit={"transformer": dit}), torch.device("cpu"))
         for rows, side, length, has_mask in (
             *((1, 8, 30, False), (1, 8, 12, False), (2, 8, 30, False), (2, 8, 12, False)),
             *((1, 8, 31, True), (1, 8, 32, True), (1, 8, 33, True), (3, 8, 30, False)),

@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from functools import partial
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from support.other_device import OTHER_CPU
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
+from omnistage.stages.diffusion.blocks.compiled import compile_forward
 from omnistage.stages.diffusion.loading.components import Parts
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, offload
 from omnistage.stages.diffusion.merging.stopping import Checkpoints, modules_below
@@ -127,13 +128,14 @@ def offloaded(kind: str, pipeline: Any) -> None:
     offload(pipeline, Parts.find(pipeline), kind, OTHER_CPU)
 
 
-def test_compiled_modules_have_no_checkpoints() -> None:
+@pytest.mark.parametrize("compiles", [torch.nn.Module.compile, compile_forward])
+def test_compiled_modules_have_no_checkpoints(compiles: Callable[[torch.nn.Module], None]) -> None:
     below = Served("flux")
     below.engine.close()
     transformer = below.pipeline.transformer
     everything = set(modules_below(transformer))
     block = transformer.transformer_blocks[0]
-    block.compile()
+    compiles(block)
     assert everything - set(modules_below(transformer)) == set(block.modules())
 
 
