@@ -8,9 +8,9 @@ from torch.nn.functional import gelu
 
 FLOAT8 = torch.float8_e4m3fn
 DEVICE = "cuda"  # where a kernel rounds
-# cuBLAS has no product that adds a bias to few rows of many columns, such as a short text's: on an
-# H200 all sizes up to these columns had one, and all from more than these rows on.
-MANY_COLUMNS, FEW_ROWS = 5120, 512
+# cuBLAS has no product that adds a bias to few rows of more columns, such as a short text's; up to
+# these it had one on an H200 for any number of rows.
+MANY_COLUMNS = 5120
 
 
 class Float8Linear(nn.Module):
@@ -46,7 +46,7 @@ class Float8Linear(nn.Module):
 
     def product(self, rows: Tensor, scale: Tensor) -> Tensor:
         """[rows, in] float8 with scales [rows, 1] to [rows, out] bfloat16."""
-        is_usual = self.in_features <= MANY_COLUMNS or rows.shape[0] > FEW_ROWS
+        adds_bias = self.in_features <= MANY_COLUMNS  # whatever the rows: so it is one code
         # The one product of float8 that torch 2.11 compiles as a part of its block: it knows
         # `aten._scaled_mm`, and not what `torch.nn.functional.scaled_mm` calls.
         made = torch._scaled_mm(
@@ -54,11 +54,11 @@ class Float8Linear(nn.Module):
             self.weight.t(),
             scale,
             self.scale,
-            bias=self.bias if is_usual else None,
+            bias=self.bias if adds_bias else None,
             out_dtype=torch.bfloat16,
             use_fast_accum=True,  # or a Hopper takes every few products out of its matrix units
         )
-        return made if is_usual or self.bias is None else made + self.bias
+        return made if adds_bias or self.bias is None else made + self.bias
 
 
 def products(inputs: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:

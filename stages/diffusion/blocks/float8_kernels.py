@@ -47,6 +47,6 @@ def round_rows(
             rows, output, scales, NUM_COLUMNS=num_columns,
             COLUMNS=triton.next_power_of_2(num_columns), LIMIT=limit,
             SMALLEST_SCALE=smallest_scale, HAS_GELU=has_gelu,
-            num_warps=16 if num_columns > WIDE else 4,
+            num_warps=8 if num_columns > WIDE else 4,
         )  # fmt: skip
     return output, scales

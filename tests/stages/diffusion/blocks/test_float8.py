@@ -87,10 +87,10 @@ def test_rows_of_zeros_and_of_large_numbers_are_finite() -> None:
 
 
 @pytest.mark.parametrize(("num_columns", "is_added_after"), [(5120, False), (5136, True)])
-def test_a_bias_is_added_after_a_product_of_few_rows_and_many_columns(
+def test_a_bias_is_added_after_a_product_of_many_columns(
     num_columns: int, is_added_after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """cuBLAS has none that adds it: a text of ten tokens ended the request on an H200."""
+    """cuBLAS has none that adds it to few rows: a text of ten tokens failed on an H200."""
     torch.manual_seed(0)
     linear = nn.Linear(num_columns, 16)
     ours, given = Float8Linear(linear, CPU), []
@@ -101,11 +101,11 @@ def test_a_bias_is_added_after_a_product_of_few_rows_and_many_columns(
         return product(*args, **more)
 
     monkeypatch.setattr(torch, "_scaled_mm", noted)
-    for num_rows, has_bias in ((512, not is_added_after), (513, True)):
+    for num_rows in (1, 600):
         rows = torch.randn(num_rows, num_columns)
         with torch.inference_mode():
-            assert relative_error(ours(rows), linear(rows)) < 0.05
-        assert given.pop() is has_bias
+            assert relative_error(ours(rows), linear(rows)) < 0.06
+    assert given == 2 * [not is_added_after]
 
 
 @pytest.mark.gpu
