@@ -113,7 +113,7 @@ class DiffusionStage:
         if self._ranks is not None:
             self._join(self._ranks, loaded, once)
         max_batch = self._ports.engine.get("max_batch", MAX_BATCH)
-        has_side_lane = loaded.turns is None
+        has_side_lanes = loaded.turns is None
         is_bound = self._bound_options.max_megapixels is not None
         compiles = self._load_options.compile
         tell_loading(Phase.COMPILING if compiles else Phase.WARMING_UP)
@@ -122,7 +122,7 @@ class DiffusionStage:
             once,
             twice,
             max_batch,
-            has_side_lane,
+            has_side_lanes,
             loaded.parts.dit,
             not is_bound,
             beside=self._ranks,

@@ -75,7 +75,7 @@ class DiffusionMetrics(Collector):
         )
         yield _batches(
             "omnistage_side_lane_batch_requests",
-            "Requests that shared a call of an encoder or a decoder in the side lane.",
+            "Requests that shared a call of an encoder or a decoder in a side lane.",
             self._engine.lane_batch_sizes,
         )
         if self._embeddings is not None:

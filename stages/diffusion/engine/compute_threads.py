@@ -5,7 +5,7 @@ The others give OpenMP's threads back, since idle ones slow it down (`openmp.py`
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import torch
@@ -22,46 +22,46 @@ class Run(Protocol):
 
 
 class ComputeThreads:
-    """Runs functions for two threads: in the first thread, or in a second while that is busy."""
+    """Runs functions for several threads: in the first thread, or in others while that is busy."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._first = ThreadPoolExecutor(1, "omnistage-compute")
-        self._second: ThreadPoolExecutor | None = None
+        self._idle: list[ThreadPoolExecutor] = []  # others that do nothing
         self._is_first_busy = False
 
     def run(self, function: Callable[[], T]) -> T:
         """Its result or error, without gradients."""
         release_threads()
         with self._lock:
-            is_first = not self._is_first_busy
-            future = self._in_first(function) if is_first else self._in_second(function)
+            chosen, idle = self._chosen(), self._idle
         try:
-            return future.result()
+            return chosen.submit(_inferred, function).result()
         finally:
-            if is_first:
-                with self._lock:
+            with self._lock:
+                if chosen is self._first:
                     self._is_first_busy = False
+                elif idle is self._idle:
+                    idle.append(chosen)
+                else:  # the first one began anew meanwhile
+                    chosen.shutdown(wait=False)
 
-    def _in_first(self, function: Callable[[], T]) -> "Future[T]":
-        self._is_first_busy = True
-        self._end_second()
-        return self._first.submit(_inferred, function)
+    def _chosen(self) -> ThreadPoolExecutor:
+        if not self._is_first_busy:
+            self._is_first_busy = True
+            self._end_idle()
+            return self._first
+        return self._idle.pop() if self._idle else ThreadPoolExecutor(1, "omnistage-compute-too")
 
-    def _in_second(self, function: Callable[[], T]) -> "Future[T]":
-        if self._second is None:
-            self._second = ThreadPoolExecutor(1, "omnistage-compute-too")
-        return self._second.submit(_inferred, function)
-
-    def _end_second(self) -> None:
-        """With its OpenMP threads, after what it does."""
-        if self._second is not None:
-            self._second.shutdown(wait=False)
-            self._second = None
+    def _end_idle(self) -> None:
+        """With their OpenMP threads."""
+        for thread in self._idle:
+            thread.shutdown(wait=False)
+        self._idle = []
 
     def close(self) -> None:
         """End the threads; nobody runs anything any more."""
-        self._end_second()
+        self._end_idle()
         self._first.shutdown()
 
 

@@ -31,7 +31,7 @@ class Job:
     direct: Sequence[str] = ()  # parts of the pipeline that it calls without the engine
     result: "Future[Any]" = field(default_factory=Future)
     call: Call | None = None  # what it waits for
-    errand: Errand | None = None  # if that is in the side lane
+    errand: Errand | None = None  # if that is in a side lane
     waits_since: int = 0  # the forward after which it began to wait
     stop: Stop = field(default_factory=Stop)
     foresight: Foresight = field(default_factory=Foresight)

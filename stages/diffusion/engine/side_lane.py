@@ -1,10 +1,14 @@
-"""Where encoders and decoders run while denoising goes on: a thread and, on CUDA, a stream."""
+"""Where encoders and decoders run while denoising goes on.
+
+Encoders have a lane and decoders have one, so that neither wait for the others: each is a thread
+and, on CUDA, a stream.
+"""
 
 import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +17,7 @@ import torch
 
 from omnistage.stages.diffusion.engine.compute_threads import Run, run_here
 from omnistage.stages.diffusion.merging.calls import Call, tensors_in
-from omnistage.stages.diffusion.merging.targets import Outcome, joined, outcomes
+from omnistage.stages.diffusion.merging.targets import Component, Outcome, joined, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +34,8 @@ class Errand:
     is_cancelled: bool = False
 
 
-class SideLane:
-    """Runs calls in the order in which they come, those that fit together as one."""
+class SideLanes:
+    """The lane of encoders, and that of what decodes: each module's calls are in one of them."""
 
     def __init__(
         self,
@@ -40,7 +44,64 @@ class SideLane:
         run: Run = run_here,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """`on_done` gets what ran as one, in the lane's thread; `run` makes the calls."""
+        """`on_done` gets what ran as one, in a lane's thread; `run` makes the calls."""
+        self._encoders, self._decoders = self._lanes = [
+            SideLane(f"omnistage-{name}", on_done, device, run, max_rows)
+            for name in ("encoders", "decoders")
+        ]
+
+    def send(self, call: Call) -> Errand:
+        """As to the lane of the call."""
+        target = call.target
+        decodes = isinstance(target, Component) and target.decodes
+        return (self._decoders if decodes else self._encoders).send(call)
+
+    def run_sent(self) -> None:
+        """Let all that was sent begin."""
+        for lane in self._lanes:
+            lane.run_sent()
+
+    def cancel(self, errand: Errand) -> None:
+        """Nobody waits for it any more: it does not begin, or its end is not told."""
+        for lane in self._lanes:
+            lane.cancel(errand)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a call runs."""
+        return any(lane.busy.locked() for lane in self._lanes)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, no call runs."""
+        with ExitStack() as stack:
+            for lane in self._lanes:
+                stack.enter_context(lane.busy)
+            yield
+
+    @property
+    def batch_sizes(self) -> Counter[int]:
+        """Calls, by how many requests shared them."""
+        return sum((lane.batch_sizes for lane in self._lanes), Counter[int]())
+
+    def close(self) -> None:
+        """End the threads after the calls that run."""
+        for lane in self._lanes:
+            lane.close()
+
+
+class SideLane:
+    """Runs calls in the order in which they come, those that fit together as one."""
+
+    def __init__(
+        self,
+        name: str,
+        on_done: Callable[[Sequence[Errand]], None],
+        device: torch.device,
+        run: Run,
+        max_rows: int,
+    ) -> None:
+        """`name`: its thread's."""
         self._on_done = on_done
         self._run_calls = run
         self._max_rows = max_rows
@@ -51,7 +112,7 @@ class SideLane:
         self._is_closed = False
         self.busy = threading.Lock()  # held while calls run
         self.batch_sizes: Counter[int] = Counter()  # calls, by how many requests shared them
-        self._thread = threading.Thread(target=self._run, name="omnistage-side-lane", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def send(self, call: Call) -> Errand:

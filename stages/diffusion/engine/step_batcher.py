@@ -4,8 +4,8 @@ Each request runs its pipeline's own `__call__` in a greenlet of the engine's th
 copy of the pipeline with a scheduler of its own. The denoiser's forward switches to the engine
 instead of computing; the engine puts the waiting calls that fit together into one, runs it, and
 switches each request back with its rows. So requests join and leave between steps, whatever their
-number of steps, seed or guidance. Encoders and decoders are called the same way, but in a side
-lane, so that steps do not wait for them.
+number of steps, seed or guidance. Encoders and decoders are called the same way, but in side
+lanes, so that steps do not wait for them.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, ru
 from omnistage.stages.diffusion.engine.hidden_state import HiddenState
 from omnistage.stages.diffusion.engine.job import Job, wait_for_turn
 from omnistage.stages.diffusion.engine.order import Order
-from omnistage.stages.diffusion.engine.side_lane import MAX_ROWS, Errand, SideLane, lend
+from omnistage.stages.diffusion.engine.side_lane import MAX_ROWS, Errand, SideLanes, lend
 from omnistage.stages.diffusion.engine.speed import Speed, Stopwatch, Trials
 from omnistage.stages.diffusion.engine.switchboard import Switchboard, find_denoisers, side_targets
 from omnistage.stages.diffusion.loading.components import modules_in
@@ -56,14 +56,14 @@ class StepBatcher:
         once: Mapping[str, Any],
         twice: Mapping[str, Any],
         max_batch: int = MAX_BATCH,
-        has_side_lane: bool = True,
+        has_side_lanes: bool = True,
         denoisers: Mapping[str, torch.nn.Module] | None = None,
         measures_speed: bool = False,
         beside: Beside | None = None,
     ) -> None:
         """`once`, `twice`: arguments of two short calls, the second with twice as many pictures.
 
-        How calls may be merged is learned from them. Without a side lane encoders and decoders run
+        How calls may be merged is learned from them. Without side lanes encoders and decoders run
         between steps: for modules that cannot be on the device together. `denoisers`: by dotted
         name; None: those that are found. To measure its `speed` takes a few more short calls.
         `beside`: ranks among which the rows of a forward are divided. Raises ValueError for a
@@ -88,16 +88,16 @@ class StepBatcher:
         self._denoisers = denoisers or find_denoisers(pipeline)
         self._device = next(next(iter(self._denoisers.values())).parameters()).device
         self._switchboard = Switchboard()
-        # Without a lane all is computed in the engine's thread.
-        is_cpu = self._device.type == "cpu" and has_side_lane
+        # Without lanes all is computed in the engine's thread.
+        is_cpu = self._device.type == "cpu" and has_side_lanes
         self._threads = ComputeThreads() if is_cpu else None
         self._compute = run_here if self._threads is None else self._threads.run
         self.speed: Speed | None = None  # if it is measured and could be told
         targets = self._compute(partial(self._learned, once, twice, measures_speed))
-        self._lane: SideLane | None = None
-        if has_side_lane:
+        self._lanes: SideLanes | None = None
+        if has_side_lanes:
             max_rows = min(MAX_ROWS, max_batch)
-            self._lane = SideLane(self._take_back, self._device, self._compute, max_rows)
+            self._lanes = SideLanes(self._take_back, self._device, self._compute, max_rows)
             for owner, method, component in list(side_targets(pipeline, self._denoisers)):
                 self._switchboard.connect(owner, method, component, wait_for_turn)
         for name, target in targets.items():
@@ -109,13 +109,13 @@ class StepBatcher:
 
     @property
     def lane_batch_sizes(self) -> Counter[int]:
-        """Calls in the side lane, by how many requests shared them."""
-        return Counter() if self._lane is None else self._lane.batch_sizes
+        """Calls in the side lanes, by how many requests shared them."""
+        return Counter() if self._lanes is None else self._lanes.batch_sizes
 
     def submit(self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: Any) -> Job:
         """Run the pipeline, or another over the same modules, with these arguments."""
         pipeline = pipeline or self._pipeline
-        direct = list(pipeline.components) if self._lane is None else []
+        direct = list(pipeline.components) if self._lanes is None else []
         job = Job(next(self._numbers), pipeline, arguments, setting, direct)
         with self._changed:
             if self._is_closed:
@@ -136,8 +136,8 @@ class StepBatcher:
     @property
     def progress(self) -> int | None:
         """A number that grows as long as what runs gets on; None: nothing runs."""
-        is_lane_busy = self._lane is not None and self._lane.busy.locked()
-        if not (self._jobs or self._new or is_lane_busy):
+        is_busy = self._lanes is not None and self._lanes.is_busy
+        if not (self._jobs or self._new or is_busy):
             return None
         return self._checkpoints.num_passed + self._num_forwards + self._num_errands
 
@@ -165,8 +165,8 @@ class StepBatcher:
                 job.cancel()
             self._changed.notify()
         self._thread.join()
-        if self._lane is not None:
-            self._lane.close()
+        if self._lanes is not None:
+            self._lanes.close()
         if self._threads is not None:
             self._threads.close()
         self._switchboard.close()
@@ -199,7 +199,7 @@ class StepBatcher:
         return made
 
     def _take_back(self, errands: Sequence[Errand]) -> None:
-        """In the lane's thread."""
+        """In a lane's thread."""
         with self._changed:
             self._done += errands
             self._num_errands += len(errands)
@@ -240,7 +240,7 @@ class StepBatcher:
         with self._changed:
             orders, self._orders = self._orders, []
         for order in orders:
-            with nullcontext() if self._lane is None else self._lane.busy:
+            with nullcontext() if self._lanes is None else self._lanes.held():
                 self._compute(order.obey)
 
     def _begin(self, job: Job) -> None:
@@ -283,15 +283,15 @@ class StepBatcher:
                 self._jobs.remove(job)
             return
         job.waits_since = self._num_forwards
-        if self._lane is not None and not isinstance(job.waiting.target, Denoiser):
-            job.errand = self._lane.send(job.waiting)
+        if self._lanes is not None and not isinstance(job.waiting.target, Denoiser):
+            job.errand = self._lanes.send(job.waiting)
         elif job.has_hidden_state:
             job.call = replace(job.waiting, key=None)
 
     def _end(self, job: Job) -> None:
         while not job.is_ended:  # once more for a pipeline that catches everything
-            if job.errand is not None and self._lane is not None:
-                self._lane.cancel(job.errand)
+            if job.errand is not None and self._lanes is not None:
+                self._lanes.cancel(job.errand)
             job.end()
         with self._changed:
             self._jobs.remove(job)
@@ -324,8 +324,8 @@ class StepBatcher:
 
     def _run_sent(self) -> None:
         """Once all requests that can go on have: what several of them sent can be one call."""
-        if self._lane is not None:
-            self._lane.run_sent()
+        if self._lanes is not None:
+            self._lanes.run_sent()
 
     def _guessed(self, batch: list[Job]) -> list[Call]:
         """The call that will follow a request's own, for ranks that would have nothing to do."""

@@ -74,14 +74,16 @@ def side_targets(
     for name, part in modules_in(pipeline):
         if any(overlap(part, denoiser) for denoiser in denoisers.values()):
             continue
+        decodes = callable(getattr(part, "decode", None))
         for method in (*MERGED_METHODS, *SINGLE_METHODS):
             if callable(getattr(part, method, None)):
                 may_merge = method in MERGED_METHODS
-                made = Component(f"{name}.{method}", getattr(part, method), may_merge)
+                made = Component(f"{name}.{method}", getattr(part, method), may_merge, decodes)
                 yield part, method, made
     for name, part in vars(pipeline).items():
         if isinstance(part, VaeImageProcessor):
             for method in PROCESSOR_METHODS:
                 if callable(getattr(part, method, None)):
-                    made = Component(f"{name}.{method}", getattr(part, method), may_merge=False)
+                    decodes = method.startswith("post")
+                    made = Component(f"{name}.{method}", getattr(part, method), False, decodes)
                     yield part, method, made

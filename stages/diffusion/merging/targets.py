@@ -134,10 +134,14 @@ class Component:
     """A method of an encoder or decoder. The first calls that could be one are made both ways.
 
     Only if the results are equal, further ones like them are merged, all tensors along axis 0.
+    `decodes`: of a module that decodes, whatever the method does, or of what comes after one.
     """
 
-    def __init__(self, name: str, method: Callable[..., Any], may_merge: bool) -> None:
+    def __init__(
+        self, name: str, method: Callable[..., Any], may_merge: bool, decodes: bool = False
+    ) -> None:
         self.name = name
+        self.decodes = decodes
         self._method = method
         self._signature = inspect.signature(method)
         self._may_merge = may_merge

@@ -1,4 +1,4 @@
-"""One computing thread for all, a second one while it is busy, and no idle threads of OpenMP."""
+"""One computing thread for all, others while it is busy, and no idle threads of OpenMP."""
 
 import os
 import threading
@@ -65,6 +65,24 @@ def test_a_busy_thread_holds_up_nobody(threads: ComputeThreads) -> None:
     assert threads.run(threading.current_thread) is first
     second.join(TIMEOUT_S)
     assert not second.is_alive()
+
+
+def test_three_callers_hold_up_none_of_each_other(threads: ComputeThreads) -> None:
+    together = threading.Barrier(3)
+
+    def meet() -> threading.Thread:
+        together.wait(TIMEOUT_S)
+        return threading.current_thread()
+
+    with ThreadPoolExecutor(3) as callers:
+        meetings = [callers.submit(threads.run, meet) for _ in range(3)]
+        used = {meeting.result(TIMEOUT_S) for meeting in meetings}
+    assert len(used) == 3
+    last = threads.run(threading.current_thread)
+    assert last in used
+    for thread in used - {last}:
+        thread.join(TIMEOUT_S)
+        assert not thread.is_alive()
 
 
 def test_an_error_is_the_caller_s_and_the_thread_goes_on(threads: ComputeThreads) -> None:

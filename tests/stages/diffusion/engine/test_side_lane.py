@@ -51,7 +51,7 @@ class Gated:
         vae.decode = gated
 
     def arguments(self, settings: Settings) -> dict[str, Any]:
-        """With a prompt of their own that needs no encoder, as that waits for the decoder, too."""
+        """With what the prompt's encoders make of it."""
         random = torch.Generator().manual_seed(settings.seed)
         texts = {
             "prompt": None,
@@ -104,6 +104,30 @@ def test_steps_go_on_while_another_request_decodes(gated: Gated) -> None:
     assert not decoding.result.done()
     gated.open.set()
     assert error(result(decoding), gated.expected(ONE_STEP[0])) < 1e-5
+
+
+def test_a_request_is_encoded_and_steps_while_another_decodes(gated: Gated) -> None:
+    decoding = gated.ask(ONE_STEP[0])
+    assert gated.begun.wait(TIMEOUT_S)
+    settings = Settings(1, 5)
+    encoded = gated.engine.submit(**{**settings.arguments("flux"), "output_type": "latent"})
+    with torch.inference_mode():
+        expected = made(gated.bare(**{**settings.arguments("flux"), "output_type": "latent"}))
+    assert error(result(encoded), expected) < 1e-5
+    assert not decoding.result.done()
+    gated.open.set()
+    assert error(result(decoding), gated.expected(ONE_STEP[0])) < 1e-5
+
+
+def test_orders_wait_for_encoders_and_decoders(gated: Gated) -> None:
+    decoding = gated.ask(ONE_STEP[0])
+    assert gated.begun.wait(TIMEOUT_S)
+    order = gated.engine.between_steps(gated.open.is_set)
+    with pytest.raises(TimeoutError):
+        order.result(0.2)
+    gated.open.set()
+    assert order.result(TIMEOUT_S)
+    result(decoding)
 
 
 def test_decoders_calls_that_wait_are_merged_once_that_is_known_to_be_the_same(

@@ -111,7 +111,7 @@ def test_what_a_stopped_call_has_computed_is_freed(flux: Served) -> None:
 def test_an_offloaded_call_stops_at_the_next_module(part: str, kind: str) -> None:
     """Its encoders and decoders run in the engine's thread, in the middle of the request's code."""
     torch.set_num_threads(1)
-    below = Served("flux", has_side_lane=False, prepare=partial(offloaded, kind))
+    below = Served("flux", has_side_lanes=False, prepare=partial(offloaded, kind))
     gate = Gate(getattr(below.pipeline, part), *LATER[part])
     job = below.ask(Settings(0))
     assert gate.begun.wait(TIMEOUT_S)
