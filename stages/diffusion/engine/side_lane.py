@@ -1,7 +1,7 @@
 """Where encoders and decoders run while denoising goes on.
 
-Encoders have a lane and decoders have one, so that neither wait for the others: each is a thread
-and, on CUDA, a stream.
+Encoders have a lane and decoders have one, so that neither waits for the other: each is a
+thread and, on CUDA, a stream.
 """
 
 import logging
