@@ -1,1 +1,1 @@
-"""What a denoiser's repeated blocks compute in other ways than Diffusers does."""
+"""What denoisers' blocks and VAEs compute in other ways than Diffusers does."""

@@ -28,7 +28,9 @@ def fuse(denoiser: nn.Module, device: torch.device, may_choose: bool = False) ->
 def flatten(vae: nn.Module) -> None:
     """Let the VAE of a pipeline that will be compiled take single frames for pictures."""
     if type(vae).__name__ in FLATTENED:
-        import_module(f"{__package__}.single_frames").flatten_single_frames(vae)
+        from omnistage.stages.diffusion.blocks.single_frames import flatten_single_frames
+
+        flatten_single_frames(vae)
 
 
 def attend_by_flash_3(denoiser: nn.Module, device: torch.device) -> None:

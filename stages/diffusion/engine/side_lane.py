@@ -17,7 +17,7 @@ import torch
 
 from omnistage.stages.diffusion.engine.compute_threads import Run, run_here
 from omnistage.stages.diffusion.merging.calls import Call, tensors_in
-from omnistage.stages.diffusion.merging.targets import Component, Outcome, joined, outcomes
+from omnistage.stages.diffusion.merging.targets import Outcome, joined, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +52,8 @@ class SideLanes:
 
     def send(self, call: Call) -> Errand:
         """As to the lane of the call."""
-        target = call.target
-        decodes = isinstance(target, Component) and target.decodes
-        return (self._decoders if decodes else self._encoders).send(call)
+        lane = self._decoders if call.target.decodes else self._encoders
+        return lane.send(call)
 
     def run_sent(self) -> None:
         """Let all that was sent begin."""

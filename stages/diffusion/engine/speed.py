@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from omnistage.stages.diffusion.loading.components import modules_in
+from omnistage.stages.diffusion.loading.components import can_decode, modules_in
 from omnistage.stages.diffusion.merging.calls import tensors_in
 
 logger = logging.getLogger(__name__)
@@ -60,9 +60,7 @@ class Stopwatch:
     ) -> None:
         self._parts = [(module, "forward") for module in denoisers.values()]
         self._parts += [
-            (module, "decode")
-            for _, module in modules_in(pipeline)
-            if callable(getattr(module, "decode", None))
+            (module, "decode") for _, module in modules_in(pipeline) if can_decode(module)
         ]
         self._device = device
 

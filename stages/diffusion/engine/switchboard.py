@@ -8,7 +8,7 @@ import torch
 from diffusers.image_processor import VaeImageProcessor
 from greenlet import getcurrent, greenlet
 
-from omnistage.stages.diffusion.loading.components import Parts, modules_in, overlap
+from omnistage.stages.diffusion.loading.components import Parts, can_decode, modules_in, overlap
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Stop
 from omnistage.stages.diffusion.merging.targets import Component, Target
@@ -74,7 +74,7 @@ def side_targets(
     for name, part in modules_in(pipeline):
         if any(overlap(part, denoiser) for denoiser in denoisers.values()):
             continue
-        decodes = callable(getattr(part, "decode", None))
+        decodes = can_decode(part)
         for method in (*MERGED_METHODS, *SINGLE_METHODS):
             if callable(getattr(part, method, None)):
                 may_merge = method in MERGED_METHODS

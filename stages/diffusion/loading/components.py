@@ -126,7 +126,7 @@ def _found(owner: Any) -> Iterator[tuple[str, Module, str]]:
 def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
     if "controlnet" in type(module).__name__.lower():
         return "resident"  # runs at each step, beside the denoiser
-    if callable(getattr(module, "decode", None)):
+    if can_decode(module):
         return "vae"
     if _takes_time(module.forward):
         return "dit"
@@ -145,10 +145,15 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
 
 def denoises(made: type) -> bool:
     """Whether a module of this class takes a time step, and makes nothing of latents."""
-    if not issubclass(made, Module) or callable(getattr(made, "decode", None)):
+    if not issubclass(made, Module) or can_decode(made):
         return False
     is_control = "controlnet" in made.__name__.lower()
     return not is_control and _takes_time(made.forward)
+
+
+def can_decode(part: Module | type) -> bool:
+    """Whether a module, or one of this class, makes something of latents."""
+    return callable(getattr(part, "decode", None))
 
 
 def repeated_blocks(denoiser: Module) -> list[Module]:

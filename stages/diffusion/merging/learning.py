@@ -23,7 +23,7 @@ from omnistage.stages.diffusion.merging.calls import (
     nested,
     split,
 )
-from omnistage.stages.diffusion.merging.text_padding import candidates
+from omnistage.stages.diffusion.merging.text_padding import TextPadding, candidates
 
 logger = logging.getLogger(__name__)
 
@@ -93,16 +93,20 @@ def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
         if _is_like(forward, spread.spread_out(twice.arguments), twice.result):
             axes = spread
     for padding in candidates(list(inspect.signature(forward).parameters), once.arguments):
-        length = once.arguments[padding.texts[0]].shape[1]
-        tries = [(once, length + extra) for extra in EXTRA_TOKENS]
+        tries = [(once, extra) for extra in EXTRA_TOKENS]
         if padding.fits(twice.arguments):  # rows with a mask are a code of their own
-            tries.append((twice, twice.arguments[padding.texts[0]].shape[1] + 1))
-        if all(_is_like(forward, padding.padded(s.arguments, n), s.result) for s, n in tries):
+            tries.append((twice, 1))
+        if all(_is_like(forward, _longer(padding, one, n), one.result) for one, n in tries):
             axes = axes.with_padding(padding)
     if _may_merge(forward, axes, once, twice):
         return axes
     logger.warning("%s: merged calls differ from single ones; none are", type(module).__name__)
     return None
+
+
+def _longer(padding: TextPadding, seen: Seen, num_tokens: int) -> Arguments:
+    """A call with so many tokens more, which are none."""
+    return padding.padded(seen.arguments, padding.length(seen.arguments) + num_tokens)
 
 
 def _may_merge(forward: Callable[..., Any], axes: Axes, once: Seen, twice: Seen) -> bool:

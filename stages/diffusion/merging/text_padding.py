@@ -34,11 +34,15 @@ class TextPadding:
 
     def level(self, calls: Sequence[Arguments]) -> Sequence[Arguments]:
         """The same calls with all texts as long as the longest, if they are not already."""
-        lengths = {int(call[self.texts[0]].shape[1]) for call in calls}
+        lengths = {self.length(call) for call in calls}
         has_mask = [call.get(self.mask) is not None for call in calls]
         if len(lengths) == 1 and (all(has_mask) or not any(has_mask)):
             return calls
         return [self.padded(call, max(lengths)) for call in calls]
+
+    def length(self, call: Arguments) -> int:
+        """How many tokens the texts of a call have."""
+        return int(call[self.texts[0]].shape[1])
 
     def padded(self, call: Arguments, length: int) -> dict[str, Any]:
         """One call with texts of this length and a mask."""
@@ -46,7 +50,7 @@ class TextPadding:
         mask = call.get(self.mask)
         if mask is None:
             mask = torch.ones(text.shape[:2], dtype=self.dtype, device=text.device)
-        extra = length - text.shape[1]
+        extra = length - self.length(call)
         texts = {name: pad(call[name], (0, 0, 0, extra)) for name in self.texts}
         return {**call, **texts, self.mask: pad(mask.to(self.dtype), (0, extra))}
 
