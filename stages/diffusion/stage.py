@@ -255,5 +255,7 @@ class DiffusionStage:
 
 
 async def awaited(future: "Future[Any]") -> Any:
-    """A future of another thread; ours may be cancelled, that one goes on."""
-    return await asyncio.shield(asyncio.wrap_future(future))
+    """A future of another thread; ours may be cancelled, that one goes on, for nobody."""
+    ours = asyncio.wrap_future(future)
+    ours.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is retrieved
+    return await asyncio.shield(ours)

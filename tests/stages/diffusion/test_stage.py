@@ -1,12 +1,15 @@
-"""What the diffusion stage takes, before it loads anything."""
+"""What the diffusion stage takes, before it loads anything, and how it waits for its engine."""
 
+import asyncio
+import gc
+from concurrent.futures import CancelledError, Future
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from omnistage.connectors import make_connector
-from omnistage.stages.diffusion.stage import DiffusionStage
+from omnistage.stages.diffusion.stage import DiffusionStage, awaited
 from omnistage.stages.worker.stage import StagePorts
 
 
@@ -41,3 +44,19 @@ def test_a_wrong_engine_argument_is_named(
         DiffusionStage(StagePorts("dit", "a", engine, {}, sender))
     sender.close()
     connector.destroy("dit.gateway")
+
+
+async def test_the_end_of_a_cancelled_request_is_no_error_in_the_log() -> None:
+    complaints: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.append(context["message"]))
+    result: Future[None] = Future()
+    waiting = asyncio.create_task(awaited(result))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    result.set_exception(CancelledError())
+    await asyncio.sleep(0.01)
+    del result, waiting  # with the future that was made of it
+    gc.collect()
+    assert complaints == []
