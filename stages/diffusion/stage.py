@@ -179,7 +179,13 @@ class DiffusionStage:
 
         if ON_STEP in arguments_of(pipeline):
             arguments = {**arguments, ON_STEP: on_step}
+
+        def on_wait() -> None:
+            if told.is_quiet:
+                loop.call_soon_threadsafe(told.wait)
+
         job = self._control.submit(body, pipeline, **arguments)
+        job.on_wait = on_wait
         try:
             result = await awaited(job.result)
         except asyncio.CancelledError:

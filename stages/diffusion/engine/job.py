@@ -1,7 +1,7 @@
 """One request's call of a pipeline, in a greenlet of the engine's thread."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +35,7 @@ class Job:
     waits_since: int = 0  # the forward after which it began to wait
     stop: Stop = field(default_factory=Stop)
     foresight: Foresight = field(default_factory=Foresight)
+    on_wait: Callable[[], None] = lambda: None  # the engine's thread served others before it
     _run: RequestGreenlet | None = None
     _state: HiddenState | None = None
 

@@ -7,11 +7,11 @@ thread and, on CUDA, a stream.
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -34,17 +34,23 @@ class Errand:
     is_cancelled: bool = False
 
 
+class OnDone(Protocol):
+    """Gets what ran as one, and what waited in the lane meanwhile; called in the lane's thread."""
+
+    def __call__(self, batch: Sequence[Errand], behind: Sequence[Errand]) -> None: ...
+
+
 class SideLanes:
     """The lane of encoders, and that of what decodes: each module's calls are in one of them."""
 
     def __init__(
         self,
-        on_done: Callable[[Sequence[Errand]], None],
+        on_done: OnDone,
         device: torch.device,
         run: Run = run_here,
         max_rows: int = MAX_ROWS,
     ) -> None:
-        """`on_done` gets what ran as one, in a lane's thread; `run` makes the calls."""
+        """`run` makes the calls."""
         self._encoders, self._decoders = self._lanes = [
             SideLane(f"omnistage-{name}", on_done, device, run, max_rows)
             for name in ("encoders", "decoders")
@@ -95,7 +101,7 @@ class SideLane:
     def __init__(
         self,
         name: str,
-        on_done: Callable[[Sequence[Errand]], None],
+        on_done: OnDone,
         device: torch.device,
         run: Run,
         max_rows: int,
@@ -167,7 +173,9 @@ class SideLane:
                 done = self._run_calls(partial(outcomes, calls, self._finish))
             for errand, outcome in zip(batch, done, strict=True):
                 errand.outcome = outcome
-            self._on_done(batch)
+            with self._changed:
+                behind = list(self._waiting)
+            self._on_done(batch, behind)
 
     @contextmanager
     def _on_stream(self, batch: list[Errand]) -> Iterator[None]:

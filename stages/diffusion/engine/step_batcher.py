@@ -76,6 +76,7 @@ class StepBatcher:
         self._jobs: list[Job] = []
         self._new: list[Job] = []
         self._done: list[Errand] = []
+        self._passed: list[Errand] = []  # which waited in a lane while others were done
         self._pings: list[Future[None]] = []
         self._orders: list[Order[Any]] = []
         self._numbers = itertools.count()
@@ -198,11 +199,12 @@ class StepBatcher:
             made[name] = Denoiser(name, module.forward, axes, self._beside)
         return made
 
-    def _take_back(self, errands: Sequence[Errand]) -> None:
+    def _take_back(self, batch: Sequence[Errand], behind: Sequence[Errand]) -> None:
         """In a lane's thread."""
         with self._changed:
-            self._done += errands
-            self._num_errands += len(errands)
+            self._done += batch
+            self._passed += behind
+            self._num_errands += len(batch)
             self._changed.notify()
 
     # The engine's thread
@@ -225,6 +227,7 @@ class StepBatcher:
             new, self._new = self._new, []
             pings, self._pings = self._pings, []
             done, self._done = self._done, []
+            passed, self._passed = self._passed, []
             if self._is_closed and not self._jobs and not new:
                 return False
         for ping in pings:
@@ -234,6 +237,9 @@ class StepBatcher:
         for errand in done:
             self._deliver(errand)
         self._run_sent()
+        for job in self._jobs if passed else ():
+            if job.errand in passed:
+                job.on_wait()
         return True
 
     def _obey(self) -> None:
@@ -321,6 +327,9 @@ class StepBatcher:
         for call, outcome in zip(guess, done[len(batch) :], strict=True):
             self._use_guessed(batch[0], call, outcome)
         self._run_sent()
+        for job in self._jobs:
+            if job.errand is None and job not in batch:
+                job.on_wait()
 
     def _run_sent(self) -> None:
         """Once all requests that can go on have: what several of them sent can be one call."""

@@ -1,6 +1,7 @@
 """What a request tells while it is computed, at the pace at which its client reads."""
 
 import asyncio
+import time
 from collections import deque
 
 from omnistage.connectors.chunk import Tensor
@@ -24,12 +25,29 @@ class Told:
         self._waiting: deque[Item] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._is_over = False
+        self._last_step: Step | None = None
+        self._told_at = 0.0
+        self._quiet_s = ports.deadlines.next_chunk_s / 8
 
     def step(self, step: int, num_steps: int) -> None:
         """A step was taken: tell it as soon as there is room."""
         if not self._is_over:
             self._ports.mark(self._request_id, "last_step" if step == num_steps else "first_step")
-        self._put(Step(self._kind, step, num_steps))
+        self._last_step = Step(self._kind, step, num_steps)
+        self._put(self._last_step)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing was told for an eighth of what a gateway waits; for any thread."""
+        return time.monotonic() - self._told_at > self._quiet_s
+
+    def wait(self) -> None:
+        """Others are served first, which is no silence of the stage.
+
+        The last step is told again if all has been quiet since, so that the gateway waits on.
+        """
+        if self._last_step is not None and self.is_quiet:
+            self._put(self._last_step)
 
     def preview(self, pixels: outputs.Picture) -> None:
         """What the picture is by now; it goes as soon as there is room."""
@@ -38,6 +56,7 @@ class Told:
     def _put(self, message: Step | Picture, pixels: outputs.Picture | None = None) -> None:
         if self._is_over:
             return  # the request was cancelled: nobody waits
+        self._told_at = time.monotonic()
         if not self._waiting and self._ports.room.is_free(self._request_id):
             self._send(message, pixels)
             return

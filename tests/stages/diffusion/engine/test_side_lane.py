@@ -1,8 +1,10 @@
 """Encoders and decoders beside the steps: a tiny Flux whose decoder is under the test's control."""
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
+from functools import partial
 from typing import Any
 
 import pytest
@@ -108,6 +110,43 @@ def test_a_request_is_encoded_and_steps_while_another_decodes(encodes: bool, gat
     assert not decoding.result.done()
     gated.open.set()
     assert error(result(decoding), gated.expected(ONE_STEP[0])) < 1e-5
+
+
+def test_requests_are_told_when_another_leaves_the_lane_before_them(gated: Gated) -> None:
+    told: Counter[int] = Counter()
+    jobs = gated.all_in_lane(ONE_STEP[:4])
+    for number, job in enumerate(jobs):
+        job.on_wait = partial(told.update, [number])
+    texts = {"prompt_embeds": None, "pooled_prompt_embeds": None, "prompt": "a fox"}
+    result(gated.ask(Settings(4, 2), output_type="latent", **texts))
+    assert not told  # what the encoders and the steps do is not before them
+    gated.open.set()
+    for job in jobs:
+        result(job)
+    assert all(told[number] for number in (1, 2, 3))
+
+
+def test_requests_are_told_when_others_step_before_them(gated: Gated) -> None:
+    """Two that cannot be one take turns."""
+    told: Counter[int] = Counter()
+    have_begun = threading.Event()
+
+    def hold(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
+        assert have_begun.wait(TIMEOUT_S)
+        return tensors
+
+    gated.open.set()
+    jobs = [
+        gated.ask(Settings(0, 3, height=side), output_type="latent", callback_on_step_end=hold)
+        for side in (32, 64)
+    ]
+    for number, job in enumerate(jobs):
+        job.on_wait = partial(told.update, [number])
+    have_begun.set()
+    for job in jobs:
+        result(job)
+    assert told[0] == 2  # at each step of the other but the last, at which it has ended
+    assert told[1] >= 2  # and at the first one, if it was there by then
 
 
 def test_orders_wait_for_encoders_and_decoders(gated: Gated) -> None:

@@ -1,18 +1,23 @@
 """Steps, previews and pictures for a client that does not read."""
 
 import asyncio
+import threading
+import time
 from collections.abc import AsyncIterator, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from diffusers import AutoencoderKLWan
 from support.stage_outputs import ports_over
 from support.waiting import until
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
+from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.stage import DiffusionStage
@@ -141,4 +146,65 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
     frames = await asyncio.wait_for(gateway.read("slow"), 10)
     await slow
     assert indices_of(frames) == list(range(29))
+    await stage.close()
+
+
+async def test_the_last_step_is_told_again_while_others_are_served_first(gateway: Gateway) -> None:
+    gateway.ports.deadlines = Deadlines(next_chunk_s=0.8)
+    told = Told(gateway.ports, "a", "image")
+    told.wait()
+    assert gateway.receive() == []  # it has not begun, which is another deadline
+    told.step(1, 3)
+    told.wait()
+    assert steps_of(gateway.receive()) == [1]
+    await until(lambda: told.is_quiet)
+    told.wait()
+    told.wait()
+    assert steps_of(gateway.receive()) == [1]
+    told.step(2, 3)
+    assert steps_of(gateway.receive()) == [2]
+    told.close()
+
+
+async def test_a_request_whose_decoder_waits_for_anothers_is_not_silent(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.set_num_threads(1)
+    decode, begun, may_end = AutoencoderKLWan.decode, threading.Event(), threading.Event()
+
+    @wraps(decode)
+    def decode_late(*args: Any, **kwargs: Any) -> Any:
+        begun.set()
+        assert may_end.wait(60)
+        return decode(*args, **kwargs)
+
+    monkeypatch.setattr(AutoencoderKLWan, "decode", decode_late)
+    write_tiny("wan", tmp_path / "model")
+    gateway.ports.deadlines = Deadlines(next_chunk_s=0.4)
+    stage = DiffusionStage(gateway.ports)
+    may_end.set()  # for the warm-up
+    await stage.start()
+    may_end.clear()
+    begun.clear()
+
+    def ask(name: str, num_frames: int) -> "asyncio.Task[None]":
+        body = {"prompt": "a cat", **SMALL, "num_frames": num_frames, "num_inference_steps": 2}
+        body["guidance_scale"] = 1.0
+        return asyncio.create_task(stage.serve(Opened(name, Request(body, ["video"]))))
+
+    first = ask("first", 5)
+    await until(begun.is_set)
+    second = ask("second", 1)
+    chunks: list[Chunk[ToGateway]] = []
+
+    def told() -> list[int | str]:
+        chunks.extend(gateway.receive())
+        return steps_of(one for one in chunks if one.request_id == "second")
+
+    await until(lambda: told() == [1, 2])
+    until_quiet = time.monotonic() + 0.4 / 8
+    await until(lambda: time.monotonic() > until_quiet)
+    may_end.set()
+    await asyncio.gather(first, second)
+    assert told() == [1, 2, 2, "preview"]
     await stage.close()
