@@ -261,13 +261,13 @@ class StageWorker:
         """
         patience_s = SETTLING_S
         while True:
+            await self._ports.room.wait(ABOUT_ITSELF)
+            self._changed.clear()
+            status = self._status()
+            self._tell(status)
             interval_s = STATUS_INTERVAL_S
-            if self._outputs.credit(ABOUT_ITSELF) > 0:
-                self._changed.clear()
-                status = self._status()
-                self._tell(status)
-                if not status.running and any(status.held.values()):
-                    interval_s = min(patience_s, STATUS_INTERVAL_S)
+            if not status.running and any(status.held.values()):
+                interval_s = min(patience_s, STATUS_INTERVAL_S)
             try:
                 async with asyncio.timeout(interval_s):  # Python 3.11's wait_for may lose a cancel
                     await self._changed.wait()

@@ -1,6 +1,7 @@
 """A stage with two stages upstream: what it answers, however what they say is interleaved."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -180,6 +181,28 @@ def test_it_stops_at_the_moment_at_which_its_counters_change(play: Play) -> None
     play.loop.call_soon(play.worker._stopping.set)
     play.loop.run_until_complete(asyncio.wait({play.running}, timeout=5))
     assert play.running.done()
+
+
+def test_its_loop_goes_on_while_the_gateway_takes_no_counters(play: Play) -> None:
+    def give_up(*signalled: object) -> None:
+        raise AssertionError("the loop does not turn")
+
+    async def run() -> None:
+        while play.worker._outputs.credit(ABOUT_ITSELF):
+            play.worker._changed.set()
+            await asyncio.sleep(0)
+        play.worker._changed.set()
+        await asyncio.sleep(0.05)
+        told = len(play.of_itself(Status))  # with room for more
+        await play.until(lambda: len(play.of_itself(Status)) > told)
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, 10)
+    try:
+        play.loop.run_until_complete(run())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_it_answers_with_what_both_wrote(play: Play) -> None:
