@@ -38,8 +38,8 @@ class Told:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing was told for an eighth of what a gateway waits; for any thread."""
-        return time.monotonic() - self._told_at > self._quiet_s
+        """Whether its last step was told an eighth of what a gateway waits ago; for any thread."""
+        return self._last_step is not None and time.monotonic() - self._told_at > self._quiet_s
 
     def wait(self) -> None:
         """Others are served first, which is no silence of the stage.

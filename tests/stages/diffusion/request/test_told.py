@@ -152,6 +152,7 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
 async def test_the_last_step_is_told_again_while_others_are_served_first(gateway: Gateway) -> None:
     gateway.ports.deadlines = Deadlines(next_chunk_s=0.8)
     told = Told(gateway.ports, "a", "image")
+    assert not told.is_quiet
     told.wait()
     assert gateway.receive() == []  # it has not begun, which is another deadline
     told.step(1, 3)
