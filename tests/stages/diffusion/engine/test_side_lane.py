@@ -127,26 +127,23 @@ def test_requests_are_told_when_another_leaves_the_lane_before_them(gated: Gated
 
 
 def test_requests_are_told_when_others_step_before_them(gated: Gated) -> None:
-    """Two that cannot be one take turns."""
+    """Two that cannot be one take turns; both have come before the first step."""
     told: Counter[int] = Counter()
-    have_begun = threading.Event()
 
-    def hold(pipeline: Any, step: int, time: Any, tensors: Any) -> Any:
-        assert have_begun.wait(TIMEOUT_S)
-        return tensors
+    def hold() -> None:
+        gated.begun.set()
+        assert gated.open.wait(TIMEOUT_S)
 
-    gated.open.set()
-    jobs = [
-        gated.ask(Settings(0, 3, height=side), output_type="latent", callback_on_step_end=hold)
-        for side in (32, 64)
-    ]
+    holding = gated.engine.between_steps(hold)
+    assert gated.begun.wait(TIMEOUT_S)
+    jobs = [gated.ask(Settings(0, 3, height=side), output_type="latent") for side in (32, 64)]
     for number, job in enumerate(jobs):
         job.on_wait = partial(told.update, [number])
-    have_begun.set()
+    gated.open.set()
+    holding.result(TIMEOUT_S)
     for job in jobs:
         result(job)
-    assert told[0] == 2  # at each step of the other but the last, at which it has ended
-    assert told[1] >= 2  # and at the first one, if it was there by then
+    assert told == {0: 2, 1: 3}  # at the last step of the second the first has ended
 
 
 def test_orders_wait_for_encoders_and_decoders(gated: Gated) -> None:
