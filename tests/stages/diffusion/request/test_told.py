@@ -150,7 +150,7 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
 
 
 async def test_the_last_step_is_told_again_while_others_are_served_first(gateway: Gateway) -> None:
-    gateway.ports.deadlines = Deadlines(next_chunk_s=0.8)
+    gateway.ports.deadlines = Deadlines(next_chunk_s=8)
     told = Told(gateway.ports, "a", "image")
     assert not told.is_quiet
     told.wait()
@@ -207,5 +207,6 @@ async def test_a_request_whose_decoder_waits_for_anothers_is_not_silent(
     await until(lambda: time.monotonic() > until_quiet)
     may_end.set()
     await asyncio.gather(first, second)
-    assert told() == [1, 2, 2, "preview"]
+    *steps, picture = told()
+    assert (steps[:3], set(steps), picture) == ([1, 2, 2], {1, 2}, "preview")
     await stage.close()
