@@ -16,6 +16,7 @@ from omnistage.stages.diffusion.checkpoint.parts import TEXT_SIZE
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 
 ONE_STEP = [Settings(seed, 1) for seed in range(6)]
+WORDS = {"prompt_embeds": None, "pooled_prompt_embeds": None, "prompt": "a fox"}  # to be encoded
 
 
 class Gated:
@@ -102,9 +103,7 @@ def test_a_request_is_encoded_and_steps_while_another_decodes(encodes: bool, gat
     decoding = gated.ask(ONE_STEP[0])
     assert gated.begun.wait(TIMEOUT_S)
     settings = Settings(1, 5)
-    more: dict[str, Any] = {"output_type": "latent"}
-    if encodes:
-        more |= {"prompt_embeds": None, "pooled_prompt_embeds": None, "prompt": "a fox"}
+    more: dict[str, Any] = {"output_type": "latent", **(WORDS if encodes else {})}
     stepping, expected = gated.ask(settings, **more), gated.expected(settings, **more)
     assert error(result(stepping), expected) < 1e-5
     assert not decoding.result.done()
@@ -117,8 +116,7 @@ def test_requests_are_told_when_another_leaves_the_lane_before_them(gated: Gated
     jobs = gated.all_in_lane(ONE_STEP[:4])
     for number, job in enumerate(jobs):
         job.on_wait = partial(told.update, [number])
-    texts = {"prompt_embeds": None, "pooled_prompt_embeds": None, "prompt": "a fox"}
-    result(gated.ask(Settings(4, 2), output_type="latent", **texts))
+    result(gated.ask(Settings(4, 2), output_type="latent", **WORDS))
     assert not told  # what the encoders and the steps do is not before them
     gated.open.set()
     for job in jobs:

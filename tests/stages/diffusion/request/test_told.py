@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Iterable
 from functools import wraps
 from pathlib import Path
@@ -74,6 +73,13 @@ def indices_of(chunks: Iterable[Chunk[ToGateway]]) -> list[int]:
     return [picture.index for picture in pictures if not picture.is_preview]
 
 
+def ask(stage: DiffusionStage, name: str, num_frames: int) -> "asyncio.Task[None]":
+    """A request for a video."""
+    sizes: dict[str, Any] = {**SMALL, "num_frames": num_frames}
+    body = {"prompt": "a cat", **sizes, "num_inference_steps": 2, "guidance_scale": 1.0}
+    return asyncio.create_task(stage.serve(Opened(name, Request(body, ["video"]))))
+
+
 @pytest.fixture
 async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
     monkeypatch.setattr("omnistage.connectors.sender.MAX_BACKLOG_CHUNKS", 16)
@@ -130,14 +136,9 @@ async def test_a_long_video_that_nobody_reads_holds_its_own_request_only(
     stage = DiffusionStage(gateway.ports)
     await stage.start()
 
-    def ask(name: str, num_frames: int) -> "asyncio.Task[None]":
-        sizes: dict[str, Any] = {**SMALL, "num_frames": num_frames}
-        body = {"prompt": "a cat", **sizes, "num_inference_steps": 2, "guidance_scale": 1.0}
-        return asyncio.create_task(stage.serve(Opened(name, Request(body, ["video"]))))
-
-    slow, cancelled = ask("slow", 29), ask("cancelled", 29)
+    slow, cancelled = ask(stage, "slow", 29), ask(stage, "cancelled", 29)
     await until(lambda: gateway.ports.room.num_waiting == 2, 60)
-    await ask("quick", 1)
+    await ask(stage, "quick", 1)
     assert not slow.done()
     cancelled.cancel()
     await asyncio.gather(cancelled, return_exceptions=True)
@@ -188,14 +189,9 @@ async def test_a_request_whose_decoder_waits_for_anothers_is_not_silent(
     may_end.clear()
     begun.clear()
 
-    def ask(name: str, num_frames: int) -> "asyncio.Task[None]":
-        body = {"prompt": "a cat", **SMALL, "num_frames": num_frames, "num_inference_steps": 2}
-        body["guidance_scale"] = 1.0
-        return asyncio.create_task(stage.serve(Opened(name, Request(body, ["video"]))))
-
-    first = ask("first", 5)
+    first = ask(stage, "first", 5)
     await until(begun.is_set)
-    second = ask("second", 1)
+    second = ask(stage, "second", 1)
     chunks: list[Chunk[ToGateway]] = []
 
     def told() -> list[int | str]:
@@ -203,8 +199,7 @@ async def test_a_request_whose_decoder_waits_for_anothers_is_not_silent(
         return steps_of(one for one in chunks if one.request_id == "second")
 
     await until(lambda: told() == [1, 2])
-    until_quiet = time.monotonic() + 0.4 / 8
-    await until(lambda: time.monotonic() > until_quiet)
+    await asyncio.sleep(gateway.ports.deadlines.next_chunk_s / 4)  # twice what is quiet
     may_end.set()
     await asyncio.gather(first, second)
     *steps, picture = told()
