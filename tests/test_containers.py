@@ -174,7 +174,8 @@ def test_the_cpu_image_has_the_torch_of_the_makefile_in_its_cpu_build() -> None:
 
 
 def container_files() -> list[Path]:
-    beside = [ROOT / "compose.yaml", ROOT / ".dockerignore", ROOT / "docs" / "deploying.md"]
+    pages = [ROOT / "docs" / name for name in ("docker.md", "kubernetes.md", "scaling.md")]
+    beside = [ROOT / "compose.yaml", ROOT / ".dockerignore", *pages]
     return [*beside, *(path for path in sorted(DOCKER.rglob("*")) if path.is_file())]
 
 

@@ -23,7 +23,7 @@ from omnistage.stage_configs.graph_file import load_graph
 ROOT = Path(__file__).parents[2]
 HISTORY = (ROOT / "docs" / "history" / "performance.md").read_text()
 NOW = (ROOT / "docs" / "performance.md").read_text()
-DEPLOYING = (ROOT / "docs" / "deploying.md").read_text()
+MEMORY = (ROOT / "docs" / "memory.md").read_text()
 OMNI = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
 FILES = [path for _, family in FAMILIES.usable() for path in family.figures]
 
@@ -102,11 +102,11 @@ def test_what_a_request_waits_before_the_thinker_is_that_of_the_timeline() -> No
 def test_weights_and_caches_are_those_of_the_layouts() -> None:
     for one in figures_of(OMNI).stages:
         (shown,) = re.findall(
-            rf"^\| (?:the )?{one.name}'s weights \|.*\| ([\d.]+) \|$", DEPLOYING, re.M
+            rf"^\| (?:the )?{one.name}'s weights \|.*\| ([\d.]+) \|$", MEMORY, re.M
         )
         assert one.weights_gb == float(shown)
         if isinstance(one, WriterFigures):
-            assert f"{one.kv_bytes:,}" in DEPLOYING
+            assert f"{one.kv_bytes:,}" in MEMORY
 
 
 def test_a_model_without_figures_is_refused_with_those_that_have_some() -> None:

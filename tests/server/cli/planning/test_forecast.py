@@ -72,7 +72,7 @@ def figures(level: Level) -> dict[str, float]:
     return {**made, "audio": level.rates.audio_s}
 
 
-# Where a figure is further off than that, it is stated here and in docs/deploying.md.
+# Where a figure is further off than that, it is stated here and in docs/scaling.md.
 FURTHER = {
     ("ttfp", 1): 0.35,
     ("rtf", 8): 0.25,
