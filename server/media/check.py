@@ -15,8 +15,11 @@ from typing import Any
 
 import av
 from PIL import Image, UnidentifiedImageError
+from PIL.AvifImagePlugin import AvifImageFile
+from PIL.ImageFile import ImageFile
 
 from omnistage.server.errors import ApiError, invalid
+from omnistage.server.media.blocks import MAX_FRAMES as MAX_PAGES
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.watching import AS_IT_IS, Watching
 
@@ -31,7 +34,7 @@ MAX_ICON_SIDE = 1024
 ICON, PNG = b"\0\0\1\0", b"\x89PNG\r\n\x1a\n"
 BOMB = Image.DecompressionBombError
 # Read by Pillow itself: others start programs (EPS) or are no images (PDF).
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "ICO")
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "ICO")
 # Containers of samples and frames: other formats name further files and hosts for FFmpeg to open.
 CONTAINERS = (
     *("wav", "w64", "aiff", "au", "caf", "mp3", "flac", "ogg", "aac", "amr"),
@@ -111,7 +114,7 @@ def check_medium(medium: Medium, data: bytes) -> float:
             return _check_watched(data, medium)
         return _check_stream(data, medium.place, "audio", _check_audio)
     except (OSError, ValueError, SyntaxError, av.FFmpegError, BOMB, struct.error) as error:
-        raise invalid(medium.place, f"cannot be read: {_reason(error)}") from error
+        raise invalid(medium.place, f"cannot be read: {reason_of(error)}") from error
 
 
 def video_bytes(data: bytes) -> int:
@@ -125,11 +128,14 @@ def video_bytes(data: bytes) -> int:
     return min(pixels, MAX_FRAME_PIXELS) * BYTES_PER_FRAME_PIXEL
 
 
-def opened_image(data: bytes) -> Image.Image:
+def opened_image(data: bytes) -> ImageFile:
     """An image of which only the header is read; raises what Pillow does."""
     if data.startswith(ICON):  # Pillow decodes it at once, whatever its header says
         _check_icon(data)
-    return Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+    image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+    if isinstance(image, AvifImageFile) and image.n_frames > MAX_PAGES:
+        raise ValueError(f"it has more than {MAX_PAGES} frames")
+    return image
 
 
 def _check_icon(data: bytes) -> None:
@@ -201,7 +207,7 @@ def sound_frames(data: bytes, place: str) -> Iterator[Any]:
                 raise invalid(place, "has no audio in it")
             yield from chain.from_iterable(map(_decoded, container.demux(audio=0)))
     except (OSError, ValueError, av.FFmpegError) as error:
-        raise invalid(place, f"cannot be read: {_reason(error)}") from error
+        raise invalid(place, f"cannot be read: {reason_of(error)}") from error
 
 
 def _check_video(packets: Iterable[Any], stream: Any, place: str, watching: Watching) -> float:
@@ -247,7 +253,8 @@ def _too_long(place: str) -> ApiError:
     )
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what a reader of media found wrong, in our words where its own are internal."""
     if isinstance(error, UnidentifiedImageError):
         return "it is no image of a known format"
     if isinstance(error, av.ArgumentError):  # FFmpeg's word for what is not on the list

@@ -2,8 +2,9 @@
 
 import asyncio
 import base64
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from fastapi import Request
@@ -24,6 +25,7 @@ from omnistage.server.media.check import (
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.images import File, as_plain_png, rewriting_bytes
 from omnistage.server.media.parts import decoded
 
 MAX_MEDIA = 512
@@ -64,10 +66,11 @@ class MediaLoader:
             raise invalid("messages", f"have {len(media)} media; at most {MAX_MEDIA}")
         if sum(1 for medium in media if medium.url) > MAX_FETCHED:
             raise invalid("messages", f"have more than {MAX_FETCHED} URLs to fetch or read")
-        budget = Budget(MAX_FETCHED_BYTES)
+        fetched, rewritten = Budget(MAX_FETCHED_BYTES), Budget(MAX_FETCHED_BYTES)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._load(medium, budget)) for medium in media]
+                loads = (self._load(medium, fetched, rewritten) for medium in media)
+                tasks = [group.create_task(load) for load in loads]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
         return [task.result() for task in tasks]
@@ -88,27 +91,49 @@ class MediaLoader:
         """Count what was read of a medium among what may be taken, until the stack ends."""
         await self.room.run(num_bytes, lambda: None, until, num_bytes)
 
-    async def _load(self, medium: Medium, budget: Budget) -> float:
-        if not medium.url:
-            encoded = medium.encoded
-            return await self._check(medium, lambda: base64.b64decode(encoded), len(encoded))
-        data = await self._fetched(medium, budget)
-        seconds = await self._check(medium, lambda: data, len(data))
-        await self.room.run(2 * len(data), lambda: medium.put(data))
+    async def _load(self, medium: Medium, fetched: Budget, rewritten: Budget) -> float:
+        """Fetch it if it is elsewhere, check it, and put in what stages read."""
+        new: bytes | None = None
+        if medium.url:
+            new = await self._fetched(medium, fetched)
+            get, size = partial(bytes, new), len(new)
+        else:
+            get, size = partial(base64.b64decode, medium.encoded), len(medium.encoded)
+        seconds, needed = await self._check(medium, get, size)
+        if needed:
+            new = await self._rewritten(medium, get, size + needed, rewritten)
+        if new is not None:
+            await self.room.run(2 * len(new), partial(medium.put, new))
         return seconds
 
-    async def _check(self, medium: Medium, get: Callable[[], bytes], size: int) -> float:
+    async def _rewritten(
+        self, medium: Medium, get: Callable[[], bytes], num_bytes: int, budget: Budget
+    ) -> bytes:
+        """Return an image in whose file stages would see other colours as a PNG of the same."""
+        write = lambda: as_plain_png(File(medium.place, get()))  # noqa: E731
+        data = await self.room.run(BASE_BYTES + num_bytes, write)
+        with _refusing(medium):
+            budget.spend(len(data))
+        return data
+
+    async def _check(
+        self, medium: Medium, get: Callable[[], bytes], size: int
+    ) -> tuple[float, int]:
+        """Return its seconds, and how much memory to write it anew takes; 0: it stays as it is."""
         num_bytes = BASE_BYTES
         if medium.kind == "video_url":
             num_bytes += await self.room.run(OPEN_BYTES + size, lambda: video_bytes(get()))
-        return await self.room.run(num_bytes + size, lambda: check_medium(medium, get()))
+
+        def check() -> tuple[float, int]:
+            data = get()
+            seconds = check_medium(medium, data)
+            return seconds, rewriting_bytes(data) if medium.kind == "image_url" else 0
+
+        return await self.room.run(num_bytes + size, check)
 
     async def _fetched(self, medium: Medium, budget: Budget) -> bytes:
-        try:
+        with _refusing(medium):
             return await self._get(medium.url, budget)
-        except MediaError as error:
-            message = f"{medium.place} {error}."
-            raise ApiError(400, message, param=medium.place, code=error.code) from error
 
     async def _get(self, url: str, budget: Budget) -> bytes:
         if url[:5].lower() != "file:":
@@ -118,3 +143,13 @@ class MediaLoader:
         data = await self.room.run(most, lambda: self._folder.read(path, most))
         budget.spend(len(data))
         return data
+
+
+@contextmanager
+def _refusing(medium: Medium) -> Iterator[None]:
+    """Turn what a medium is refused for into an ApiError that names its place."""
+    try:
+        yield
+    except MediaError as error:
+        message = f"{medium.place} {error}."
+        raise ApiError(400, message, param=medium.place, code=error.code) from error

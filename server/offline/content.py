@@ -18,6 +18,7 @@ from PIL import Image
 
 from omnistage.server.errors import invalid
 from omnistage.server.media.check import Medium
+from omnistage.server.media.colours import as_png_has
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.parts import checked_part
@@ -127,7 +128,7 @@ def file_of(value: Any, kind: str, place: str) -> bytes:
 
 def _png(image: Image.Image, place: str) -> bytes:
     try:
-        return png_of(image)
+        return png_of(as_png_has(image))
     except (OSError, ValueError) as error:
         raise invalid(place, f"cannot be written as PNG: {error}") from error
 

@@ -122,7 +122,7 @@ def test_what_the_gateway_knows_stays_as_it_is() -> None:
         ({"type": "audio", "audio": (TONE.astype(np.int32), 8000)}, "samples of int32"),
         ({"type": "audio", "audio": (TONE.reshape(1, 1, -1), 8000)}, "must have samples [n] or"),
         ({"type": "audio", "audio": (TONE, 0)}, "must have a rate of 1 to 768000 Hz, not 0"),
-        ({"type": "image", "image": PICTURE.convert("CMYK")}, "cannot be written as PNG"),
+        ({"type": "image", "image": PICTURE.convert("F")}, "cannot be written as PNG"),
         ({"type": "video", "video": PICTURE}, "must be a video file"),
     ],
 )

@@ -1,0 +1,25 @@
+"""The reader of vLLM sees the colours of an image that a gateway has checked."""
+
+import base64
+
+import numpy as np
+import pytest
+from support.image_files import FILES, ImageFile
+from support.media_hosts import MediaHosts
+from support.prompts import data_url
+from vllm.multimodal.media.image import ImageMediaIO
+
+from omnistage.server.media.check import Medium
+from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.images import File, read_images
+from omnistage.server.media.load import MediaLoader
+
+
+@pytest.mark.parametrize("case", FILES, ids=lambda case: case.name)
+async def test_a_stage_sees_what_an_edit_gets(case: ImageFile) -> None:
+    medium = Medium("image", "image_url", {"url": data_url("image/x", case.data)})
+    await MediaLoader(MediaHosts().fetcher(), MediaFolder(None)).load_all([medium])
+    seen = np.asarray(ImageMediaIO().load_bytes(base64.b64decode(medium.encoded)).media)
+    assert np.abs(seen.astype(int) - case.pixels).max() <= case.error
+    (edited,) = read_images([File("image", case.data)]).images
+    assert np.array_equal(seen, edited)
