@@ -1,6 +1,6 @@
 """The gateway's HTTP application."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute
@@ -34,6 +34,7 @@ from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
 from omnistage.server.http.cors import SocketOrigins
 from omnistage.server.http.deadline import Deadline
+from omnistage.server.http.docs_page import install_docs
 from omnistage.server.http.error_handlers import install_error_handlers
 from omnistage.server.http.keys import ADMIN, KeyGuard, is_guarded
 from omnistage.server.http.memory import GivingBack
@@ -60,38 +61,44 @@ DESCRIPTION = (
 DEFAULTS = GatewayOptions()
 
 Routes = Callable[[Gateway], APIRouter]
-# Every endpoint. `is_guarded` judges by the path who needs a key; these say it in the description.
-BESIDE_THE_API: tuple[Routes, ...] = (
-    health.routes,
-    metrics.routes,
-    version.routes,
-    traces.routes,
-    admin.routes,
-    lora_adapters.routes,
-)
-WITHOUT_KEY: tuple[Routes, ...] = (voices.routes, image_files.routes)
-GUARDED: tuple[Routes, ...] = (
-    models.routes,
-    audio_models.routes,
-    chat.routes,
-    responses.routes,
-    text_completions.routes,
-    tokens.routes,
-    embeddings.routes,
-    speech.routes,
-    stored_voices.routes,
-    videos.routes,
-    images.routes,
-    transcription.routes,
-)
+Tagged = Mapping[Routes, str]
+# Every endpoint, with its tag in the description. `is_guarded` judges by the path who needs a key;
+# these groups say it in the description.
+GUARDED: Tagged = {
+    chat.routes: "Chat",
+    responses.routes: "Responses",
+    text_completions.routes: "Completions",
+    speech.routes: "Audio",
+    transcription.routes: "Audio",
+    stored_voices.routes: "Audio",
+    audio_models.routes: "Audio",
+    images.routes: "Images",
+    videos.routes: "Videos",
+    embeddings.routes: "Embeddings",
+    tokens.routes: "Tokens",
+    models.routes: "Models",
+}
+WITHOUT_KEY: Tagged = {voices.routes: "Audio", image_files.routes: "Images"}
+BESIDE_THE_API: Tagged = {
+    health.routes: "Server",
+    metrics.routes: "Server",
+    version.routes: "Server",
+    traces.routes: "Server",
+    admin.routes: "Admin",
+    lora_adapters.routes: "Admin",
+}
 SOCKETS: tuple[Routes, ...] = (speech_stream.routes,)  # they want a key as well
 
 
 def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     """The app over a running runtime."""
     app = DescribedApp(
-        title="omnistage", description=DESCRIPTION, redoc_url=None, root_path=options.root_path
+        title="omnistage",
+        version=version.installed("omnistage"),
+        description=DESCRIPTION,
+        root_path=options.root_path,
     )
+    install_docs(app)
     giving_back = GivingBack()
     gateway = make_gateway(runtime, options, giving_back)
     install_error_handlers(app)
@@ -147,13 +154,15 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
 
 def include_endpoints(app: FastAPI, gateway: Gateway, has_keys: bool) -> None:
     """Put every endpoint into an app, with what the description says of all of its kind."""
-    for routes in BESIDE_THE_API:
-        app.include_router(routes(gateway))
-    for routes in WITHOUT_KEY:
-        app.include_router(routes(gateway), responses=errors(*OF_THE_API))
+    of_the_api = errors(*OF_THE_API)
     key = [WITH_KEY] if has_keys else []
-    for routes in GUARDED:
-        app.include_router(routes(gateway), responses=errors(*OF_THE_API), dependencies=key)
+    for routes, tag in GUARDED.items():
+        router = routes(gateway)
+        app.include_router(router, tags=[tag], responses=of_the_api, dependencies=key)
+    for routes, tag in WITHOUT_KEY.items():
+        app.include_router(routes(gateway), tags=[tag], responses=of_the_api)
+    for routes, tag in BESIDE_THE_API.items():
+        app.include_router(routes(gateway), tags=[tag])
     for routes in SOCKETS:
         app.include_router(routes(gateway))
 

@@ -14,7 +14,7 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter()
     names = gateway.runtime.graph.served_names
 
-    @router.get("/v1/audio/models", **described("List the models that speak", Lists))
+    @router.get("/v1/audio/models", **described("List speech models", Lists))
     async def models() -> Mapping[str, Sequence[Mapping[str, str]]]:
         return {"models": [{"id": name, "name": name} for name in names]}
 

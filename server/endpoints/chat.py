@@ -53,7 +53,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST /v1/chat/completions."""
     router = APIRouter(route_class=JsonRoute)
     body = json_examples(chat_examples(gateway.runtime.graph))
-    about = described("Answer a conversation", ChatCompletion, (EVENTS,), body=body)
+    about = described("Create a chat completion", ChatCompletion, (EVENTS,), body=body)
     router.post("/v1/chat/completions", **about)(ChatCompletions(gateway).create)
     return router
 

@@ -33,7 +33,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST /v1/embeddings."""
     router = APIRouter(route_class=JsonRoute)
     body = json_examples(embedding_examples(gateway.runtime.graph))
-    about = described("Turn texts into vectors", Embeddings, body=body)
+    about = described("Create embeddings", Embeddings, body=body)
     router.post("/v1/embeddings", **about)(EmbeddingAnswers(gateway).create)
     return router
 

@@ -19,13 +19,13 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter()
     lost: Responses = {503: success(STAGE_LOST, Health)}
 
-    @router.get("/health", **described("Tell what each stage does", Health, more=lost))
+    @router.get("/health", **described("Get the state of each stage", Health, more=lost))
     async def health(response: Response) -> Mapping[str, Any]:
         if gateway.runtime.fleet.is_broken:
             response.status_code = 503
         return {"stages": gateway.runtime.fleet.health}
 
-    about_ready = described("Ask whether every stage can serve", Readiness, more=errors(503))
+    about_ready = described("Check that all stages are ready", Readiness, more=errors(503))
 
     @router.get("/ready", **about_ready)
     async def ready() -> Mapping[str, Any]:

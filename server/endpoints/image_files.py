@@ -13,7 +13,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """GET /v1/images/files/{id}."""
     router = APIRouter()
 
-    @router.get(f"{PATH}/{{image_id}}", **described("Fetch a picture", also=CONTENT_TYPES))
+    @router.get(f"{PATH}/{{image_id}}", **described("Download an image", also=CONTENT_TYPES))
     async def image_file(image_id: str) -> Response:
         image = gateway.images.get(image_id)
         if image is None:

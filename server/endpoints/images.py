@@ -34,10 +34,10 @@ def routes(gateway: Gateway) -> APIRouter:
     router, json_router = APIRouter(), APIRouter(route_class=JsonRoute)
     images, graph = Images(gateway), gateway.runtime.graph
     body = json_examples(image_examples(graph))
-    about = described("Make pictures", ImagesAnswer, (EVENTS,), body=body)
+    about = described("Create an image", ImagesAnswer, (EVENTS,), body=body)
     json_router.post("/v1/images/generations", **about)(images.generate)
     about = described(
-        "Edit pictures", ImagesAnswer, (EVENTS,), body=edit_body(edit_examples(graph))
+        "Create an image edit", ImagesAnswer, (EVENTS,), body=edit_body(edit_examples(graph))
     )
     router.post("/v1/images/edits", **about)(images.edit)
     router.include_router(json_router)

@@ -11,7 +11,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """GET /metrics."""
     router = APIRouter()
 
-    @router.get("/metrics", **described("Count for Prometheus", also=("text/plain",)))
+    @router.get("/metrics", **described("Get metrics for Prometheus", also=("text/plain",)))
     async def expose() -> Response:
         return Response(gateway.metrics.page(), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 

@@ -20,11 +20,11 @@ def routes(gateway: Gateway) -> APIRouter:
     names = gateway.runtime.graph.served_names
     cards = {name: card_of(gateway.runtime.graph, name) for name in names}
 
-    @router.get("/v1/models", **described("List the models", ModelList))
+    @router.get("/v1/models", **described("List models", ModelList))
     async def models() -> Mapping[str, Any]:
         return {"object": "list", "data": [*cards.values(), *adapters().values()]}
 
-    @router.get("/v1/models/{name:path}", **described("Tell of a model", Model))
+    @router.get("/v1/models/{name:path}", **described("Retrieve a model", Model))
     async def model(name: str) -> Mapping[str, Any]:
         for served, card in {**adapters(), **cards}.items():
             if name.strip("/") == served.strip("/"):

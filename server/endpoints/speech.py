@@ -45,7 +45,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST /v1/audio/speech."""
     router = APIRouter(route_class=JsonRoute)
     body = json_examples(speech_examples(gateway.runtime.graph))
-    about = described("Speak a text", also=(*CONTENT_TYPES.values(), EVENTS), body=body)
+    about = described("Create speech", also=(*CONTENT_TYPES.values(), EVENTS), body=body)
     router.post("/v1/audio/speech", **about)(Speech(gateway).create)
     return router
 

@@ -30,8 +30,8 @@ def routes(gateway: Gateway) -> APIRouter:
     voices = VoiceRequests(gateway)
     form = {"multipart/form-data": {"schema": VoiceRequest.model_json_schema()}}
     body = {"required": True, "content": form}
-    router.post(PATH, **described("Store a voice", StoredVoice, body=body))(voices.create)
-    router.get(f"{PATH}/{{voice_id}}", **described("Tell of a voice", StoredVoice))(voices.get)
+    router.post(PATH, **described("Create a voice", StoredVoice, body=body))(voices.create)
+    router.get(f"{PATH}/{{voice_id}}", **described("Retrieve a voice", StoredVoice))(voices.get)
     router.delete(f"{PATH}/{{voice_id}}", **described("Delete a voice", DeletedVoice))(
         voices.delete
     )

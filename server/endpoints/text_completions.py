@@ -41,7 +41,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST /v1/completions."""
     router = APIRouter(route_class=JsonRoute)
     body = json_examples(text_examples(gateway.runtime.graph))
-    about = described("Go on with a text", TextCompletion, (EVENTS,), body=body)
+    about = described("Create a completion", TextCompletion, (EVENTS,), body=body)
     router.post("/v1/completions", **about)(TextCompletions(gateway).create)
     return router
 

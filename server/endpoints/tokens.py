@@ -34,10 +34,10 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(route_class=JsonRoute)
     graph, tokens = gateway.runtime.graph, Tokens(gateway)
     body = json_examples(token_examples(graph))
-    about = described("Turn a text or a conversation into tokens", TokensAnswer, body=body)
+    about = described("Tokenize a text or a conversation", TokensAnswer, body=body)
     router.post("/tokenize", **about)(tokens.tokenize)
     body = json_examples(ids_examples(graph))
-    about = described("Turn tokens into text", TextOfTokens, body=body)
+    about = described("Detokenize", TextOfTokens, body=body)
     router.post("/detokenize", **about)(tokens.detokenize)
     return router
 

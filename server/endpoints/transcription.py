@@ -50,7 +50,7 @@ def routes(gateway: Gateway) -> APIRouter:
     ):
         form = {"multipart/form-data": {"schema": kind.model_json_schema()}}
         body = {"required": True, "content": form}
-        about = described(f"Make {name}", TextAnswer, ("text/plain", EVENTS), body=body)
+        about = described(f"Create a {name[:-1]}", TextAnswer, ("text/plain", EVENTS), body=body)
         router.post(f"/v1/audio/{name}", **about)(answer)
     return router
 

@@ -17,7 +17,7 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter()
     told = {"version": installed(*VLLM), "omnistage": installed("omnistage")}
 
-    @router.get("/version", **described("Tell the versions", Version))
+    @router.get("/version", **described("Get the version", Version))
     async def versions() -> Mapping[str, str]:
         return told
 

@@ -34,7 +34,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """POST /v1/videos/sync."""
     router = APIRouter(route_class=JsonRoute)
     body = json_examples(video_examples(gateway.runtime.graph))
-    about = described("Make a video", also=(MEDIA_TYPE,), body=body)
+    about = described("Create a video", also=(MEDIA_TYPE,), body=body)
     router.post("/v1/videos/sync", **about)(Videos(gateway).create)
     return router
 

@@ -20,7 +20,7 @@ def routes(gateway: Gateway) -> APIRouter:
     """GET /v1/audio/voices."""
     router = APIRouter()
 
-    @router.get("/v1/audio/voices", **described("List the voices", Lists, more=errors(503)))
+    @router.get("/v1/audio/voices", **described("List voices", Lists, more=errors(503)))
     async def voices(
         http: HttpRequest, format: Literal["vllm"] | None = None
     ) -> Mapping[str, Sequence[Any]]:

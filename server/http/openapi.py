@@ -72,7 +72,7 @@ class DescribedApp(FastAPI):
     """An app whose routes can all fail in the ways that every request can."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options, responses=errors(*EVERYWHERE))
+        super().__init__(**options, docs_url=None, redoc_url=None, responses=errors(*EVERYWHERE))
 
     def openapi(self) -> Json:
         """FastAPI's own, less the 422 that it adds to every route with fields: ours is a 400."""

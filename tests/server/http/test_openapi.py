@@ -1,6 +1,8 @@
 """The API's description: complete, true, and with examples that run."""
 
+import importlib.metadata
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,6 +72,29 @@ def test_every_operation_says_what_it_does_and_how_it_fails(spec: Json) -> None:
             is_health = (path, status) == ("/health", "503")  # a bad state is an answer, no error
             name = "Health" if is_health else "ErrorResponse"
             assert content["schema"] == {"$ref": f"#/components/schemas/{name}"}
+
+
+def test_its_version_is_the_package_s(spec: Json) -> None:
+    assert spec["info"]["version"] == importlib.metadata.version("omnistage")
+
+
+def test_every_operation_is_under_one_heading(spec: Json) -> None:
+    tags = {path: operation["tags"] for path, _, operation in operations(spec)}
+    assert all(len(names) == 1 for names in tags.values())
+    assert tags["/v1/chat/completions"] == ["Chat"]
+    assert tags["/v1/audio/voices"] == tags["/v1/audio/speech"] == ["Audio"]
+    assert tags["/health"] == ["Server"]
+
+
+def test_the_page_loads_nothing_from_other_hosts(client: httpx.Client) -> None:
+    page = client.get("/docs")
+    assert page.status_code == 200
+    linked = re.findall(r'(?:src|href)="([^"]+)"', page.text)
+    assert len(linked) == 3
+    for address in linked:
+        assert address.startswith("/docs/files/")
+        assert client.get(address).status_code == 200
+    assert "://" not in page.text.replace("http://www.w3.org", "")
 
 
 def test_every_route_is_in_it(spec: Json) -> None:
