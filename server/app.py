@@ -36,6 +36,7 @@ from omnistage.server.http.cors import SocketOrigins
 from omnistage.server.http.deadline import Deadline
 from omnistage.server.http.docs_page import install_docs
 from omnistage.server.http.error_handlers import install_error_handlers
+from omnistage.server.http.head_limit import HeadLimit
 from omnistage.server.http.keys import ADMIN, KeyGuard, is_guarded
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.http.openapi import OF_THE_API, WITH_KEY, DescribedApp, errors
@@ -112,6 +113,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     app.add_middleware(KeyGuard, keys=options.admin_keys, prefix=ADMIN)
     origins = () if options.cors is None else options.cors.origins
     app.add_middleware(SocketOrigins, origins=origins)
+    app.add_middleware(HeadLimit)
     app.add_middleware(RequestId)
     endpoints = endpoints_of(app)
     app.add_middleware(RequestCount, metrics=gateway.metrics, endpoints=endpoints)

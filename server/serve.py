@@ -14,6 +14,7 @@ from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.socket_protocol import SOCKETS, GatewaySocket
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.placement.placing import PlacementError, Placing, placing_of
@@ -105,6 +106,7 @@ class GatewayServer(uvicorn.Server):
             ssl_certfile=None if tls is None else tls.certificate,
             ssl_keyfile=None if tls is None else tls.key,
             http=GATEWAY_PROTOCOL,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             **SOCKETS,
             log_config=None,
             access_log=False,  # a line a request is ours

@@ -8,12 +8,21 @@ intervals.
 
 import asyncio
 import socket
+import sys
+from http import HTTPStatus
 from typing import Any, Protocol, cast
 
 import msgspec
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from omnistage.server.errors import ApiError
+from omnistage.server.http.head_limit import (
+    MAX_HEAD_BYTES,
+    SOCKET_LIMITS,
+    fits_socket,
+    head_too_large,
+)
+from omnistage.server.http.refusal import LINGER_S
 from omnistage.server.http.socket_protocol import SPEECH_STREAM
 
 START = b"HTTP/1.1 "
@@ -22,6 +31,7 @@ CHUNKED = b"\r\ntransfer-encoding: chunked\r\n"
 ZEROS = b"0" * 8  # readers take sizes of sixteen digits
 LOOK_S = 0.1
 FIRST_WAIT_S = 1.0  # from the first byte to the second; each wait is twice the one before
+TOO_LARGE = 431
 # States of Linux's sockets, the first byte of TCP_INFO.
 TCP_CLOSE, TCP_CLOSE_WAIT = 7, 8
 
@@ -100,6 +110,7 @@ class HalfOpen(asyncio.Protocol):
     """What one of uvicorn's HTTP protocols needs before it to answer such clients."""
 
     scope: dict[str, Any]
+    headers: list[tuple[bytes, bytes]]
     cycle: Cycle | None  # of the last request that came
     transport: asyncio.Transport
     _started: Cycle | None = None  # httptools': of the request that is being answered
@@ -107,7 +118,7 @@ class HalfOpen(asyncio.Protocol):
     _looking: asyncio.TimerHandle | None = None
     _wait_s = FIRST_WAIT_S
     _probe_at = 0.0
-    _has_ended = False  # what comes from the client
+    _has_ended = False  # what comes from the client, as HTTP
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Put the wire in between."""
@@ -128,8 +139,12 @@ class HalfOpen(asyncio.Protocol):
 
     def handle_websocket_upgrade(self, *event: Any) -> None:
         """From here on the connection is a WebSocket's, whose bytes are no answers of HTTP."""
+        if not fits_socket(self.headers):
+            self._refuse(head_too_large(SOCKET_LIMITS), LINGER_S)
+            return
         if self._looking is not None:
             self._looking.cancel()
+        self._has_ended = True
         self.transport = self._wire.unwrapped
         super().handle_websocket_upgrade(*event)  # type: ignore[misc]
 
@@ -165,17 +180,33 @@ class HalfOpen(asyncio.Protocol):
         return False
 
     def send_400_response(self, msg: str) -> None:
-        """Say what is wrong with what came, after the answers to what came before it."""
+        """Say what is wrong with what came; h11 has a hint for a long head, httptools no URL."""
+        hint, url = getattr(sys.exception(), "error_status_hint", 400), getattr(self, "url", b"")
+        if hint == TOO_LARGE or len(url) > MAX_HEAD_BYTES:
+            self.refuse_head()
+        else:
+            self._refuse(ApiError(400, msg, code="invalid_http"))
+
+    def refuse_head(self) -> None:
+        """Answer a head without an end, and read on for a while: the client may still send it."""
+        self._refuse(head_too_large(), LINGER_S)
+
+    def _refuse(self, error: ApiError, linger_s: float = 0.0) -> None:
+        """Answer what cannot be read, after the answers to what came before it."""
         self._has_ended = True
         if self._is_answering or self._wire.is_amid:
             return
         if self.cycle is not None:  # the app's own answer would come too late
             _disconnect(self.cycle)
-        body = msgspec.json.encode(ApiError(400, msg, code="invalid_http").envelope)
-        head = "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n"
+        body = msgspec.json.encode(error.envelope)
+        status = f"{error.status} {HTTPStatus(error.status).phrase}"
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        if linger_s:
+            asyncio.get_running_loop().call_later(linger_s, self.transport.close)
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """Go on with the next request; close behind the last."""
@@ -223,9 +254,38 @@ def _disconnect(cycle: Cycle) -> None:
         cycle.message_event.set()
 
 
+class BoundedHeads(HalfOpen):
+    """The same for httptools, which bounds neither heads nor trailers; h11 does."""
+
+    _num_bytes = 0  # that have come since anything was read whole, or of a body
+
+    def data_received(self, data: bytes) -> None:
+        """Read, and refuse what goes on without an end."""
+        self._num_bytes += len(data)
+        super().data_received(data)
+        if self._num_bytes > MAX_HEAD_BYTES and not self._has_ended:
+            self.refuse_head()
+
+    def on_headers_complete(self) -> None:
+        """Begin a request."""
+        self._num_bytes = 0
+        super().on_headers_complete()  # type: ignore[misc]
+
+    def on_body(self, body: bytes) -> None:
+        """Take a piece of its body."""
+        self._num_bytes = 0
+        super().on_body(body)  # type: ignore[misc]
+
+    def on_message_complete(self) -> None:
+        """End it."""
+        self._num_bytes = 0
+        super().on_message_complete()  # type: ignore[misc]
+
+
 def half_open(protocol: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
     """One of uvicorn's HTTP protocols that answers clients which have shut down their side."""
-    return type(f"HalfOpen{protocol.__name__}", (HalfOpen, protocol), {})
+    base = BoundedHeads if hasattr(protocol, "on_headers_complete") else HalfOpen
+    return type(f"HalfOpen{protocol.__name__}", (base, protocol), {})
 
 
 GATEWAY_PROTOCOL = half_open(AutoHTTPProtocol)

@@ -21,6 +21,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Connector
 from omnistage.server.app import build_app
 from omnistage.server.http.half_open import GATEWAY_PROTOCOL
+from omnistage.server.http.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.socket_protocol import SOCKETS
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.request import Output, Request
@@ -153,6 +154,7 @@ def running_gateway(
         async with Runtime(parsed, directory, stages.launch, shared, limit) as runtime:
             app = build_app(runtime, chosen)
             config = uvicorn.Config(app, http=protocol, log_config=None, lifespan="off", **SOCKETS)
+            config.h11_max_incomplete_event_size = MAX_HEAD_BYTES
             if chosen.tls is not None:
                 config.ssl_certfile, config.ssl_keyfile = chosen.tls.certificate, chosen.tls.key
             config.timeout_graceful_shutdown = 1
