@@ -47,7 +47,7 @@ class VoiceRequests:
     async def create(self, http: HttpRequest) -> Response:
         """Make a voice of a sound of one speaker, for /v1/audio/speech."""
         self._check_takes_sound()
-        asked = parse(VoiceRequest, await read_fields(http))
+        asked = parse(VoiceRequest, await read_fields(http, files=("audio_sample",)))
         asked.check()
         async with within_deadline(http.scope):
             reference = await unless_gone(http.receive, self._reference(asked))

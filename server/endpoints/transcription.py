@@ -71,7 +71,7 @@ class Transcriptions:
 
     async def _create(self, kind: type[AudioRequest], http: HttpRequest) -> Response:
         check_hears(self.gateway.runtime.graph)
-        fields = await read_fields(http)
+        fields = await read_fields(http, files=("file",))
         asked = await in_thread(http, lambda: request_of(kind, fields))
         check_model(asked.model, self.gateway.runtime.graph.served_names)
         transcript = Transcript(asked)

@@ -4,7 +4,7 @@ OpenAI's clients write lists as `name[]`, once for each item, and objects as `na
 """
 
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection, Iterator
 from contextlib import asynccontextmanager
 from email.message import Message
 from typing import Any
@@ -18,11 +18,15 @@ from omnistage.server.http.json_body import JsonRequest
 
 NAME = re.compile(r"(?P<name>[^\[\]]+)(?P<is_list>\[\])?(\[(?P<key>[^\[\]]+)\])?")
 MAX_FILES, MAX_FIELDS = 64, 256
+NO_FILE = 'must be a file: a part of the form with a filename="…"'
 Fields = dict[str, Any]
 
 
-async def read_fields(request: Request) -> Fields:
-    """The fields by name: strings, files as bytes, lists, objects; of JSON what it has."""
+async def read_fields(request: Request, files: Collection[str] = ()) -> Fields:
+    """Read the fields by name: strings, files as bytes, lists, objects; of JSON what it has.
+
+    Raises ApiError, also for a field in `files` that is none.
+    """
     header = Message()
     header["content-type"] = request.headers.get("content-type", "nothing")
     kind = header.get_content_type()
@@ -33,7 +37,7 @@ async def read_fields(request: Request) -> Fields:
         message = "The Content-Type must be multipart/form-data with a boundary, or JSON."
         raise ApiError(415, message, code="unsupported_media_type")
     async with opened_form(request, max_files=MAX_FILES, max_fields=MAX_FIELDS) as form:
-        return await _fields(form)
+        return await _fields(form, files)
 
 
 @asynccontextmanager
@@ -47,13 +51,22 @@ async def opened_form(request: Request, **limits: int) -> AsyncGenerator[FormDat
         raise ApiError(400, message, code="invalid_value") from error
 
 
-async def _fields(form: FormData) -> Fields:
+def given_items(form: FormData) -> Iterator[tuple[str, str | UploadFile]]:
+    """Yield the fields that say something: browsers and SDKs send the others empty."""
+    for name, value in form.multi_items():
+        if (value.filename or value.size) if isinstance(value, UploadFile) else value:
+            yield name, value
+
+
+async def _fields(form: FormData, files: Collection[str]) -> Fields:
     fields: Fields = {}
-    for written, value in form.multi_items():
+    for written, value in given_items(form):
         found = NAME.fullmatch(written)
         if found is None:
             raise invalid(written[:80], "is no name of a field")
         name, key = found["name"], found["key"]
+        if name in files and isinstance(value, str):
+            raise invalid(name, NO_FILE)
         read = await _value(value, name)
         if found["is_list"]:
             place, key = fields.setdefault(name, []), None

@@ -12,7 +12,7 @@ from starlette.datastructures import UploadFile
 from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import parse
-from omnistage.server.http.form_body import opened_form
+from omnistage.server.http.form_body import NO_FILE, given_items, opened_form
 from omnistage.server.http.json_body import JsonRequest, check_values
 from omnistage.server.images.schema import WORDS, EditRequest
 from omnistage.server.media.check import Medium
@@ -59,14 +59,14 @@ async def _read_form(http: Request) -> EditForm:
         "max_part_size": MAX_TEXT_BYTES,
     }
     async with opened_form(http, **limits) as form:
-        for name, value in form.multi_items():
+        for name, value in given_items(form):
             is_image = IMAGE_KEY.fullmatch(name) is not None
             if isinstance(value, UploadFile):
                 if not is_image and name != "mask":
                     raise invalid(name, "must not be a file")
                 (images if is_image else masks).append(File(name, await value.read()))
             elif is_image or name == "mask":
-                raise invalid(name, "must be a file")
+                raise invalid(name, NO_FILE)
             elif name in fields:
                 raise invalid(name, "is there twice")
             else:

@@ -150,6 +150,36 @@ def test_pictures_that_lie_beside_the_server(tmp_path: Path) -> None:
             assert set(last_request(gateway).tensors) == names
 
 
+def test_fields_and_files_that_are_sent_empty_are_not_given(
+    images: RunningGateway, images_client: httpx.Client
+) -> None:
+    """As by a page's form whose picker of a mask was left alone."""
+    optional = {name: "" for name in EditRequest.model_fields if name != "prompt"}
+    nothing = b'Content-Disposition: form-data; name="mask"; filename=""\r\n\r\n\r\n'
+    form = httpx.Request(
+        "POST", images_client.base_url, data={"prompt": "a hat", **optional}, files={"image": PNG}
+    )
+    boundary = form.headers["content-type"].partition("boundary=")[2].encode()
+    body = b"--" + boundary + b"\r\n" + nothing + form.read()
+    kind = {"content-type": form.headers["content-type"]}
+    answer = images_client.post(URL, content=body, headers=kind)
+    assert answer.status_code == 200, answer.text
+    assert "x-omnistage-warning" not in answer.headers
+    request = last_request(images)
+    assert set(request.tensors) == {"image0"}
+    assert post(images_client, {"image": PNG}).status_code == 200
+    assert last_request(images).message.body == request.message.body
+
+
+def test_a_picture_without_a_filename_is_refused_as_no_file(images_client: httpx.Client) -> None:
+    for name in ("image", "mask"):
+        body = f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n'.encode()
+        kind = {"content-type": "multipart/form-data; boundary=b"}
+        answer = images_client.post(URL, content=body + PNG + b"\r\n--b--\r\n", headers=kind)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+        assert 'filename="' in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("files", "fields", "param"),
     [

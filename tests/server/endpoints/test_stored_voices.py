@@ -14,6 +14,7 @@ from support.openai_spec import assert_valid
 from support.sounds import data_url, tone, wav_of
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.server.endpoints.voice_fields import VoiceRequest
 from omnistage.server.http.keys import Keys
 from omnistage.server.speech.reference import key_of
 from omnistage.stages.messages.to_gateway import Speech
@@ -119,6 +120,21 @@ def test_a_voice_is_told_of_and_listed_with_its_consent(asking: httpx.Client) ->
     assert asking.get(URL, params={"format": "vllm"}).json()["voices"] == ["Mine"]
 
 
+def test_fields_that_are_sent_empty_are_not_given(asking: httpx.Client) -> None:
+    required = {"name", "consent", "audio_sample"}
+    optional = dict.fromkeys(VoiceRequest.model_fields.keys() - required, "")
+    voice = stored(asking, **optional, prompt="", speaker_embedding="", zork="")
+    (told,) = asking.get(URL).json()["uploaded_voices"]
+    assert (told["id"], told["ref_text"]) == (voice["id"], None)
+
+
+def test_a_sound_without_a_filename_is_refused_as_no_file(asking: httpx.Client) -> None:
+    response = post(asking, sample=None, audio_sample=WAV)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "audio_sample")
+    assert 'filename="' in error["message"]
+
+
 def test_a_voice_that_is_not_there_is_a_404(asking: httpx.Client) -> None:
     for method in ("GET", "DELETE"):
         response = asking.request(method, f"{URL}/voice_0")
@@ -141,7 +157,7 @@ def test_a_voice_that_is_not_there_is_a_404(asking: httpx.Client) -> None:
         ({"name": "x" * 101}, "name"),
         ({"consent": None}, "consent"),
         ({"consent": ""}, "consent"),
-        ({"ref_text": ""}, "ref_text"),
+        ({"ref_text": " \u200b"}, "ref_text"),
         ({"ref_text": "x" * 4097}, "ref_text"),
         ({"type": "prompt"}, "type"),
         ({"prompt": "A deep voice."}, "prompt"),
