@@ -2,18 +2,29 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED
 from omnistage.server.chat.schema import StageParams, Voice
 from omnistage.server.http.fields import RequestFields
 from omnistage.server.speech.choice import Asked, Task
+from omnistage.server.speech.coming import NOTHING_SAID
+from omnistage.server.speech.pieces import is_blank
 from omnistage.stage_configs.sampling import Flag, Number, Seed
 
 MAX_TEXT = 100_000
 MAX_INSTRUCTIONS = 4096
 MAX_REF_TEXT = 4096
 MAX_WORD = 64
+
+
+def _spoken(text: str) -> str:
+    if is_blank(text):
+        raise ValueError(NOTHING_SAID)
+    return text
+
+
+Spoken = AfterValidator(_spoken)
 
 
 class SpeechRequest(RequestFields):
@@ -23,7 +34,7 @@ class SpeechRequest(RequestFields):
 
     refused = frozenset({"speaker_embedding"})
 
-    input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+    input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), Spoken]
     model: str | None = None
     voice: Voice | None = None
     instructions: Annotated[str, Field(max_length=MAX_INSTRUCTIONS)] | None = None
@@ -35,7 +46,7 @@ class SpeechRequest(RequestFields):
     return_codes: Flag | None = None
     # Beside our own, what vllm-omni calls the voice of a sound and how it is spoken.
     ref_audio: str | None = None
-    ref_text: Annotated[str, Field(min_length=1, max_length=MAX_REF_TEXT)] | None = None
+    ref_text: Annotated[str, Field(min_length=1, max_length=MAX_REF_TEXT), Spoken] | None = None
     language: Annotated[str, Field(max_length=MAX_WORD)] | None = None
     task_type: Task | None = None
     x_vector_only_mode: Flag | None = None

@@ -41,7 +41,7 @@ from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.outcome import Outcome, of_status
 from omnistage.server.runtime.request import AudioOutput, Output
 from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.speech.coming import spoken_by_sentences
+from omnistage.server.speech.coming import begun, spoken_by_sentences
 from omnistage.server.speech.continuous import spoken
 from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
 from omnistage.server.telemetry.follow import WEBSOCKET
@@ -317,12 +317,11 @@ class Session:
 
     async def _speak(self, utterance: Utterance) -> None:
         """One answer, whose failure is told; ClientTooSlow ends the connection."""
-        await utterance.text.ready()
-        first, is_whole = utterance.text.take()
-        if not first:  # its end came alone
-            self._tell_done(utterance, "completed", total_sentences=0)
-            return
         try:
+            first, is_whole = await begun(utterance.text)
+            if not first:  # its end came alone
+                self._tell_done(utterance, "completed", total_sentences=0)
+                return
             with self._answered(utterance) as state:
                 await self._answer(utterance, first, is_whole, state)
         except ClientTooSlow:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from omnistage.server.endpoints.speech_fields import MAX_REF_TEXT
+from omnistage.server.endpoints.speech_fields import MAX_REF_TEXT, Spoken
 from omnistage.server.http.fields import RequestFields
 
 MAX_FILE_BYTES = 10 << 20
@@ -31,4 +31,4 @@ class VoiceRequest(RequestFields):
         WithJsonSchema({"type": "string", "format": "binary"}),
     ]
     consent: Annotated[str, Field(min_length=1, max_length=MAX_CONSENT)]
-    ref_text: Annotated[str, Field(min_length=1, max_length=MAX_REF_TEXT)] | None = None
+    ref_text: Annotated[str, Field(min_length=1, max_length=MAX_REF_TEXT), Spoken] | None = None

@@ -5,14 +5,32 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
+from omnistage.server.errors import invalid
 from omnistage.server.runtime.flights import late_text
 from omnistage.server.runtime.request import AudioOutput, Output, Request
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.speech.pieces import pieces_of, sentence_ends
-from omnistage.server.speech.requests import numbered
+from omnistage.server.speech.pieces import is_blank, sentence_ends
+from omnistage.server.speech.requests import numbered, words_of
 
+NOTHING_SAID = "has nothing in it that can be spoken"
 MAX_END = 64  # characters: an end is known by what follows it, which may come later
+
+
+async def begun(text: TextInput) -> tuple[str, bool]:
+    """Wait until a text says something: what has come of it, and whether that is all.
+
+    What comes without any piece is empty. Raises ApiError if the text has nothing but blanks, or
+    its next piece does not come in time.
+    """
+    first, piece, is_whole = "", "", False
+    while is_blank(piece) and not is_whole:
+        await _arrival(text)
+        piece, is_whole = text.take()
+        first += piece
+    if first and is_blank(piece) and is_blank(first):
+        raise invalid("text", NOTHING_SAID)
+    return first, is_whole
 
 
 async def spoken_by_sentences(
@@ -26,7 +44,7 @@ async def spoken_by_sentences(
     sound: AudioOutput | None = None
     async with aclosing(sentences(text, request.body["input"])) as complete:
         async for part in complete:
-            for piece in filter(None, map(str.strip, pieces_of(part, max_characters))):
+            for piece in words_of(part, max_characters):
                 async with aclosing(ticket.run(numbered(request, piece, number))) as outputs:
                     async for output in outputs:
                         sound = output if isinstance(output, AudioOutput) else sound

@@ -31,6 +31,16 @@ ABBREVIATION = re.compile(
 )
 ABBREVIATION_CHARACTERS = 24  # as many before a stop are looked at
 JOINER = "\u200d"
+NOTHING = frozenset({"Zs", "Zl", "Zp", "Cc", "Cf", "Mn", "Me", "Mc"})  # categories
+
+
+# Letters that are drawn as nothing: Hangul's fillers, and Braille's blank.
+BLANKS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text says nothing: spaces, signs of no width, marks without a letter."""
+    return all(sign in BLANKS or unicodedata.category(sign) in NOTHING for sign in text)
 
 
 def pieces_of(text: str, max_characters: int) -> list[str]:

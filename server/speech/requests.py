@@ -12,7 +12,7 @@ from omnistage.server.runtime.request import (
     Request,
     TextOutput,
 )
-from omnistage.server.speech.pieces import pieces_of
+from omnistage.server.speech.pieces import is_blank, pieces_of
 from omnistage.server.speech.reference import Reference
 from omnistage.stage_configs.sampling import MAX_SEED
 
@@ -34,8 +34,12 @@ def pieces_of_request(request: Request, max_characters: int) -> Sequence[Request
     text = request.body["input"]
     if len(text) <= max_characters:
         return [request]
-    pieces = [piece.strip() for piece in pieces_of(text, max_characters)]
-    return list(_requests(request, [piece for piece in pieces if piece] or pieces[:1]))
+    return list(_requests(request, words_of(text, max_characters)))
+
+
+def words_of(text: str, max_characters: int) -> list[str]:
+    """Return the pieces of a text that say something, without white space around them."""
+    return [one.strip() for one in pieces_of(text, max_characters) if not is_blank(one)]
 
 
 def _requests(request: Request, pieces: Sequence[str]) -> Iterator[Request]:

@@ -135,6 +135,8 @@ REFUSED = [
     ({"input": ""}, "input"),
     ({"input": "x" * 100_001}, "input"),
     ({"input": ["x"]}, "input"),
+    ({"input": " \n"}, "input"),
+    ({"input": "\u200b\u200d\ufeff"}, "input"),
     ({"voice": "nobody"}, "voice"),
     ({"voice": {"name": "ethan"}}, "voice"),
     ({"response_format": "pcm16"}, "response_format"),

@@ -191,6 +191,49 @@ def test_an_empty_text_is_done_at_once(piecewise: RunningGateway) -> None:
     assert (done["total_sentences"], done["status"]) == (0, "completed")
 
 
+@pytest.mark.parametrize("takes_pieces", [True, False])
+def test_a_text_of_blanks_alone_fails_and_the_session_goes_on(
+    takes_pieces: bool, piecewise: RunningGateway, gateway: RunningGateway
+) -> None:
+    running = piecewise if takes_pieces else gateway
+    with opened(running) as ws:
+        configured(ws)
+        for piece in (" ", "\u200b", "\n\ufeff"):
+            say(ws, "input.text", text=piece)
+        say(ws, "input.done")
+        sound, (error, done) = until_done(ws)
+        assert (sound, error["type"], error["error"]["param"]) == (b"", "error", "text")
+        assert (error["utterance_index"], done["status"]) == (0, "failed")
+        say(ws, "input.text", text="One.")
+        say(ws, "input.done")
+        sound, events = until_done(ws)
+        assert (bool(sound), events[-1]["status"]) == (True, "completed")
+
+
+def test_blanks_before_a_text_are_sent_with_its_first_words(piecewise: RunningGateway) -> None:
+    with opened(piecewise) as ws:
+        configured(ws)
+        for piece in (" ", "\u200b", "Hm"):
+            say(ws, "input.text", text=piece)
+        say(ws, "input.done")
+        until_done(ws)
+    request = piecewise.stages.stages["thinker"].last_request
+    sent = request.body["input"] + "".join(text for text, _ in texts_sent(piecewise))
+    assert sent == " \u200bHm"
+    assert request.body["input"].endswith("Hm")
+
+
+def test_a_text_of_which_only_blanks_come_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextInput.__init__, "__defaults__", (0.3, 600.0))
+    with running_gateway(tmp_path, OMNI, speech=PIECES) as gateway, opened(gateway) as ws:
+        configured(ws)
+        say(ws, "input.text", text=" ")
+        _, (error, done) = until_done(ws)
+    assert (error["error"]["code"], done["status"]) == ("text_timeout", "failed")
+
+
 def test_sound_as_base64(piecewise: RunningGateway) -> None:
     with opened(piecewise) as ws:
         configured(ws, audio_encoding="base64")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnistage.server.speech.pieces import pieces_of, sentence_ends
+from omnistage.server.speech.pieces import is_blank, pieces_of, sentence_ends
 
 ALPHABET = "ab1290 ,.;:!?\n\"'\u3002\uff01\uff0c\u4f60\u597d\u0301\u200d\u00e9\U0001f469"
 TEXTS = st.one_of(st.text(max_size=400), st.text(alphabet=ALPHABET, max_size=400))
@@ -82,6 +82,30 @@ def test_a_number_is_cut_only_if_it_is_longer_than_a_piece() -> None:
     assert pieces_of("abc123456", 6) == ["abc", "123456"]
     assert pieces_of("1" * 9, 6) == ["1" * 6, "1" * 3]
     assert pieces_of("for 1 000 000 men", 12) == ["for ", "1 000 000 ", "men"]
+
+
+BLANK = {
+    "nothing": "",
+    "white space": " \t\n\u00a0\u2003\u3000",
+    "no width": "\u200b\u200c\u200d\u2060\ufeff",
+    "directions": "\u200e\u202e\u2066",
+    "controls": "\x01\x7f\x85",
+    "soft hyphens": "\u00ad",
+    "fillers": "\u115f\u1160\u3164\uffa0\u2800",
+    "marks alone": "\u0301\ufe0f\u034f",
+    "tags": "\U000e0020\U000e007f",
+}
+SPOKEN = ["a", ".", "\u200ba", "1", "\u4f60", "\U0001f600", "e\u0301", "\uac00", "\u2026", "\u00a9"]
+
+
+@pytest.mark.parametrize("text", BLANK.values(), ids=BLANK)
+def test_what_shows_nothing_says_nothing(text: str) -> None:
+    assert is_blank(text)
+
+
+@pytest.mark.parametrize("text", SPOKEN)
+def test_what_shows_something_may_be_spoken(text: str) -> None:
+    assert not is_blank(text)
 
 
 def test_what_is_drawn_as_one_sign_is_not_cut() -> None:

@@ -1,6 +1,7 @@
 """One request for each piece of a long text."""
 
 import numpy as np
+import pytest
 
 from omnistage.server.runtime.request import (
     AudioOutput,
@@ -9,6 +10,7 @@ from omnistage.server.runtime.request import (
     TextOutput,
 )
 from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.speech.pieces import is_blank
 from omnistage.server.speech.reference import Reference
 from omnistage.server.speech.requests import (
     SpeechUsage,
@@ -48,11 +50,12 @@ def test_seeds_of_pieces_are_derived_and_differ() -> None:
     assert [one.seed for one in pieces_of_request(unseeded, 5)] == [None, None]
 
 
-def test_pieces_without_a_word_are_left_out_but_not_all_of_them() -> None:
-    spaced = Request("a", ("audio",), {"input": f"One.{' ' * 40}Two."})
-    assert [one.body["input"] for one in pieces_of_request(spaced, 10)] == ["One.", "Two."]
-    nothing = Request("a", ("audio",), {"input": " " * 40})
-    assert [one.body["input"] for one in pieces_of_request(nothing, 10)] == [""]
+@pytest.mark.parametrize("blank", [" ", "\u200b", "\ufeff "])
+def test_pieces_without_a_word_are_left_out(blank: str) -> None:
+    spaced = Request("a", ("audio",), {"input": f"One. {blank * 40} Two."})
+    pieces = [one.body["input"] for one in pieces_of_request(spaced, 10)]
+    assert not any(map(is_blank, pieces))
+    assert [piece.strip(blank) for piece in pieces] == ["One.", "Two."]
 
 
 def test_what_pieces_used_is_summed_whoever_says_it() -> None:
