@@ -97,14 +97,18 @@ class TextChunks:
 
 
 class SpeechChunks:
-    """An answer of speech: the text is its transcript, the end waits for the last sample."""
+    """An answer of speech: the text is its transcript, the end waits for the last sample.
 
-    def __init__(self, head: AnswerHead, has_codes: bool) -> None:
+    Without words nothing of the text is sent, but calls of tools.
+    """
+
+    def __init__(self, head: AnswerHead, has_codes: bool, has_words: bool) -> None:
         self.head = head
         self.audio_id = f"audio_{uuid4().hex}"
         self.expires_at = head.created + LIFETIME_S
         self.transcript = ""
         self._has_codes = has_codes
+        self._has_words = has_words
         self._is_opened = False
         self._has_audio_id = False
         self._finish_reason = "stop"
@@ -132,9 +136,11 @@ class SpeechChunks:
             self._finish_reason = finish_reason_of(choice) or self._finish_reason
             delta = delta_of(choice)
             text = delta.pop("content", None)
+            if not self._has_words:
+                delta = {name: delta[name] for name in ("tool_calls",) if name in delta}
             if text:
                 self.transcript += text
-                delta |= self._audio(transcript=text)
+                delta |= self._audio(transcript=text) if self._has_words else {}
             logprobs = logprobs_of(choice)
             more = self.head.extras(choice, "token_ids")
             if delta or logprobs or more:

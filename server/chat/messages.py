@@ -11,6 +11,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 SENT_ON = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning")
 # What our own answers have beside these, as clients send it back.
 WITHOUT_EFFECT = ("audio", "refusal", "annotations", "function_call", "reasoning_content")
+CAN_BE_SILENT = ("assistant", "tool")  # their content may be empty: calls, no result
 
 Message = Mapping[str, Any]
 
@@ -48,6 +49,8 @@ def _message(message: Message, path: str, history: AudioHistory) -> dict[str, An
     audio = message.get("audio")
     if audio is not None and role != "assistant":
         raise invalid(f"{path}.audio", "must be in a message of the assistant")
+    if checked.get("content") == [] and role in CAN_BE_SILENT:
+        checked["content"] = ""
     if "content" in checked:
         checked["content"] = _content(checked["content"], f"{path}.content")
     if "tool_calls" in checked:

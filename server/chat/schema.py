@@ -234,6 +234,11 @@ class ChatRequest(Sampling):
     mm_processor_kwargs: ProcessorOptions | None = None
     media_io_kwargs: MediaOptions | None = None
 
+    @property
+    def has_words(self) -> bool:
+        """Whether the answer's words are sent: of `["audio"]` alone they are made and spoken."""
+        return self.modalities is None or "text" in self.modalities
+
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
         self.check_sampling(self.max_completion_tokens or self.max_tokens)

@@ -22,7 +22,7 @@ from omnistage.stage_configs.sampling import StageParameters, with_defaults
 from omnistage.stages.messages.to_stage import Parameter
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
-MODALITIES = (("text",), ("text", "audio"))
+MODALITIES = (("text",), ("audio",), ("text", "audio"))
 # Of a graph that draws what it writes.
 WITH_IMAGE = (("text", "image"), ("text", "audio", "image"))
 # Read here; the entry stage's body has the other fields that are done.
@@ -81,6 +81,8 @@ class Translator:
         choices: list[tuple[str, ...]] = [*MODALITIES, *(WITH_IMAGE if draws else ())]
         if wanted not in map(set, choices):
             raise invalid("modalities", f"must be {' or '.join(map(json.dumps, choices))}")
+        if wanted == {"audio"}:
+            wanted = {"text", "audio"}  # the words are made, and not sent
         for name in sorted(wanted):
             if name not in self.graph.outputs:
                 makes = ", ".join(sorted(self.graph.outputs))

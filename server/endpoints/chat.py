@@ -95,7 +95,9 @@ class ChatCompletions:
         wish = Wish.of(chat) if "image" in request.outputs else None
         return Answer(
             request if wish is None else replace(request, image=wish.body),
-            SpeechChunks(head, request.return_codes) if has_audio else TextChunks(head),
+            SpeechChunks(head, request.return_codes, chat.has_words)
+            if has_audio
+            else TextChunks(head),
             wish,
             partial(make_encoder, form, bool(chat.stream)) if has_audio else None,
             chat.has_usage,

@@ -9,7 +9,7 @@ from omnistage.server.chat.schema import at_most
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.http.form_body import Fields
-from omnistage.server.media.parts import decoded
+from omnistage.server.media.parts import bare_base64, decoded
 
 MAX_PROMPT = 16_384
 MAX_WORDS = 1024
@@ -158,9 +158,8 @@ def request_of(kind: type[T], fields: Fields) -> T:
 
 def _decoded(audio: Any) -> bytes:
     data = audio.get("data") if isinstance(audio, dict) else None
-    if not isinstance(data, str):
-        raise invalid("input_audio.data", "must be base64")
-    return decoded(data, "input_audio.data")
+    place = "input_audio.data"
+    return decoded(bare_base64(data, place), place)
 
 
 def chat_messages(request: AudioRequest) -> list[dict[str, Any]]:

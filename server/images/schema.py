@@ -120,8 +120,8 @@ class ImageRequest(RequestFields):
         super().check()
         if self.num_images > MAX_N:
             raise invalid("n", f"times the number of prompts must be at most {MAX_N}")
-        if self.output_compression is not None and self.encoding.form == "png":
-            raise invalid("output_compression", "is for jpeg and webp")
+        if self.output_compression not in (None, 100) and self.encoding.form == "png":
+            raise invalid("output_compression", "must be 100 with png: it is for jpeg and webp")
         if self.background == "transparent" and self.encoding.form == "jpeg":
             raise invalid("background", "can be transparent in png and webp only")
         if self.stream and self.response_format == "url":

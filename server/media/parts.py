@@ -101,10 +101,16 @@ def _input_audio(part: Part, path: str) -> dict[str, Any]:
     data, form = audio.get("data"), audio.get("format")
     if not isinstance(form, str) or not form.isalnum():
         raise invalid(f"{path}.input_audio.format", "must name a format such as wav or mp3")
-    if not isinstance(data, str):
-        raise invalid(f"{path}.input_audio.data", "must be base64")
+    data = bare_base64(data, f"{path}.input_audio.data")
     _check_base64(data, f"{path}.input_audio.data")
     return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
+
+
+def bare_base64(data: Any, param: str) -> str:
+    """Return the base64 of a field that has it alone or in a data URL; raises ApiError."""
+    if not isinstance(data, str):
+        raise invalid(param, "must be base64")
+    return checked_url(data, param).partition(",")[2] if data.startswith("data:") else data
 
 
 def _check_base64(data: str, param: str) -> None:

@@ -80,7 +80,9 @@ async def _words(engine: Engine, asked: ChatRequest) -> AsyncGenerator[Piece, No
         request = replace(request, image=wish.body)
     warn_of([name for name in asked.unknown if wish is None or name not in FIELDS])
     model = request.body.get("model", engine.graph.served_name)
-    words = Words(request, model, bool(asked.return_token_ids))
+    words = Words(
+        request, AnswerHead(request.id, model, bool(asked.return_token_ids)), asked.has_words
+    )
     with engine.runtime.flights.admit(request.outputs) as ticket:
         await engine.media.load_all(list(media_of(request.body)))
         async with aclosing(ticket.run(request)) as outputs:
@@ -102,13 +104,12 @@ async def _words(engine: Engine, asked: ChatRequest) -> AsyncGenerator[Piece, No
 class Words:
     """An answer of text or speech as far as it has come; its samples are those of the stage."""
 
-    def __init__(self, request: Request, model: str, has_token_ids: bool) -> None:
-        head = AnswerHead(request.id, model, has_token_ids)
+    def __init__(self, request: Request, head: AnswerHead, has_words: bool) -> None:
         self._request = request
         self._has_audio = "audio" in request.outputs
         said: AnswerChunks = TextChunks(head)
         if self._has_audio:
-            said = SpeechChunks(head, request.return_codes)
+            said = SpeechChunks(head, request.return_codes, has_words)
         self.chunks = MixedChunks(said) if "image" in request.outputs else said
         self.completion = Completion()
         self.samples: SampleFormat | None = None

@@ -41,7 +41,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (body_of(kv_transfer_params={"a": 1}), "kv_transfer_params"),
     (body_of(chat_template="{{ 1 }}"), "chat_template"),
     (body_of(modalities=["image"]), "modalities"),
-    (body_of(modalities=["audio"]), "modalities"),
+    (body_of(modalities=["audio", "video"]), "modalities"),
+    (spoken(modalities=["audio"], n=2), "n"),
     (spoken(n=2), "n"),
     (spoken(audio={"voice": "ethan", "format": "vinyl"}), "audio.format"),
     (spoken(include_reasoning=False), "include_reasoning"),
@@ -86,6 +87,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (part(type="input_audio", input_audio="x"), f"{PART}.input_audio"),
     (
         part(type="input_audio", input_audio={"data": "not base64!", "format": "wav"}),
+        f"{PART}.input_audio.data",
+    ),
+    (
+        part(type="input_audio", input_audio={"data": "data:,hi", "format": "wav"}),
+        f"{PART}.input_audio.data",
+    ),
+    (
+        part(type="input_audio", input_audio={"data": "data:;base64,", "format": "wav"}),
         f"{PART}.input_audio.data",
     ),
     (
@@ -151,6 +160,18 @@ def test_parts_reach_the_stage_without_what_was_not_checked(
         heard,
         {"type": "text", "text": "words"},
     ]
+
+
+@pytest.mark.parametrize("head", ["data:;base64,", "data:audio/wav;base64,"])
+def test_a_sound_may_come_as_a_data_url(
+    head: str, gateway: RunningGateway, client: httpx.Client
+) -> None:
+    heard = sound_part(sound(1600))
+    url = {**heard["input_audio"], "data": head + heard["input_audio"]["data"]}
+    content = [{"type": "input_audio", "input_audio": url}, {"type": "text", "text": "words"}]
+    body = body_of(messages=[{"role": "user", "content": content}])
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    assert gateway.stages.stages["thinker"].last_body["messages"][0]["content"][0] == heard
 
 
 @pytest.mark.parametrize("value", [b"1e1", b"1" + b"0" * 40, b'"\\ud800"'])

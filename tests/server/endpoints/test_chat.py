@@ -19,6 +19,8 @@ NUM_FRAMES = sum(FRAMES)
 PCM = np.arange(NUM_FRAMES * SAMPLES_PER_FRAME, dtype="<i2").tobytes()
 CODES = [[frame, 9] for frame in range(NUM_FRAMES)]
 
+CALL = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
 
 def asked(script: str, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": script}], **more}
@@ -151,6 +153,73 @@ def test_a_whole_spoken_answer(form: str, openai: OpenAI) -> None:
     assert completion.usage.completion_tokens_details is not None
     assert completion.usage.completion_tokens_details.audio_tokens == NUM_FRAMES
     assert completion.usage.completion_tokens == 3 + NUM_FRAMES
+
+
+def test_speech_alone_is_spoken_without_its_words(openai: OpenAI, client: httpx.Client) -> None:
+    body = spoken("words", stream_options={"include_usage": True}) | {"modalities": ["audio"]}
+    events = events_of(client, body)
+    whole = {name: value for name, value in body.items() if name != "stream_options"}
+    completion = openai.chat.completions.create(**whole)
+    message = completion.choices[0].message
+    assert message.content is None
+    assert message.audio is not None
+    assert (message.audio.transcript, base64.b64decode(message.audio.data)) == ("", PCM)
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 3 + NUM_FRAMES
+    deltas = [event["choices"][0]["delta"] for event in events[:-1]]
+    sounds = [delta["audio"] for delta in deltas if "audio" in delta]
+    assert b"".join(base64.b64decode(sound.get("data", "")) for sound in sounds) == PCM
+    assert not any("transcript" in sound for sound in sounds)
+    assert not any(delta.get("content") for delta in deltas)
+    assert ["id" in sound for sound in sounds] == [True] + [False] * (len(sounds) - 1)
+    assert events[-2]["choices"][0]["finish_reason"] == "stop"
+    both = events_of(client, spoken("words", stream_options={"include_usage": True}))
+    assert events[-1]["usage"] == both[-1]["usage"]
+
+
+def test_calls_of_tools_are_sent_beside_speech_alone(client: httpx.Client) -> None:
+    body = spoken("tool") | {"modalities": ["audio"]}
+    (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert [call["id"] for call in choice["message"]["tool_calls"]] == ["call_1"]
+
+
+def test_what_was_spoken_without_its_words_is_remembered_by_its_id(
+    openai: OpenAI, gateway: RunningGateway
+) -> None:
+    body = spoken("words") | {"modalities": ["audio"]}
+    audio = openai.chat.completions.create(**body).choices[0].message.audio
+    assert audio is not None
+    turn: Any = {"role": "assistant", "audio": {"id": audio.id}}
+    openai.chat.completions.create(model=MODEL, messages=[turn, *asked("words")["messages"]])
+    said = gateway.stages.stages["thinker"].last_body["messages"][0]
+    assert said == {"role": "assistant", "content": TEXT}
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "tool_calls": [CALL], "content": []},
+        {"role": "assistant", "content": []},
+        {"role": "tool", "tool_call_id": "call_1", "content": []},
+    ],
+)
+def test_no_parts_are_an_empty_text_where_there_need_be_none(
+    message: dict[str, Any], client: httpx.Client, gateway: RunningGateway
+) -> None:
+    body = asked("words")
+    body["messages"] = [*body["messages"], message]
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    seen = gateway.stages.stages["thinker"].last_body["messages"][-1]
+    assert seen == {**message, "content": ""}
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_no_parts_of_others_are_refused(role: str, client: httpx.Client) -> None:
+    body = {"model": MODEL, "messages": [{"role": role, "content": []}]}
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages[0].content"
 
 
 def test_a_timeline_comes_before_the_last_events_and_in_a_whole_answer(

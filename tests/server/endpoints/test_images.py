@@ -151,6 +151,16 @@ def test_compression_makes_files_smaller(images_client: httpx.Client) -> None:
     assert size(0) < size(100)
 
 
+@pytest.mark.parametrize("more", [{}, {"output_format": "png"}])
+def test_a_png_takes_openai_s_default_of_compression(
+    more: dict[str, Any], images_client: httpx.Client
+) -> None:
+    answer = images_client.post(URL, json={"prompt": "cat", "output_compression": 100, **more})
+    plain = images_client.post(URL, json={"prompt": "cat", **more})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["data"] == plain.json()["data"]
+
+
 @pytest.mark.parametrize(("quality", "told"), [("low", "low"), ("hd", "high"), (None, "high")])
 def test_quality_is_for_the_stage(
     quality: str | None, told: str, images: RunningGateway, images_client: httpx.Client

@@ -15,6 +15,12 @@ from support.fake_stages import WORDS
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 
+from omnistage.server.endpoints.transcription_fields import (
+    AudioRequest,
+    TranscriptionRequest,
+    TranslationRequest,
+)
+
 URL, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 TEXT = "".join(WORDS)
 NUM_TOKENS = len(WORDS) + 1  # the fake's role comes with a token, the last one ends the text
@@ -165,12 +171,16 @@ def test_a_translation(openai: OpenAI, client: httpx.Client, gateway: RunningGat
     assert_valid(told, "CreateTranslationResponseVerboseJson", "audio")
 
 
-def test_json_with_the_sound_in_it(client: httpx.Client, gateway: RunningGateway) -> None:
-    sound = {"data": base64.b64encode(WAV).decode(), "format": "wav"}
+@pytest.mark.parametrize("head", ["", "data:;base64,", "data:audio/wav;base64,"])
+def test_json_with_the_sound_in_it(
+    head: str, client: httpx.Client, gateway: RunningGateway
+) -> None:
+    sound = {"data": head + base64.b64encode(WAV).decode(), "format": "wav"}
     body = {"model": MODEL, "input_audio": sound, "language": "en"}
     assert client.post(URL, json=body).json()["text"] == TEXT
     assert "is en." in instruction(gateway)
-    for wrong in ({"data": "?", "format": "wav"}, {"format": "wav"}, "x"):
+    wrong_data = ({"data": head + "?", "format": "wav"}, {"data": "data:,x"})
+    for wrong in (*wrong_data, {"format": "wav"}, "x"):
         refused = client.post(URL, json={"model": MODEL, "input_audio": wrong})
         assert refused.json()["error"]["param"] == "input_audio.data"
 
@@ -223,6 +233,37 @@ def test_a_refusal_names_the_field(
     assert error["param"] == param
     assert error["code"] == code or not code
     assert_valid(response.json(), "ErrorResponse", "audio")
+
+
+EMPTY_LISTS = {f"{name}[]": "" for name in ("languages", "keywords", "include")}
+
+
+@pytest.mark.parametrize(
+    ("url", "kind"), [(URL, TranscriptionRequest), (TRANSLATIONS, TranslationRequest)]
+)
+def test_fields_that_are_sent_empty_are_not_given(
+    url: str, kind: type[AudioRequest], client: httpx.Client, gateway: RunningGateway
+) -> None:
+    optional = {name: "" for name in kind.model_fields if name != "file"}
+    response = post(client, url, **optional, **EMPTY_LISTS, **{"chunking_strategy[type]": ""})
+    assert response.status_code == 200, response.text
+    assert "x-omnistage-warning" not in response.headers
+    told = last_body(gateway)
+    assert post(client, url).json() == response.json()
+    assert last_body(gateway) == told
+
+
+@pytest.mark.parametrize("url", [URL, TRANSLATIONS])
+@pytest.mark.parametrize("more", ["", "; filename*=UTF-8''a%20b.wav"])
+def test_a_file_without_a_filename_is_refused_as_none(
+    url: str, more: str, client: httpx.Client
+) -> None:
+    head = f'--b\r\nContent-Disposition: form-data; name="file"{more}\r\n\r\n'.encode()
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    response = client.post(url, content=head + WAV + b"\r\n--b--\r\n", headers=kind)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "file")
+    assert 'filename="' in error["message"]
 
 
 def test_a_form_without_a_file_and_bodies_that_are_no_form(client: httpx.Client) -> None:

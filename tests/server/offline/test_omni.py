@@ -71,10 +71,11 @@ def test_a_chat_is_answered_with_speech(omni: Omni) -> None:
     [
         {},
         {"modalities": SPOKEN, "return_codes": True},
+        {"modalities": ["audio"], "return_codes": True},
         {"n": 3},
         {"logprobs": True, "return_token_ids": True},
     ],
-    ids=["text", "speech", "several", "logprobs"],
+    ids=["text", "speech", "speech alone", "several", "logprobs"],
 )
 @pytest.mark.parametrize("script", ["words", "tool", "cut"])
 def test_an_answer_is_what_the_server_answers(
@@ -423,6 +424,13 @@ def test_a_text_is_spoken_as_the_server_speaks_it(omni: Omni, url: str) -> None:
     assert b"".join(one.samples.tobytes() for one in pieces if isinstance(one, Audio)) == faster
     with pytest.raises(BadRequest) as raised:
         omni.speech("refuse")
+    assert raised.value.param == "input"
+
+
+@pytest.mark.parametrize("text", ["", " ", "\u200b\n"])
+def test_a_text_of_blanks_is_not_spoken(omni: Omni, text: str) -> None:
+    with pytest.raises(BadRequest) as raised:
+        omni.speech(text)
     assert raised.value.param == "input"
 
 
