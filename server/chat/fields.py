@@ -3,6 +3,8 @@
 Those that have one are in schema.py. docs/api.md lists all of them; a test compares.
 """
 
+from omnistage.server.http.fields import Refused
+
 # OpenAI's, meant for its own service: accepted so that clients which always send them work.
 IGNORED = frozenset(
     {
@@ -22,48 +24,69 @@ IGNORED = frozenset(
     }
 )
 
-# Known, and what they ask for is not done. false, null and what is empty ask for nothing.
-REFUSED = frozenset(
-    {
-        # OpenAI's, replaced by tools and tool_choice
-        "function_call",
-        "functions",
-        # vLLM's: they reach into the engine or the media loaders, break the shape of a spoken
-        # turn, or a stream cannot carry their result
-        "add_generation_prompt",
-        "add_special_tokens",
-        "best_of",
-        "chat_template",
-        "continue_final_message",
-        "documents",
-        "ec_transfer_params",
-        "echo",
-        "kv_transfer_params",
-        "length_penalty",
-        "logprob_token_ids",
-        "mm_payload",
-        "priority",
-        "prompt_logprobs",
-        "repetition_detection",
-        "return_mm_kwargs",
-        "return_prompt_text",
-        "return_token_offsets",
-        "return_tokens_as_token_ids",
-        "routed_experts_prompt_start",
-        "session_id",
-        "stream_interval",
-        "thinking_token_budget",
-        "truncate_prompt_tokens",
-        "truncation_side",
-        "use_beam_search",
-        "vllm_xargs",
-        "watermarking",
-        # SGLang-Omni's: parts of a message say where a medium belongs
-        "audios",
-        "images",
-        "videos",
-    }
-)
+# Known, and what they ask for is not done. Beside each what asks for nothing, as null does: the
+# field's default, and a list or an object with nothing in it.
+REFUSED: Refused = {
+    # OpenAI's, replaced by tools and tool_choice
+    "function_call": ("none",),
+    "functions": ([],),
+    # vLLM's: they reach into the engine or the media loaders, break the shape of a spoken
+    # turn, or a stream cannot carry their result
+    "add_generation_prompt": (True,),
+    "add_special_tokens": (False,),
+    "best_of": (),
+    "chat_template": (),
+    "continue_final_message": (False,),
+    "documents": ([],),
+    "ec_transfer_params": ({},),
+    "echo": (False,),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1.0,),
+    "logprob_token_ids": (),
+    "mm_payload": ("tensors",),
+    "priority": (0,),
+    "prompt_logprobs": (),
+    "repetition_detection": (),
+    "return_mm_kwargs": (False,),
+    "return_prompt_text": (False,),
+    "return_token_offsets": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "routed_experts_prompt_start": (0,),
+    "session_id": (),
+    "stream_interval": (),
+    "thinking_token_budget": (),
+    "truncate_prompt_tokens": (),
+    "truncation_side": (),
+    "use_beam_search": (False,),
+    "vllm_xargs": ({},),
+    "watermarking": (False,),
+    # SGLang-Omni's: parts of a message say where a medium belongs
+    "audios": ([],),
+    "images": ([],),
+    "videos": ([],),
+}
+
+# A chat's own fields: refused where what they ask for has no place, unless it is a chat's default.
+OF_CHATS: Refused = {
+    "audio": (),
+    "chat_template_kwargs": ({},),
+    "include_reasoning": (True,),
+    "logprobs": (False,),
+    "max_completion_tokens": (),
+    "max_tokens": (),
+    "media_io_kwargs": ({},),
+    "messages": (),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
+    "reasoning_effort": (),
+    "return_codes": (False,),
+    "return_timeline": (False,),
+    "stage_params": ({},),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "top_logprobs": (0,),
+}
 
 # Of chat_template_kwargs: these are not the template's but those of the call that renders it.
 RENDERING = frozenset(

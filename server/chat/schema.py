@@ -1,6 +1,6 @@
 """The fields of chat and text completions that have an effect; fields.py lists the others."""
 
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
 from pydantic import (
     AfterValidator,
@@ -12,13 +12,13 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from omnistage.server.chat.fields import IGNORED, REFUSED, RENDERING
+from omnistage.server.chat.fields import IGNORED, OF_CHATS, REFUSED, RENDERING
 from omnistage.server.chat.grammar import check_response_format, check_structured_outputs
 from omnistage.server.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.chat.message_schema import MESSAGES
 from omnistage.server.chat.messages import unknown_keys
 from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.http.fields import Refused, RequestFields
 from omnistage.stage_configs.sampling import (
     Count,
     Flag,
@@ -260,7 +260,13 @@ DONE = frozenset(ChatRequest.model_fields)
 class CompletionRequest(Sampling):
     """The body of POST /v1/completions."""
 
-    refused = REFUSED | DONE | {"suffix"}  # what is chat's alone would have no effect here
+    # What is a chat's alone would have no effect here; a prompt's special tokens are added.
+    refused: ClassVar[Refused] = {
+        **OF_CHATS,
+        **REFUSED,
+        "add_special_tokens": (True,),
+        "suffix": ("",),
+    }
 
     prompt: str | list[Any]
     max_tokens: Annotated[Count, Field(ge=0, le=1 << 31)] | None = None

@@ -1,10 +1,10 @@
 """The fields of POST /v1/embeddings."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.http.fields import Refused, RequestFields
 from omnistage.stage_configs.sampling import Count
 
 MAX_INPUTS = 2048  # OpenAI's
@@ -26,20 +26,18 @@ class EmbeddingRequest(RequestFields):
 
     ignored = frozenset({"user"})
     # vLLM's: what would change the vectors, or their shape in the answer.
-    refused = frozenset(
-        {
-            "add_special_tokens",
-            "embed_dtype",
-            "endianness",
-            "messages",
-            "normalize",
-            "padding_side",
-            "priority",
-            "truncate_prompt_tokens",
-            "truncation_side",
-            "use_activation",
-        }
-    )
+    refused: ClassVar[Refused] = {
+        "add_special_tokens": (True,),
+        "embed_dtype": ("float32",),
+        "endianness": ("native", "little"),
+        "messages": (),
+        "normalize": (),
+        "padding_side": (),
+        "priority": (0,),
+        "truncate_prompt_tokens": (),
+        "truncation_side": (),
+        "use_activation": (),
+    }
 
     input: Annotated[str | list[Any], WithJsonSchema(INPUT)]
     model: str | None = None

@@ -1,12 +1,12 @@
 """What can be asked about a text that is to be spoken."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from omnistage.server.audio.time_stretch import MAX_SPEED, MIN_SPEED
 from omnistage.server.chat.schema import StageParams, Voice
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.http.fields import Refused, RequestFields
 from omnistage.server.speech.choice import Asked, Task
 from omnistage.server.speech.coming import NOTHING_SAID
 from omnistage.server.speech.pieces import is_blank
@@ -32,7 +32,7 @@ class SpeechRequest(RequestFields):
 
     ignored = frozenset({"stream", "user"})  # `stream` is other servers': this one always does
 
-    refused = frozenset({"speaker_embedding"})
+    refused: ClassVar[Refused] = {"speaker_embedding": ()}
 
     input: Annotated[str, Field(min_length=1, max_length=MAX_TEXT), Spoken]
     model: str | None = None

@@ -1,8 +1,9 @@
 """What can be said on a WebSocket on which a text is spoken while it comes."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from omnistage.server.endpoints.speech_fields import SpeechRequest
+from omnistage.server.http.fields import Refused
 
 
 class SessionConfig(SpeechRequest):
@@ -13,7 +14,7 @@ class SessionConfig(SpeechRequest):
     """
 
     ignored = SpeechRequest.ignored | {"type", "stream_audio", "split_granularity"}
-    refused = SpeechRequest.refused | {"word_timestamps"}
+    refused: ClassVar[Refused] = {**SpeechRequest.refused, "word_timestamps": (False,)}
 
     input: Literal[""] = ""
     stream_format: Literal["audio"] | None = None

@@ -1,7 +1,7 @@
 """The fields of POST /tokenize and /detokenize: vLLM's."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, WithJsonSchema
 
@@ -24,7 +24,7 @@ from omnistage.server.chat.schema import (
 )
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.http.fields import Refused, RequestFields
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.sampling import Flag
 
@@ -45,7 +45,7 @@ OWN_FIELDS = ("model", "messages", "prompt", "mm_processor_kwargs", "media_io_kw
 class TokenizeRequest(RequestFields):
     """The body of POST /tokenize."""
 
-    refused = frozenset({"chat_template"})
+    refused: ClassVar[Refused] = {"chat_template": ()}
 
     model: str | None = None
     prompt: str | None = None

@@ -1,11 +1,11 @@
 """What can be said of a voice that is to be stored."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
 from omnistage.server.endpoints.speech_fields import MAX_REF_TEXT, Spoken
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.http.fields import Refused, RequestFields
 
 MAX_FILE_BYTES = 10 << 20
 MAX_NAME = 100
@@ -21,7 +21,8 @@ def _printable(name: str) -> str:
 class VoiceRequest(RequestFields):
     """OpenAI's fields, and `ref_text`: what is said in the sound."""
 
-    refused = frozenset({"speaker_embedding", "prompt"})
+    # A form may send them empty.
+    refused: ClassVar[Refused] = {"speaker_embedding": ("",), "prompt": ("",)}
 
     type: Literal["audio_sample"] = "audio_sample"
     name: Annotated[str, Field(min_length=1, max_length=MAX_NAME), AfterValidator(_printable)]

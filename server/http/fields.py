@@ -1,6 +1,6 @@
 """A request's fields: checked, refused and warned of here, whichever endpoint they are for."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -11,6 +11,8 @@ from omnistage.stages.messages.log_bound import MAX_PARAM_BYTES, shortened
 MAX_WARNED = 8
 MAX_NAME = 64
 WORDS = "{}: {}"  # a field, and what is wrong with it
+# Fields, each with the values that ask for nothing: its default, and what means the same.
+Refused = Mapping[str, Sequence[Any]]
 
 
 class RequestFields(BaseModel):
@@ -20,25 +22,35 @@ class RequestFields(BaseModel):
 
     ignored: ClassVar[Set[str]] = frozenset()
     """Other fields that are accepted without effect and without a warning."""
-    refused: ClassVar[Set[str]] = frozenset()
-    """Other fields that ask for what is not done; false, null and what is empty ask for nothing."""
+    refused: ClassVar[Refused] = {}
+    """Other fields that ask for what is not done, unless they are null or ask for nothing."""
 
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
-        extra = self.model_extra or {}
-        for name in sorted(self.refused & extra.keys()):
-            if extra[name]:
-                raise unsupported(name)
+        refuse(self.model_extra or {}, self.refused)
 
     @property
     def unknown(self) -> list[str]:
         """Fields that nobody here knows, and that so have no effect; those of options last."""
-        names = sorted((self.model_extra or {}).keys() - self.ignored - self.refused)
+        names = sorted((self.model_extra or {}).keys() - self.ignored - self.refused.keys())
         for name in sorted(type(self).model_fields):
             options = getattr(self, name)
             if isinstance(options, RequestFields):
                 names += [f"{name}.{key}" for key in options.unknown]
         return names
+
+
+def refuse(given: Mapping[str, Any], refused: Refused) -> None:
+    """Raise ApiError for the first of the refused fields that asks for something."""
+    for name in sorted(refused.keys() & given.keys()):
+        value = given[name]
+        if value is not None and not any(_is_same(value, nothing) for nothing in refused[name]):
+            raise unsupported(name)
+
+
+def _is_same(value: Any, nothing: Any) -> bool:
+    """Compare as JSON does: to Python, 0 is false."""
+    return isinstance(value, bool) == isinstance(nothing, bool) and bool(value == nothing)
 
 
 T = TypeVar("T", bound=BaseModel)

@@ -1,15 +1,14 @@
 """The fields of POST /v1/responses that have an effect; those of sampling are a chat's."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from omnistage.server.chat.fields import REFUSED
+from omnistage.server.chat.fields import OF_CHATS, REFUSED
 from omnistage.server.chat.grammar import check_structured_outputs
 from omnistage.server.chat.media_options import MediaOptions, ProcessorOptions
 from omnistage.server.chat.schema import (
-    DONE,
     MAX_MESSAGES,
     MAX_TOP_LOGPROBS,
     Options,
@@ -19,7 +18,7 @@ from omnistage.server.chat.schema import (
     at_most,
 )
 from omnistage.server.errors import invalid, unsupported
-from omnistage.server.http.fields import RequestFields
+from omnistage.server.http.fields import Refused, RequestFields, refuse
 from omnistage.server.responses.item_schema import INPUT
 from omnistage.stage_configs.sampling import Count, Flag, NumTokens
 
@@ -50,23 +49,25 @@ WITHOUT_EFFECT = frozenset(
         "user",
     }
 )
-NOT_DONE = frozenset(
-    {
-        "access_programs",
-        "background",
-        "background_options",
-        "context_management",
-        "conversation",
-        "image",
-        "max_tool_calls",
-        "prediction",
-        "prompt",
-        "verbosity",
-        "web_search_options",
-    }
-)
+NOT_DONE: Refused = {
+    "access_programs": (),
+    "background": (False,),
+    "background_options": (),
+    "context_management": ([],),
+    "conversation": (),
+    "image": (),
+    "max_tool_calls": (),
+    "prediction": (),
+    "prompt": (),
+    "verbosity": (),
+    "web_search_options": (),
+}
 # Sampling's that a response has no place for, or that `text` and `max_output_tokens` replace.
-NOT_HERE = ("n", "response_format", "return_token_ids")
+NOT_HERE: Refused = {
+    "n": (1,),
+    "response_format": ({"type": "text"},),
+    "return_token_ids": (False,),
+}
 
 Key = Annotated[str, Field(min_length=1, max_length=64)]
 Value = Annotated[str, Field(max_length=512)]
@@ -93,7 +94,8 @@ class ResponseRequest(Sampling):
     """The body of POST /v1/responses."""
 
     ignored = WITHOUT_EFFECT
-    refused = REFUSED | DONE | NOT_DONE  # what is a chat's alone would have no effect here
+    # What is a chat's alone would have no effect here.
+    refused: ClassVar[Refused] = {**OF_CHATS, **REFUSED, **NOT_DONE}
 
     input: Annotated[str | list[dict[str, Any]], WithJsonSchema(INPUT)]
     instructions: str | None = None
@@ -136,9 +138,7 @@ class ResponseRequest(Sampling):
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
         super().check()
-        for name in NOT_HERE:
-            if getattr(self, name):
-                raise unsupported(name)
+        refuse({name: getattr(self, name) for name in NOT_HERE}, NOT_HERE)
         if self.truncation == "auto":
             raise unsupported("truncation", "truncation 'auto'")
         if self.stream_options is not None and not self.stream:

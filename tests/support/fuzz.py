@@ -96,7 +96,7 @@ def odd_values(texts: st.SearchStrategy[str], max_leaves: int = 5) -> st.SearchS
 
 
 odd = odd_values(texts)
-names = st.one_of(st.sampled_from(sorted(DONE | IGNORED | REFUSED)), texts)
+names = st.one_of(st.sampled_from(sorted(DONE | IGNORED | REFUSED.keys())), texts)
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
