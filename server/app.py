@@ -13,6 +13,7 @@ from omnistage.server.endpoints import (
     health,
     image_files,
     images,
+    invocations,
     lora_adapters,
     metrics,
     models,
@@ -77,6 +78,7 @@ GUARDED: Tagged = {
     videos.routes: "Videos",
     embeddings.routes: "Embeddings",
     tokens.routes: "Tokens",
+    invocations.routes: "Chat",
     models.routes: "Models",
 }
 WITHOUT_KEY: Tagged = {voices.routes: "Audio", image_files.routes: "Images"}

@@ -70,6 +70,8 @@ SAMPLING = "default_sampling_params"  # a stage's key
 DRAWN = frozenset({"image", "video"})
 
 # Names are parts of channel addresses, where the other end of some is called gateway.
+ROLES = "roles"  # an option of stages that read chats
+ROLE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 STAGE_NAME = re.compile(r"(?!gateway$)[a-z][a-z0-9_]*")
 
 
@@ -227,6 +229,14 @@ class StageSpec(Model):
             raise problem(message, MEMORY_SHARE)
         return value
 
+    @field_validator("options")
+    @classmethod
+    def _names_roles(cls, value: dict[str, Any]) -> dict[str, Any]:
+        roles = value.get(ROLES, [])
+        if not isinstance(roles, list) or not all(map(_is_role, roles)):
+            raise problem("must be a list of names: letters, digits, '_' and '-'", ROLES)
+        return value
+
     @field_validator("environment")
     @classmethod
     def _leaves_the_gpu_whole(cls, value: dict[str, Option]) -> dict[str, Option]:
@@ -304,6 +314,10 @@ def _determined(stage: StageSpec, *, has_gpu: bool) -> StageSpec:
         "environment": {**environment, **stage.environment},
     }
     return stage.model_copy(update=update)
+
+
+def _is_role(value: Any) -> bool:
+    return isinstance(value, str) and ROLE.fullmatch(value) is not None
 
 
 def _has_lists(value: Any) -> bool:
@@ -649,6 +663,14 @@ class StageGraph(Model):
             for name, stage in self.stages.items()
         }
         return self.model_copy(update={"stages": stages})
+
+    @property
+    def more_roles(self) -> Collection[str]:
+        """Roles that the chat template takes beside OpenAI's, by the option `roles`."""
+        if "text" not in self.outputs:
+            return ()
+        roles: list[str] = self.stages[self.entry_of("text")].options.get(ROLES, [])
+        return roles
 
     def incoming(self, name: str) -> list[Edge]:
         """Edges to a stage."""

@@ -77,7 +77,8 @@ class TextChunks:
         said = [choice for choice in choices if says_something(choice)]
         if not said:
             return []
-        return [self.head.chunk(said, **self.head.extras(chunk, "prompt_token_ids"))]
+        more = self.head.extras(chunk, "prompt_token_ids")
+        return [self.head.chunk(said, **more, **running_usage(chunk))]
 
     def _choice(self, choice: Mapping[str, Any]) -> ChatChunk:
         index = choice["index"]
@@ -87,7 +88,7 @@ class TextChunks:
             "index": index,
             "delta": {**role, **delta_of(choice)},
             "logprobs": logprobs_of(choice),
-            "finish_reason": finish_reason_of(choice),
+            **ending_of(choice),
             **self.head.extras(choice, "token_ids"),
         }
 
@@ -111,13 +112,15 @@ class SpeechChunks:
         self._has_words = has_words
         self._is_opened = False
         self._has_audio_id = False
-        self._finish_reason = "stop"
+        self._ending: ChatChunk = ending_of({"finish_reason": "stop"})
         self._usage: Mapping[str, Any] = {}
+        self._running: ChatChunk = {}  # the usage so far, if each chunk is to have it
         self._num_frames = 0
 
     def chunks_of(self, output: Output) -> list[ChatChunk]:
         """A delta of the transcript or of the audio."""
         if isinstance(output, TextOutput):
+            self._running = running_usage(output.chunk) or self._running
             return self._open(output.chunk) + self._text_chunks(output.chunk)
         assert isinstance(output, AudioOutput)
         return self._open({}) + self._audio_chunks(output)
@@ -127,13 +130,17 @@ class SpeechChunks:
             return []
         self._is_opened = True
         more = self.head.extras(chunk, "prompt_token_ids")
-        return [self.head.chunk([choice_of({"role": "assistant", "refusal": None})], **more)]
+        return [self._chunk(choice_of({"role": "assistant", "refusal": None}), **more)]
+
+    def _chunk(self, choice: ChatChunk, **more: Any) -> ChatChunk:
+        return self.head.chunk([choice], **more, **self._running)
 
     def _text_chunks(self, chunk: Mapping[str, Any]) -> list[ChatChunk]:
         self._usage = chunk.get("usage") or self._usage
         chunks = []
         for choice in chunk.get("choices", ()):
-            self._finish_reason = finish_reason_of(choice) or self._finish_reason
+            if finish_reason_of(choice):
+                self._ending = ending_of(choice)
             delta = delta_of(choice)
             text = delta.pop("content", None)
             if not self._has_words:
@@ -144,7 +151,7 @@ class SpeechChunks:
             logprobs = logprobs_of(choice)
             more = self.head.extras(choice, "token_ids")
             if delta or logprobs or more:
-                chunks.append(self.head.chunk([{**choice_of(delta), "logprobs": logprobs, **more}]))
+                chunks.append(self._chunk({**choice_of(delta), "logprobs": logprobs, **more}))
         return chunks
 
     def _audio_chunks(self, output: AudioOutput) -> list[ChatChunk]:
@@ -155,7 +162,7 @@ class SpeechChunks:
             audio["data"] = output.data
         if self._has_codes and output.codes:
             audio["codes"] = output.codes
-        return [self.head.chunk([choice_of(self._audio(**audio))])] if audio else []
+        return [self._chunk(choice_of(self._audio(**audio)))] if audio else []
 
     def _audio(self, **fields: Any) -> ChatChunk:
         """`delta.audio`; clients concatenate ids, so only the first one carries it."""
@@ -169,8 +176,8 @@ class SpeechChunks:
         usage = usage_of(self._usage, self._num_frames)
         return [
             *self._open({}),
-            self.head.chunk([choice_of(self._audio(expires_at=self.expires_at))]),
-            self.head.chunk([choice_of({}, self._finish_reason)]),
+            self._chunk(choice_of(self._audio(expires_at=self.expires_at))),
+            self._chunk({**choice_of({}), **self._ending}),
             self.head.chunk([], usage=usage),
         ]
 
@@ -178,11 +185,15 @@ class SpeechChunks:
 async def with_usage(
     chunks: AsyncGenerator[ChatChunk, None], is_wanted: bool
 ) -> AsyncGenerator[ChatChunk, None]:
-    """A stream's chunks: with its usage every other one has a null for it, else none has any."""
+    """Yield a stream's chunks: with its usage every other one has that so far, or null for it.
+
+    Without it, none has any.
+    """
+    so_far: ChatChunk | None = None
     async with aclosing(chunks):
         async for chunk in chunks:
             if is_wanted:
-                chunk.setdefault("usage", None)
+                so_far = chunk.setdefault("usage", so_far)
             elif "usage" in chunk:
                 continue
             yield chunk
@@ -195,7 +206,21 @@ def says_something(choice: ChatChunk) -> bool:
 
 def choice_of(delta: ChatChunk, finish_reason: str | None = None, index: int = 0) -> ChatChunk:
     """A choice of a chunk."""
-    return {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
+    ending = ending_of({"finish_reason": finish_reason})
+    return {"index": index, "delta": delta, "logprobs": None, **ending}
+
+
+def ending_of(choice: Mapping[str, Any]) -> ChatChunk:
+    """Return why a choice ended: OpenAI's reason, and vLLM's stop string or token, if it did."""
+    reason = finish_reason_of(choice)
+    stop = {} if reason is None else {"stop_reason": choice.get("stop_reason")}
+    return {"finish_reason": reason, **stop}
+
+
+def running_usage(chunk: Mapping[str, Any]) -> ChatChunk:
+    """Return the usage that a chunk of vLLM's has before the last one, if it was asked for it."""
+    usage = chunk.get("usage")
+    return {"usage": usage_of(usage, 0)} if usage and chunk["choices"] else {}
 
 
 def delta_of(choice: Mapping[str, Any]) -> ChatChunk:

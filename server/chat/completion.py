@@ -42,6 +42,7 @@ class Choice:
 
     index: int
     finish_reason: str = "stop"
+    stop_reason: str | int | None = None
     texts: dict[str, str] = field(default_factory=dict)
     tool_calls: dict[int, ChatChunk] = field(default_factory=dict)
     logprobs: ChatChunk | None = None
@@ -64,6 +65,7 @@ class Choice:
         if "token_ids" in choice:
             self.token_ids = [*(self.token_ids or ()), *choice["token_ids"]]
         self.finish_reason = choice["finish_reason"] or self.finish_reason
+        self.stop_reason = choice.get("stop_reason", self.stop_reason)
 
     def _add_call(self, call: Mapping[str, Any]) -> None:
         function = {"name": "", "arguments": ""}
@@ -97,6 +99,7 @@ class Choice:
             "message": message,
             "logprobs": self.logprobs,
             "finish_reason": self.finish_reason,
+            "stop_reason": self.stop_reason,
             **({} if self.token_ids is None else {"token_ids": self.token_ids}),
         }
 

@@ -1,6 +1,6 @@
 """Checks a conversation and rewrites what only the gateway knows: media, and audio ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from omnistage.server.chat.audio_history import AudioHistory
@@ -16,9 +16,15 @@ CAN_BE_SILENT = ("assistant", "tool")  # their content may be empty: calls, no r
 Message = Mapping[str, Any]
 
 
-def checked_messages(messages: Sequence[Message], history: AudioHistory) -> list[dict[str, Any]]:
-    """The messages with every part checked and every audio id replaced by what was said."""
-    return [_message(message, f"messages[{i}]", history) for i, message in enumerate(messages)]
+def checked_messages(
+    messages: Sequence[Message], history: AudioHistory, more_roles: Collection[str] = ()
+) -> list[dict[str, Any]]:
+    """Return the messages with every part checked and every audio id replaced by what was said.
+
+    `more_roles`: those that the chat template takes beside OpenAI's. Raises ApiError.
+    """
+    roles = (*ROLES, *more_roles)
+    return [_message(one, f"messages[{i}]", history, roles) for i, one in enumerate(messages)]
 
 
 def unknown_keys(messages: Sequence[Message]) -> list[str]:
@@ -33,10 +39,12 @@ def unknown_keys(messages: Sequence[Message]) -> list[str]:
     return unknown
 
 
-def _message(message: Message, path: str, history: AudioHistory) -> dict[str, Any]:
+def _message(
+    message: Message, path: str, history: AudioHistory, roles: Collection[str]
+) -> dict[str, Any]:
     role = message.get("role")
-    if role not in ROLES:
-        raise invalid(f"{path}.role", f"{role!r} is unknown; allowed: {', '.join(ROLES)}")
+    if role not in roles:
+        raise invalid(f"{path}.role", f"{role!r} is unknown; allowed: {', '.join(roles)}")
     if role == "tool" and not isinstance(message.get("tool_call_id"), str):
         raise invalid(f"{path}.tool_call_id", "must be a string")
     if "name" in message and not isinstance(message["name"], str):

@@ -135,6 +135,7 @@ class StreamOptions(RequestFields):
     """What a stream contains beside its deltas; `include_obfuscation` is known and ignored."""
 
     include_usage: Flag = False
+    continuous_usage_stats: Flag = False
     include_obfuscation: Flag = False
 
 
@@ -191,6 +192,13 @@ class Sampling(RequestFields):
         """Whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
+    @property
+    def usage_options(self) -> dict[str, bool]:
+        """The entry stage's `stream_options`: the usage so far in each chunk, or at the end."""
+        options = self.stream_options or StreamOptions()
+        is_running = options.include_usage and options.continuous_usage_stats
+        return {"include_usage": True, **({"continuous_usage_stats": True} if is_running else {})}
+
     def check_sampling(self, max_tokens: int | None) -> None:
         """Raise ApiError for fields that do not go together, or ask for too large a grammar."""
         if self.stream_options is not None and not self.stream:
@@ -241,10 +249,10 @@ class ChatRequest(Sampling):
 
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
+        super().check()
         self.check_sampling(self.max_completion_tokens or self.max_tokens)
         if self.top_logprobs and not self.logprobs:
             raise invalid("top_logprobs", "needs logprobs to be true")
-        super().check()
         for name in sorted(RENDERING & (self.chat_template_kwargs or {}).keys()):
             raise unsupported(f"chat_template_kwargs.{name}")
 
@@ -299,8 +307,8 @@ class CompletionRequest(Sampling):
 
     def check(self) -> None:
         """Raise ApiError for fields that ask for what is not done, or that do not go together."""
-        self.check_sampling(self.num_tokens)
         super().check()
+        self.check_sampling(self.num_tokens)
         num_choices = self.n or 1
         if self.best_of not in (None, num_choices):
             raise unsupported("best_of", f"best_of {self.best_of} with n {num_choices}")

@@ -103,7 +103,7 @@ class Translator:
         Its defaults hold where neither says anything.
         """
         body = chat.model_dump(exclude_none=True, include=set(SENT_ON))
-        body["messages"] = checked_messages(chat.messages, self.history)
+        body["messages"] = checked_messages(chat.messages, self.history, self.graph.more_roles)
         body |= media_options(chat.mm_processor_kwargs, chat.media_io_kwargs, chat.messages)
         check_heard(body, self.graph)
         if chat.tools is not None or chat.tool_choice is not None:
@@ -115,7 +115,7 @@ class Translator:
         if "max_tokens" in body:
             body["max_completion_tokens"] = body.pop("max_tokens")
         body |= adapter_of(chat.model, self.graph.served_names)
-        return {**body, "stream": True, "stream_options": {"include_usage": True}}
+        return {**body, "stream": True, "stream_options": chat.usage_options}
 
 
 def entry_defaults(graph: StageGraph) -> dict[str, Parameter]:

@@ -52,7 +52,7 @@ VLLM: Rows = (
     (("--enable-per-request-metrics",), "not needed: requests ask by `return_timeline`"),
     (("--return-tokens-as-token-ids",), "not needed: requests ask by `return_token_ids`"),
     (("--enable-force-include-usage",), "not done: requests ask by `stream_options`"),
-    (("--enable-server-load-tracking",), "not needed: /metrics has the load"),
+    (("--enable-server-load-tracking",), "not needed: /load and /metrics have the load"),
     (("--log-error-stack",), "not needed: tracebacks are in the log"),
     (
         (

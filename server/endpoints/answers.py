@@ -19,6 +19,7 @@ class Model(TypedDict):
     created: int
     owned_by: str
     output_modalities: list[Literal["text", "audio", "image", "video", "embedding"]]
+    max_model_len: NotRequired[int | None]
     note: NotRequired[str]
     root: NotRequired[str]
     parent: NotRequired[str]
@@ -50,6 +51,12 @@ class DeletedVoice(TypedDict):
     object: Literal["audio.voice.deleted"]
     id: str
     deleted: Literal[True]
+
+
+class Load(TypedDict):
+    """How many requests have a place, running or waiting."""
+
+    server_load: int
 
 
 class Readiness(TypedDict):
@@ -122,6 +129,7 @@ class ChatChoice(TypedDict):
     message: AssistantMessage
     logprobs: dict[str, Any] | None
     finish_reason: Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+    stop_reason: str | int | None
 
 
 class ResponseAnswer(TypedDict):
@@ -263,6 +271,7 @@ class TextChoice(TypedDict):
     index: int
     text: str
     finish_reason: str | None
+    stop_reason: str | int | None
 
 
 class TextCompletion(TypedDict):

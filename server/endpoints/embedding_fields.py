@@ -42,6 +42,7 @@ class EmbeddingRequest(RequestFields):
     input: Annotated[str | list[Any], WithJsonSchema(INPUT)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] | None = None
+    padding: Literal["do_not_pad"] | None = None  # vLLM's; it fills no batch up
     dimensions: Annotated[Count, Field(ge=1, le=1 << 20)] | None = None
 
     @field_validator("input", mode="plain")

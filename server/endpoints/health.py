@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from omnistage.server.endpoints.answers import Health, Readiness
+from omnistage.server.endpoints.answers import Health, Load, Readiness
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.openapi import Responses, described, errors, success
 from omnistage.server.runtime.readiness import stopping, unavailable
@@ -15,7 +15,7 @@ STAGE_LOST = "A stage has ended and is not started again: restart the server."
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """GET /health and /ready."""
+    """GET /health, /ready, /ping and /load."""
     router = APIRouter()
     lost: Responses = {503: success(STAGE_LOST, Health)}
 
@@ -27,6 +27,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
     about_ready = described("Check that all stages are ready", Readiness, more=errors(503))
 
+    # What SageMaker asks; vLLM's has both methods.
+    @router.api_route("/ping", methods=["GET", "POST"], include_in_schema=False)
     @router.get("/ready", **about_ready)
     async def ready() -> Mapping[str, Any]:
         if gateway.runtime.flights.is_stopping:
@@ -36,5 +38,10 @@ def routes(gateway: Gateway) -> APIRouter:
             stages = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
             raise unavailable(f"Not ready: {stages}.", code="not_ready")
         return {"ready": True}
+
+    @router.get("/load", **described("Get the number of requests", Load))
+    async def load() -> Mapping[str, int]:
+        flights = gateway.runtime.flights
+        return {"server_load": flights.num_running + flights.num_waiting}
 
     return router

@@ -8,8 +8,10 @@ from fastapi import APIRouter
 
 from omnistage.server.endpoints.answers import Model, ModelList
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.tokens import OF_TOKENIZERS
 from omnistage.server.http.openapi import described
 from omnistage.server.http.served import model_not_found
+from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Lora
 
@@ -22,20 +24,31 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/v1/models", **described("List models", ModelList))
     async def models() -> Mapping[str, Any]:
-        return {"object": "list", "data": [*cards.values(), *adapters().values()]}
+        return {"object": "list", "data": [*served().values()]}
 
     @router.get("/v1/models/{name:path}", **described("Retrieve a model", Model))
     async def model(name: str) -> Mapping[str, Any]:
-        for served, card in {**adapters(), **cards}.items():
-            if name.strip("/") == served.strip("/"):
+        for known, card in served().items():
+            if name.strip("/") == known.strip("/"):
                 return card
         raise model_not_found(name, names)
 
-    def adapters() -> Mapping[str, Mapping[str, Any]]:
+    def served() -> Mapping[str, Mapping[str, Any]]:
+        length = length_of(gateway.runtime)
+        models = {name: {**card, **length} for name, card in cards.items()}
         loras = gateway.runtime.fleet.loras
-        return {lora.name: adapter_card(lora, cards[names[0]]) for lora in loras}
+        return models | {lora.name: adapter_card(lora, models[names[0]]) for lora in loras}
 
     return router
+
+
+def length_of(runtime: Runtime) -> Mapping[str, int | None]:
+    """Return vLLM's `max_model_len` of what reads the prompt, null until that has loaded."""
+    graph = runtime.graph
+    entry = next((graph.entry_of(name) for name in OF_TOKENIZERS if name in graph.outputs), None)
+    return (
+        {} if entry is None else {"max_model_len": runtime.fleet.one_of(entry).record.max_model_len}
+    )
 
 
 def adapter_card(lora: Lora, parent: Mapping[str, Any]) -> Mapping[str, Any]:

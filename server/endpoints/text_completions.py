@@ -13,6 +13,7 @@ from omnistage.server.chat.chunks import (
     AnswerHead,
     ChatChunk,
     finish_reason_of,
+    running_usage,
     with_usage,
 )
 from omnistage.server.chat.schema import COMPLETION_DONE, DEFAULT_TOKENS, CompletionRequest
@@ -81,7 +82,11 @@ class TextCompletions:
         return Request(
             id=f"cmpl-{uuid4().hex}",
             outputs=("text",),
-            body=with_defaults(defaults, body) | adapter_of(asked.model, graph.served_names),
+            body={
+                **with_defaults(defaults, body),
+                **adapter_of(asked.model, graph.served_names),
+                **({"stream_options": asked.usage_options} if asked.stream else {}),
+            },
             seed=asked.seed,
         )
 
@@ -97,7 +102,7 @@ class TextCompletions:
                 usage = output.chunk.get("usage") or usage
                 choices = [choice_of(one, head) for one in output.chunk.get("choices", ())]
                 if choices:
-                    yield head.chunk(choices)
+                    yield head.chunk(choices, **running_usage(output.chunk))
                     timeline.mark(GATEWAY, FIRST_TEXT)
         if request.body["max_tokens"] == 0:  # vLLM makes one to read the prompt, and keeps it
             usage = {**usage, "completion_tokens": 0}
@@ -121,6 +126,7 @@ class Choice:
 
     text: str = ""
     finish_reason: str | None = None
+    stop_reason: str | int | None = None
     logprobs: dict[str, list[Any]] | None = None
     token_ids: dict[str, list[int]] = field(default_factory=dict)
 
@@ -128,6 +134,8 @@ class Choice:
         """Add one piece."""
         self.text += choice["text"]
         self.finish_reason = choice["finish_reason"] or self.finish_reason
+        if choice["stop_reason"] is not None:
+            self.stop_reason = choice["stop_reason"]
         if choice["logprobs"] is not None:
             self.logprobs = self.logprobs or {}
             for name, values in choice["logprobs"].items():
@@ -143,6 +151,7 @@ class Choice:
             "text": self.text,
             "logprobs": self.logprobs,
             "finish_reason": self.finish_reason or "stop",
+            "stop_reason": self.stop_reason,
             **self.token_ids,
         }
 
@@ -154,6 +163,7 @@ def choice_of(choice: Mapping[str, Any], head: AnswerHead) -> ChatChunk:
         "text": choice["text"],
         "logprobs": choice.get("logprobs"),
         "finish_reason": finish_reason_of(choice),
+        "stop_reason": choice.get("stop_reason"),
         **head.extras(choice, "prompt_token_ids"),
         **head.extras(choice, "token_ids"),
     }

@@ -88,7 +88,7 @@ class TokenizeRequest(RequestFields):
         if self.prompt is not None:
             _check_length(len(self.prompt), "prompt")
             return {**body, "prompt": self.prompt}
-        messages = checked_messages(self.messages or (), AudioHistory())
+        messages = checked_messages(self.messages or (), AudioHistory(), graph.more_roles)
         _check_length(_num_characters(messages), "messages")
         body |= media_options(self.mm_processor_kwargs, self.media_io_kwargs, self.messages or ())
         body["messages"] = messages

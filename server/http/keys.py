@@ -17,7 +17,8 @@ from omnistage.server.http.state import state_of
 COMMENT = "#"
 KEY_PROTOCOL = "openai-insecure-api-key."  # as OpenAI calls it
 GUARDED = "/v1"
-BESIDE_V1 = ("/tokenize", "/detokenize")  # vLLM's, which are guarded as if they were below it
+# vLLM's, which are guarded as if they were below it.
+BESIDE_V1 = ("/tokenize", "/detokenize", "/invocations")
 FILES = f"{GUARDED}/images/files/"  # below it are ids that nobody can guess
 OPEN = f"{GUARDED}/audio/voices"  # read without a key by those that speak with one
 READING = ("GET", "HEAD")

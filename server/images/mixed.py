@@ -12,6 +12,7 @@ from omnistage.server.chat.chunks import (
     AnswerHead,
     ChatChunk,
     choice_of,
+    ending_of,
     says_something,
 )
 from omnistage.server.chat.schema import ChatRequest
@@ -76,7 +77,7 @@ class MixedChunks:
         self.said = said
         self._sizes: list[tuple[int, int]] = []
         self._is_opened = False
-        self._finish_reason: str | None = None
+        self._ending: ChatChunk | None = None
 
     @property
     def head(self) -> AnswerHead:
@@ -102,16 +103,18 @@ class MixedChunks:
     def _without_end(self, chunk: ChatChunk) -> ChatChunk:
         """What comes with the end of the words goes at once, the end itself after the image."""
         for choice in chunk["choices"]:
-            self._finish_reason = choice["finish_reason"] or self._finish_reason
+            if choice["finish_reason"]:
+                self._ending = ending_of(choice)
             choice["finish_reason"] = None
+            choice.pop("stop_reason", None)
         chunk["choices"] = [choice for choice in chunk["choices"] if says_something(choice)]
         return chunk
 
     def finish(self) -> list[ChatChunk]:
         """Why the answer ended, and the usage with the image's tokens."""
         *rest, last = self.said.finish()
-        if self._finish_reason is not None:
-            rest.append(self.head.chunk([choice_of({}, self._finish_reason)]))
+        if self._ending is not None:
+            rest.append(self.head.chunk([{**choice_of({}), **self._ending}]))
         num_tokens = image_tokens(self._sizes)
         usage = last["usage"]
         usage["completion_tokens"] += num_tokens

@@ -19,7 +19,7 @@ UNSUPPORTED = ("file", "image_embeds", "audio_embeds", "video_embeds")
 FRAME_FIELDS = ("fps", "min_frames", "max_frames")
 PIXEL_FIELDS = ("min_pixels", "max_pixels")
 # Known and without effect, wherever a part has them.
-WITHOUT_EFFECT = ("detail", "prompt_cache_breakpoint")
+WITHOUT_EFFECT = ("detail", "prompt_cache_breakpoint", "uuid")
 
 
 def checked_part(part: Any, path: str) -> dict[str, Any]:
@@ -58,6 +58,7 @@ def _text(part: Part, path: str) -> dict[str, Any]:
 def _media(part: Part, path: str) -> dict[str, Any]:
     key = "image_url" if part["type"] == "input_image" else part["type"]
     place = part.get(key)
+    _check_is_here(part, place, f"{path}.{key}")
     param = f"{path}.{key}"
     _check_detail(part, path)
     if isinstance(place, dict):
@@ -67,6 +68,12 @@ def _media(part: Part, path: str) -> dict[str, Any]:
     if not is_elsewhere(url):
         _check_base64(url.partition(",")[2], param)
     return {"type": key, key: {"url": url}}
+
+
+def _check_is_here(part: Part, medium: Any, param: str) -> None:
+    """Raise ApiError for a `uuid` of vLLM's in place of a medium: none is kept to be named."""
+    if not medium and part.get("uuid") is not None:
+        raise unsupported(param, f"{param} by its uuid alone")
 
 
 def checked_url(url: Any, param: str) -> str:
@@ -96,6 +103,7 @@ def _check_detail(place: Mapping[str, Any], path: str) -> None:
 
 def _input_audio(part: Part, path: str) -> dict[str, Any]:
     audio = part.get("input_audio")
+    _check_is_here(part, audio, f"{path}.input_audio")
     if not isinstance(audio, dict):
         raise invalid(f"{path}.input_audio", "must be an object with data and format")
     data, form = audio.get("data"), audio.get("format")

@@ -55,6 +55,7 @@ NOT_DONE: Refused = {
     "background_options": (),
     "context_management": ([],),
     "conversation": (),
+    "enable_response_messages": (False,),
     "image": (),
     "max_tool_calls": (),
     "prediction": (),

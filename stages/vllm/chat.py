@@ -95,9 +95,9 @@ class Chat:
     ) -> Any:
         fields = {
             "model": self._name,  # unless the body has that of an adapter
+            "stream_options": {"include_usage": True},
             **body,
             "stream": True,
-            "stream_options": {"include_usage": True},
             "request_id": request_id,
             "vllm_xargs": {"omnistage_id": request_id},
         }

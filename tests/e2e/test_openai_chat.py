@@ -72,6 +72,9 @@ def test_a_stop_string(client: OpenAI, greedy: dict[str, Any]) -> None:
     answers = ask(client, **greedy, stop=[words[5:7]])
     assert set(answers.texts) == {words[:5]}
     assert answers.finish_reasons == ["stop"] * 3
+    (ended,) = [event["choices"][0] for event in answers.events if "stop_reason" in str(event)]
+    whole = answers.whole.choices[0].model_dump()
+    assert whole["stop_reason"] == ended["stop_reason"] == words[5:7]
 
 
 def test_several_choices_have_one_usage(client: OpenAI, greedy: dict[str, Any]) -> None:

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 import httpx
+import pytest
 from openai import OpenAI
 from support.described import assert_described
-from support.gateway import MODEL, OMNI, TEXT_ONLY, running_gateway
+from support.fake_stages import LENGTHS
+from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_answers import strict_client
+from support.waiting import wait_until
 
 from omnistage.stages.vllm.family import TEXT_ONLY as NOTE
 
@@ -18,6 +21,7 @@ def test_models(openai: OpenAI, client: httpx.Client) -> None:
     card = client.get(f"/v1/models/{MODEL}")
     assert_described(client, card, "/v1/models/{name}")
     assert card.json()["output_modalities"] == ["text", "audio"]
+    assert card.json()["max_model_len"] == LENGTHS["thinker"]
     assert "note" not in card.json()
     response = client.get("/v1/models/other/one")
     assert response.status_code == 404
@@ -32,7 +36,42 @@ def test_a_model_that_is_served_in_part_says_so(tmp_path: Path) -> None:
     ):
         assert_described(client, client.get("/v1/models"))
         (model,) = openai.models.list().data
-        assert model.model_extra == {"output_modalities": ["text"], "note": NOTE}
+        more = {"output_modalities": ["text"], "max_model_len": LENGTHS["thinker"]}
+        assert model.model_extra == {**more, "note": NOTE}
+
+
+def test_a_length_is_unknown_until_the_stage_has_loaded_and_of_pictures_there_is_none(
+    tmp_path: Path, images_client: httpx.Client
+) -> None:
+    with (
+        running_gateway(tmp_path, TEXT_ONLY, loading=frozenset({"thinker"})) as gateway,
+        httpx.Client(base_url=gateway.url) as client,
+    ):
+        (model,) = client.get("/v1/models").json()["data"]
+        assert model["max_model_len"] is None
+        assert client.get("/ping").status_code == 503
+    (model,) = images_client.get("/v1/models").json()["data"]
+    assert "max_model_len" not in model
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_ping_is_answered_when_all_is_ready(method: str, client: httpx.Client) -> None:
+    assert client.request(method, "/ping").status_code == 200
+
+
+def test_the_load_is_how_many_requests_have_a_place(
+    gateway: RunningGateway, client: httpx.Client
+) -> None:
+    gateway.wait_until_idle()
+    wait_until(lambda: client.get("/load").json() == {"server_load": 0})
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "endless"}], "stream": True}
+    with client.stream("POST", "/v1/chat/completions", json=body) as response:
+        lines = response.iter_lines()  # which ends the stream when it is given up
+        next(lines)
+        told = client.get("/load")
+        assert_described(client, told)
+        assert told.json() == {"server_load": 1}
+    gateway.wait_until_idle()
 
 
 def test_health_lists_the_stages(client: httpx.Client) -> None:

@@ -334,16 +334,19 @@ class FakeThinker(FakeStage):
             yield TextDelta({"choices": [], "usage": usage}), {}, True
             return
         num_choices = request.body.get("n", 1)
+        so_far, num_words = partial(usage_so_far, request.body), 0
         for index in range(num_choices):
-            yield self._text({"role": "assistant", "content": ""}, index=index, prompt=[1, 2])
+            opening = {"role": "assistant", "content": ""}
+            yield self._text(opening, index=index, prompt=[1, 2], usage=so_far(0))
         has_logprobs = request.body.get("logprobs")
         words = partial(with_logprobs, "stop") if has_logprobs else spoken_words
         make: Callable[[], list[Any]] = SCRIPTS.get(script, words)
         for delta, more in make():
             if script == "breathe":
                 await asyncio.sleep(SLOW_S)
+            num_words += bool(delta.get("content"))
             for index in range(num_choices):
-                yield self._text(delta, index=index, **more)
+                yield self._text(delta, index=index, usage=so_far(num_words), **more)
             if script == "fail later":
                 yield self.failure(500, "broken")
                 return
@@ -368,9 +371,11 @@ class FakeThinker(FakeStage):
         finish: str | None = None,
         prompt: list[int] | None = None,
         logprobs: Any = None,
+        stop: str | int | None = None,
+        usage: Mapping[str, int] | None = None,
     ) -> Said:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        choice |= {"token_ids": [7], "stop_reason": None}
+        choice |= {"token_ids": [7], "stop_reason": stop}
         choice["text"] = delta.get("content", "")  # of a text completion
         chunk: dict[str, Any] = {
             "id": "vllm",
@@ -379,11 +384,24 @@ class FakeThinker(FakeStage):
             "model": "v",
         }
         chunk |= {"choices": [choice], "prompt_token_ids": prompt}
+        chunk |= {} if usage is None else {"usage": usage}
         return TextDelta(chunk), {}, False
+
+
+def usage_so_far(body: Mapping[str, Any], num_words: int) -> Mapping[str, int] | None:
+    """That of one choice, if a request wants it in each chunk."""
+    if not body.get("stream_options", {}).get("continuous_usage_stats"):
+        return None
+    return {"prompt_tokens": 5, "completion_tokens": num_words, "total_tokens": 5 + num_words}
 
 
 def spoken_words() -> list[Any]:
     return [({"content": word}, {}) for word in WORDS] + [({"content": ""}, {"finish": "stop"})]
+
+
+def stopped(stop: str | int) -> list[Any]:
+    """As words behind which a stop string or token came."""
+    return [*spoken_words()[:-1], ({"content": ""}, {"finish": "stop", "stop": stop})]
 
 
 def tool_call() -> list[Any]:
@@ -421,6 +439,8 @@ def with_logprobs(finish: str = "length") -> list[Any]:
 
 
 SCRIPTS: dict[str, Callable[[], list[Any]]] = {
+    "stop string": lambda: stopped("END"),
+    "stop token": lambda: stopped(7),
     "silent": lambda: [({"content": ""}, {"finish": "stop"})],
     "endless": lambda: [],
     "flood": lambda: [],

@@ -1,5 +1,6 @@
 """What is refused, with which status, blaming which field."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -85,6 +86,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (part(type="video_url", video_url={"url": "ftp://a/b.mp4"}), f"{PART}.video_url.url"),
     (part(type="audio_url", audio_url={"url": "ftp://a/b.wav"}), f"{PART}.audio_url.url"),
     (part(type="input_audio", input_audio="x"), f"{PART}.input_audio"),
+    (part(type="image_url", image_url=None, uuid="u"), f"{PART}.image_url"),
+    (part(type="image_url", uuid="u"), f"{PART}.image_url"),
+    (part(type="video_url", video_url={}, uuid="u"), f"{PART}.video_url"),
+    (part(type="audio_url", audio_url=None, uuid="u"), f"{PART}.audio_url"),
+    (part(type="input_audio", input_audio=None, uuid="u"), f"{PART}.input_audio"),
     (
         part(type="input_audio", input_audio={"data": "not base64!", "format": "wav"}),
         f"{PART}.input_audio.data",
@@ -153,13 +159,36 @@ def test_parts_reach_the_stage_without_what_was_not_checked(
     heard = sound_part(sound(1600))
     text = {"type": "text", "text": "words", "image_url": "http://a/b.png"}
     body = body_of(messages=[{"role": "user", "content": [sneaky, heard, text]}])
-    assert client.post("/v1/chat/completions", json=body).status_code == 200
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200
+    assert "uuid" not in response.headers["x-omnistage-warning"]
     seen = gateway.stages.stages["thinker"].last_body["messages"][0]["content"]
     assert seen == [
         image,
         heard,
         {"type": "text", "text": "words"},
     ]
+
+
+@pytest.mark.parametrize("role", ["critic", "tool-2"])
+def test_a_role_of_the_template_is_sent_where_the_stage_s_options_name_it(
+    role: str, tmp_path: Path
+) -> None:
+    thinker = {"kind": "qwen3_omni.thinker", "options": {"roles": ["critic", "tool-2"]}}
+    graph = {**TEXT_ONLY, "stages": {"thinker": thinker}}
+    messages = [{"role": role, "content": "Hm."}, *WORDS]
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url) as client,
+    ):
+        body = body_of(messages=messages)
+        assert client.post("/v1/chat/completions", json=body).status_code == 200
+        assert gateway.stages.stages["thinker"].last_body["messages"] == messages
+        assert client.post("/tokenize", json=body).status_code == 200
+        body["messages"][0]["role"] = "judge"
+        error = client.post("/v1/chat/completions", json=body).json()["error"]
+        assert error["param"] == "messages[0].role"
+        assert "critic" in error["message"]
 
 
 @pytest.mark.parametrize("head", ["data:;base64,", "data:audio/wav;base64,"])

@@ -83,6 +83,42 @@ def test_usage_comes_last_when_asked_for(client: httpx.Client) -> None:
     assert events[-1]["usage"]["completion_tokens"] == 3
 
 
+@pytest.mark.parametrize(("script", "stop"), [("stop string", "END"), ("stop token", 7)])
+@pytest.mark.parametrize("modalities", [["text"], ["text", "audio"], ["audio"]])
+def test_every_choice_says_what_it_stopped_at(
+    script: str, stop: str | int, modalities: list[str], client: httpx.Client
+) -> None:
+    body = spoken(script) | {"modalities": modalities}
+    (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+    choices = [event["choices"][0] for event in events_of(client, body)]
+    assert choices[-1]["stop_reason"] == stop
+    assert not any("stop_reason" in choice for choice in choices[:-1])
+    for plain in ("words", "cut", "tool"):
+        body = spoken(plain) | {"modalities": modalities}
+        (choice,) = client.post("/v1/chat/completions", json=body).json()["choices"]
+        assert choice["stop_reason"] is None
+        *_, last = events_of(client, body)
+        assert last["choices"][0]["stop_reason"] is None
+
+
+@pytest.mark.parametrize("modalities", [["text"], ["text", "audio"], ["audio"]])
+def test_the_usage_so_far_is_in_every_chunk_for_who_asks(
+    modalities: list[str], client: httpx.Client
+) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = spoken("words", stream_options=options) | {"modalities": modalities}
+    *events, last = events_of(client, body)
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, len(WORDS))
+    assert {event["usage"]["prompt_tokens"] for event in events} == {5}
+    num_frames = NUM_FRAMES if "audio" in modalities else 0
+    assert last["usage"]["completion_tokens"] == 3 + num_frames
+    without = {**body, "stream_options": {"continuous_usage_stats": True}}
+    assert not any("usage" in event for event in events_of(client, without))
+
+
 def test_several_choices(openai: OpenAI, client: httpx.Client) -> None:
     completion = openai.chat.completions.create(**asked("words", n=3))
     assert [choice.index for choice in completion.choices] == [0, 1, 2]

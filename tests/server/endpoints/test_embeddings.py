@@ -117,7 +117,11 @@ def test_a_refused_field_is_refused_by_name(name: str, vectors: httpx.Client) ->
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"dimensions": 0}, "dimensions"), ({"encoding_format": "int8"}, "encoding_format")],
+    [
+        ({"dimensions": 0}, "dimensions"),
+        ({"encoding_format": "int8"}, "encoding_format"),
+        ({"padding": "max_length"}, "padding"),
+    ],
 )
 def test_wrong_values_are_refused(
     fields: dict[str, Any], param: str, vectors: httpx.Client

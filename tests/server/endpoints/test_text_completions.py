@@ -1,5 +1,6 @@
 """Text completions: what is refused, and what the entry stage gets."""
 
+import json
 from typing import Any
 
 import httpx
@@ -12,6 +13,7 @@ from omnistage.server.chat.fields import IGNORED
 from omnistage.server.chat.schema import COMPLETION_DONE, CompletionRequest
 
 URL = "/v1/completions"
+TURN = [{"role": "user", "content": "words"}]
 TEXT = "".join(WORDS)
 IMAGES_ONLY = {
     "model": MODEL,
@@ -31,6 +33,13 @@ def refused(client: httpx.Client, body: dict[str, Any]) -> tuple[str | None, str
     return error["param"], error["code"]
 
 
+def events_of(client: httpx.Client, body: dict[str, Any]) -> list[dict[str, Any]]:
+    with client.stream("POST", URL, json={**body, "stream": True}) as response:
+        assert response.status_code == 200, response.read()
+        lines = [line for line in response.iter_lines() if line]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
 def test_whole_and_streamed_answers_are_one(openai: OpenAI, client: httpx.Client) -> None:
     completion = openai.completions.create(**body_of())
     (choice,) = completion.choices
@@ -42,6 +51,38 @@ def test_whole_and_streamed_answers_are_one(openai: OpenAI, client: httpx.Client
         lines = [line for line in response.iter_lines() if line]
     assert lines[-1] == "data: [DONE]"
     assert all('"usage"' not in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("script", "stop"), [("stop string", "END"), ("stop token", 7), ("words", None)]
+)
+def test_every_choice_says_what_it_stopped_at(
+    script: str, stop: str | int | None, client: httpx.Client
+) -> None:
+    (choice,) = client.post(URL, json=body_of(prompt=script)).json()["choices"]
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", stop)
+    choices = [event["choices"][0] for event in events_of(client, body_of(prompt=script))]
+    assert [choice["stop_reason"] for choice in choices] == [None] * (len(choices) - 1) + [stop]
+
+
+def test_the_usage_so_far_is_in_every_chunk_for_who_asks(client: httpx.Client) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *events, last = events_of(client, body_of(stream_options=options))
+    counts = [event["usage"]["completion_tokens"] for event in events]
+    assert counts == [0, *range(1, len(WORDS) + 1), len(WORDS)]
+    assert last["usage"]["total_tokens"] == 8
+
+
+@pytest.mark.parametrize(
+    ("url", "said"), [(URL, {"prompt": "words"}), ("/v1/chat/completions", {"messages": TURN})]
+)
+@pytest.mark.parametrize("more", [{"temperature": 0}, {"min_tokens": 9, "max_tokens": 1}])
+def test_what_is_refused_is_named_before_what_does_not_go_together(
+    url: str, said: dict[str, Any], more: dict[str, Any], client: httpx.Client
+) -> None:
+    body = {"model": MODEL, "use_beam_search": True, "n": 2, **said, **more}
+    error = client.post(url, json=body).json()["error"]
+    assert (error["param"], error["code"]) == ("use_beam_search", "unsupported_parameter")
 
 
 def test_the_stage_gets_the_prompt_and_openai_s_number_of_tokens(

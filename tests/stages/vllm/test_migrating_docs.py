@@ -16,6 +16,7 @@ from omnistage.server.cli import app
 from omnistage.server.cli.vllm_flags import INSTEAD, OMNI, SHORT, VLLM, Rows, instead_of
 from omnistage.stage_configs.engine_arguments import OURS as GRAPH_S
 from omnistage.stage_configs.engine_arguments import vllm_arguments
+from omnistage.stage_configs.graph import ROLES
 from omnistage.stages.vllm.compat import OnlineRenderer, OpenAIServingChat
 from omnistage.stages.vllm.engine_stage import LORA_MODULES
 
@@ -117,7 +118,7 @@ def test_an_option_of_a_stage_is_one_that_vllm_s_chat_takes_or_our_own(option: s
     """Others would be left out without a word."""
     taken = inspect.signature(OpenAIServingChat).parameters
     rendered = inspect.signature(OnlineRenderer).parameters
-    assert option in taken.keys() | rendered.keys() | {LORA_MODULES}
+    assert option in taken.keys() | rendered.keys() | {LORA_MODULES, ROLES}
 
 
 def test_the_options_are_found() -> None:

@@ -193,6 +193,22 @@ async def test_an_answer_equals_transformers_and_ends_with_its_usage(text: Harne
     assert text.ready.max_model_len == ENGINE["max_model_len"]
 
 
+async def test_a_turn_of_a_role_of_the_template_s_own_is_in_the_prompt(text: Harness) -> None:
+    body = hello()
+    body["messages"] = [{"role": "critic", "content": "Hm."}, *body["messages"]]
+    assert await text.answer("critic", body) == text.expected(body)
+
+
+async def test_each_chunk_has_the_usage_so_far_for_who_asks(text: Harness) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last = await text.chunks("running", {**hello(), "stream_options": options})
+    assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {last["usage"]["prompt_tokens"]}
+    counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, NUM_TOKENS)
+    assert last["usage"]["completion_tokens"] == NUM_TOKENS
+
+
 async def test_many_at_once_answer_as_each_alone(text: Harness) -> None:
     bodies = [hello(f"Number {number}? " * (number + 1)) for number in range(8)]
     asked = (text.answer(f"many-{number}", body) for number, body in enumerate(bodies))
