@@ -64,7 +64,9 @@ def status_html(offer: Offer) -> str:
     """The model and what it makes."""
     made = ", ".join(name for name in ("text", "audio", "image", "video") if name in offer.outputs)
     notes = "".join(f'<span class="os-note">{escape(note)}</span>' for note in offer.notes)
-    return _head("os-ok", f"<code>{escape(offer.model)}</code> makes {made}{notes}")
+    banner = f'<div class="os-banner" role="note">{escape(offer.banner)}</div>'
+    head = _head("os-ok", f"<code>{escape(offer.model)}</code> makes {made}{notes}")
+    return head + (banner if offer.banner else "")
 
 
 def dead_html(sentence: str) -> str:

@@ -24,6 +24,7 @@ class Offer:
     model: str
     outputs: frozenset[str]
     voices: tuple[str, ...] = ()
+    banner: str = ""  # what the server notes about its model
     notes: tuple[str, ...] = ()
     has_timeline: bool = False
 
@@ -54,8 +55,9 @@ async def learn(client: AsyncOpenAI) -> Offer:
     extra = card.model_extra or {}
     outputs = frozenset(extra.get("output_modalities") or ("text",))
     voices, note = await _voices(client) if "audio" in outputs else ((), "")
-    notes = tuple(one for one in (extra.get("note", ""), note) if one)
-    return Offer(card.id, outputs, voices, notes, has_timeline=card.owned_by == OURS)
+    notes = (note,) if note else ()
+    banner = str(extra.get("note") or "")
+    return Offer(card.id, outputs, voices, banner, notes, has_timeline=card.owned_by == OURS)
 
 
 async def _voices(client: AsyncOpenAI) -> tuple[tuple[str, ...], str]:

@@ -11,6 +11,7 @@ from omnistage.server.endpoints import (
     chat,
     embeddings,
     health,
+    home,
     image_files,
     images,
     invocations,
@@ -83,6 +84,7 @@ GUARDED: Tagged = {
 }
 WITHOUT_KEY: Tagged = {voices.routes: "Audio", image_files.routes: "Images"}
 BESIDE_THE_API: Tagged = {
+    home.routes: "Server",
     health.routes: "Server",
     metrics.routes: "Server",
     version.routes: "Server",

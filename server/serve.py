@@ -6,6 +6,9 @@ import logging
 import signal
 import socket
 import ssl
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import uvicorn
 from rich.console import Console
@@ -25,6 +28,9 @@ from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
+from omnistage.server.telemetry.quiet import is_quiet, quieten
+from omnistage.server.telemetry.start_report import StartReport
+from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
 
 logger = logging.getLogger(__name__)
@@ -32,6 +38,13 @@ logger = logging.getLogger(__name__)
 CLIENT_STALL_S = 60
 HANG_UP_S = 5  # for clients that do not even take the error that follows
 DRAIN_POLL_S = 0.05
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # what listens there is here, too
+
+PageAt = Callable[[str], AbstractContextManager[object]]
+
+
+class CannotListen(OSError):
+    """The system's refusal of the address to listen on."""
 
 
 def serve(
@@ -40,18 +53,28 @@ def serve(
     port: int,
     launch: StageLauncher = StageProcess,
     options: GatewayOptions = DEFAULTS,
+    *,
+    page_at: PageAt | None = None,
 ) -> int:
     """Serve until SIGINT or SIGTERM; the exit code.
 
-    Raises OSError if the port is taken, and MpsError if MPS was asked for and cannot be had.
+    `page_at`: makes what runs beside the server, a page for it, from the server's URL.
+
+    Raises CannotListen if the address cannot be had, and MpsError if MPS cannot.
     """
     is_json = options.log_format is LogFormat.JSON
     console = Console(stderr=True, force_terminal=False if is_json else None)
     configure_logging(console, options.log_format, options.log_level)
-    if graph.note:
-        logger.warning("%s is served as %s", graph.model, graph.note)
+    quiet = None
+    if is_quiet(console, options.log_format, options.log_level):
+        quiet = quieten(logs_folder())
+    report = StartReport(
+        graph, console, quiet, needs_key=bool(options.keys), has_page=page_at is not None
+    )
+    report.begin()
     set_large_blocks_apart()
-    listening = listen(host, port, "http" if options.tls is None else "https")
+    scheme = "http" if options.tls is None else "https"
+    listening = listen(host, port, scheme)
     try:
         for abandoned in sweep(before=end_daemon):
             logger.info("removed %s: its server is gone", abandoned)
@@ -63,11 +86,16 @@ def serve(
             launch, release = placing.launch, placing.release
             runtime = Runtime(graph, run.path, launch, max_requests=limit, release=release)
             placing.listen(runtime.fleet.lose, runtime.fleet.is_ready)
-            with mps_daemon(options.mps, graph, run.path):
-                asyncio.run(_serve(placing, runtime, listening, console, options))
+            url = url_of(listening, scheme)
+            beside = nullcontext() if page_at is None else page_at(url)
+            with beside, mps_daemon(options.mps, graph, run.path):
+                announce = partial(report.ready, url)
+                asyncio.run(_serve(placing, runtime, listening, console, options, announce))
         finally:
             run.remove()
     except (StageDied, PlacementError) as error:
+        if isinstance(error, StageDied):
+            report.failed(error.stage)
         logger.error("%s", error)
         return 1
     finally:
@@ -76,9 +104,12 @@ def serve(
 
 
 def listen(host: str, port: int, scheme: str = "http") -> socket.socket:
-    """Take the port before anything loads; OSError if it is not to be had."""
+    """Take the port before anything loads; CannotListen if it is not to be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.create_server((host, port), family=family, backlog=2048)
+    try:
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise CannotListen(error.errno, error.strerror) from error
     # What is accepted inherits both. An event that follows another at once must not wait until the
     # client acknowledges the first (up to 40 ms); asyncio does not see to it for a given socket.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -88,6 +119,13 @@ def listen(host: str, port: int, scheme: str = "http") -> socket.socket:
     address = f"[{place[0]}]" if ":" in host else place[0]
     logger.info("listening on %s://%s:%d", scheme, address, place[1])
     return listening
+
+
+def url_of(listening: socket.socket, scheme: str = "http") -> str:
+    """Returns a URL, without a path, at which a listening socket can be reached from here."""
+    host, port = listening.getsockname()[:2]
+    host = EVERYWHERE.get(host, host)
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def check_tls(tls: Tls) -> None:
@@ -121,6 +159,7 @@ class GatewayServer(uvicorn.Server):
 
         A balancer sees /ready turn to 503, and may give what is refused to another server.
         """
+        logger.info("stopping; a second Ctrl-C ends running answers", extra={"is_shown": True})
         self._runtime.flights.stop_admitting()
         self._tell_sockets()
         await self._drained()
@@ -146,6 +185,7 @@ async def _serve(
     listening: socket.socket,
     console: Console,
     options: GatewayOptions,
+    announce: Callable[[], None],
 ) -> None:
     server = GatewayServer(runtime, options)
     gc.freeze()  # modules, routes and schemas live until the end: collections need not look at them
@@ -154,7 +194,7 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     async with placing, runtime:
-        loading = asyncio.create_task(show_loading(runtime.fleet, console))
+        loading = asyncio.create_task(_load(runtime, console, announce))
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             await asyncio.wait({loading, serving}, return_when=asyncio.FIRST_COMPLETED)
@@ -166,3 +206,9 @@ async def _serve(
         finally:
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
+
+
+async def _load(runtime: Runtime, console: Console, announce: Callable[[], None]) -> None:
+    """Shows how stages load until all are ready, then announces it; StageDied if one ended."""
+    await show_loading(runtime.fleet, console)
+    announce()

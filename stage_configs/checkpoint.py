@@ -7,10 +7,13 @@ from typing import Any
 
 CONFIG = "config.json"
 PIPELINE = "model_index.json"  # what a pipeline of Diffusers has in place of it
-MODEL_CURE = (
-    "correct the path or the name; a model that is private or gated needs HF_TOKEN, and one that "
-    "the hub cannot be asked for has to be in a folder"
-)
+PATH_STARTS = ("/", "./", "../", "~")  # of a folder, never of a name on the hub
+TOKEN_CURE = "correct the name; a model that is private needs HF_TOKEN in the environment"
+
+
+def looks_like_path(model: str) -> bool:
+    """Returns whether a model is written as a path, so that the hub cannot have it."""
+    return model in (".", "..") or model.startswith(PATH_STARTS)
 
 
 class UnreadableCheckpoint(ValueError):
@@ -22,7 +25,8 @@ class Checkpoint:
 
     def __init__(self, model: str) -> None:
         self.model = model
-        self._refusals: dict[str, str] = {}
+        self._refusals: dict[str, Exception] = {}
+        self._is_cut_off = False
         self._find = cache(self._found)
 
     def has(self, name: str) -> bool:
@@ -58,19 +62,48 @@ class Checkpoint:
             return f"{self.model} is of no family that is installed"
         if Path(self.model).is_dir():
             return f"{self.model} has no {CONFIG}: it is no Hugging Face model folder"
-        return (
-            f"{self.model!r} is neither a YAML file nor a folder, and the hub says: "
-            f"{self._refusals[CONFIG]}; {MODEL_CURE}"
-        )
+        if looks_like_path(self.model):
+            return f"there is no folder {self.model}"
+        return f"there is no folder {self.model!r} here, and {self._refusal}"
+
+    @property
+    def _refusal(self) -> str:
+        """What the hub answered, in a sentence that says what to do."""
+        from huggingface_hub import errors
+
+        match self._refusals[CONFIG]:
+            case errors.LocalEntryNotFoundError() | errors.OfflineModeIsEnabled():
+                return (
+                    "the Hugging Face hub cannot be reached, nor is the model in its cache: "
+                    "correct the path, or connect this machine"
+                )
+            case errors.GatedRepoError():
+                return (
+                    "the Hugging Face hub has the model for those alone who accepted its terms: "
+                    "accept them on its page, and set HF_TOKEN"
+                )
+            case errors.RepositoryNotFoundError():
+                return f"the Hugging Face hub has no model of that name: {TOKEN_CURE}"
+            case errors.EntryNotFoundError():
+                return f"the model of that name on the Hugging Face hub has no {CONFIG}"
+            case errors.HFValidationError():
+                return "it is not a valid name on the Hugging Face hub, such as OWNER/NAME"
+            case other:
+                return f"the Hugging Face hub refuses it: {' '.join(str(other).split())}"
 
     def _found(self, name: str) -> Path | None:
         folder = Path(self.model)
         if folder.is_dir():
             return path if (path := folder / name).is_file() else None
+        if looks_like_path(self.model):
+            return None
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
         try:
-            return Path(hf_hub_download(self.model, name))
+            return Path(hf_hub_download(self.model, name, local_files_only=self._is_cut_off))
         except (OSError, ValueError) as error:  # it has none, or there is no such model
-            self._refusals[name] = " ".join(str(error).split())
+            # Each attempt to reach the hub is repeated for half a minute: once is enough.
+            self._is_cut_off = self._is_cut_off or isinstance(error, LocalEntryNotFoundError)
+            self._refusals[name] = error
             return None

@@ -29,6 +29,7 @@ KINDS_OF_VALUES = {
     "tuple_type": "a list",
     "list_type": "a list",
     "string_type": "a string",
+    "string_too_short": "a string of at least one character",
     "int_type": "an integer",
     "int_parsing": "an integer",
     "int_from_float": "an integer",

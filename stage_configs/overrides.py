@@ -60,7 +60,9 @@ def default_override(text: str) -> Override:
 
 
 def name_override(names: Sequence[str]) -> Override:
-    """What the model is called in requests and answers; the first is what answers say."""
+    """Sets what the model is called in requests and answers; OverrideError for an empty name."""
+    if not all(names):
+        raise OverrideError(f"{NAMES}: a name has at least one character")
     typed = " ".join(f"{NAMES} {name}" for name in names)
     return Override(typed, ("served_model_name",), list(names))
 

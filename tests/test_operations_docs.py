@@ -53,7 +53,7 @@ def test_messages_are_those_of_the_code() -> None:
     )
     parts = ["does not fit on", "wants GPU", "; this machine has", "cannot listen on"]
     parts += [
-        "is neither a YAML file nor a folder, and the hub says",
+        "there is no folder",
         "unknown key",
         "did you mean",
     ]

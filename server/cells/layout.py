@@ -82,7 +82,7 @@ def bound(host: str, port: int) -> socket.socket:
         held.bind((host, port))
     except OSError as error:
         held.close()
-        raise OSError(error.errno, f"{error.strerror}: {host}:{port}") from None
+        raise OSError(error.errno, error.strerror, f"{host}:{port}") from None
     return held
 
 

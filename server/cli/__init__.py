@@ -1,4 +1,6 @@
-"""The command line: check, plan, serve, cells, warm, trace, tiny, bench, demo."""
+"""The command line: up, check, plan, serve, cells, warm, trace, tiny, bench, demo."""
+
+from typing import Annotated
 
 import typer
 
@@ -11,14 +13,17 @@ from omnistage.server.cli.cells import cells
 from omnistage.server.cli.check import check
 from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
+from omnistage.server.cli.guard import Guarded
 from omnistage.server.cli.plan import plan
 from omnistage.server.cli.serve import serve
 from omnistage.server.cli.strict_command import SETTINGS, StrictCommand
 from omnistage.server.cli.tiny import TinyCommand, tiny
 from omnistage.server.cli.trace import trace
+from omnistage.server.cli.up import up
+from omnistage.server.cli.versions import print_versions
 from omnistage.server.cli.warm import warm
 
-app = typer.Typer(help="Serve models that are graphs of models.", no_args_is_help=True)
+app = typer.Typer(cls=Guarded, no_args_is_help=True)
 bench = typer.Typer(cls=Benches, help="Measure a server, or parts of one.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 bench.command("serve")(bench_serve)
@@ -26,9 +31,25 @@ bench.command("images")(bench_images)
 bench.command("speech")(bench_speech)
 
 
+@app.callback()
+def omnistage(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=print_versions,
+            help="Print the versions of omnistage, vLLM, torch and Python, and end.",
+        ),
+    ] = False,
+) -> None:
+    """Serve models that are graphs of models."""
+
+
+app.command(cls=StrictCommand, context_settings=SETTINGS)(up)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
-app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(cells)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(warm)
 app.command()(trace)

@@ -1,14 +1,13 @@
 """`omnistage cells`: N servers of one graph on one machine, each on GPUs of its own."""
 
 import contextlib
-import inspect
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,7 +23,10 @@ from omnistage.server.cells.layout import (
 )
 from omnistage.server.cli.changes import changes_of
 from omnistage.server.cli.graphs import fail, resolve
-from omnistage.server.cli.serve import PORT_CURE, check_machine, serve
+from omnistage.server.cli.guard import cannot_listen
+from omnistage.server.cli.serving.machine import check_machine
+from omnistage.server.cli.serving.options import ServeOptions
+from omnistage.server.cli.serving.with_options import NAMES, with_serve_options
 from omnistage.stage_configs.gpus import VISIBLE, visible_gpus
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
@@ -49,25 +51,12 @@ NO_HAPROXY = (
     "haproxy is not installed, so nothing listens on %s:%d: apt-get install haproxy and start "
     "again, or let another balancer ask the cells, those whose GET /ready is a 200"
 )
-Command = TypeVar("Command", bound=Callable[..., None])
 
 
-def with_options_of_serve(command: Command) -> Command:
-    """A command that takes all that `serve` takes, after its own arguments."""
-    own = inspect.signature(command).parameters.values()
-    named = [one for one in own if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    of_serve = inspect.signature(serve).parameters.values()
-    needed = [one for one in (*named, *of_serve) if one.default is inspect.Parameter.empty]
-    optional = [one for one in (*named, *of_serve) if one.default is not inspect.Parameter.empty]
-    parameters = [*needed, *optional]
-    command.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=None)
-    command.__annotations__ = {one.name: one.annotation for one in parameters}
-    return command
-
-
-@with_options_of_serve
+@with_serve_options
 def cells(
     context: typer.Context,
+    options: ServeOptions,
     num_cells: Annotated[
         int, typer.Argument(metavar="N", min=1, max=MAX_CELLS, help="How many servers.")
     ],
@@ -79,44 +68,43 @@ def cells(
             "at the end.",
         ),
     ] = None,
-    **options: Any,
 ) -> None:
     """Serve a graph N times, each on GPUs of its own, with HAProxy in front, until Ctrl-C."""
     for name, why in REFUSED.items():
-        if options[name] is not None:
+        if getattr(options, name) is not None:
             raise fail(why)
     try:
         graph, gpus = graph_of_a_cell(num_cells, options)
     except (GraphError, NoRoom) as error:
         raise fail(str(error)) from None
-    with ports(options["host"], options["port"], num_cells) as (port, cell_ports):
+    with ports(options.host, options.port, num_cells) as (port, cell_ports):
         front = front_of(graph, port, options)
         placed = [Cell(*one) for one in zip(range(num_cells), cell_ports, gpus, strict=True)]
-        if options["dry_run"]:
+        if options.dry_run:
             show(graph, front, placed)
             return
         typed = typed_options(context, options)
-        code = serve_cells(options["target"], typed, front, placed, config, options)
+        code = serve_cells(options.target, typed, front, placed, config, options)
     raise typer.Exit(code)
 
 
 def graph_of_a_cell(
-    num_cells: int, options: Mapping[str, Any]
+    num_cells: int, options: ServeOptions
 ) -> tuple[StageGraph, list[tuple[str, ...]]]:
     """The graph that each cell serves, and the GPUs of each; GraphError, NoRoom, typer.Exit.
 
     It is chosen by the GPUs that one cell may have, as the cell will choose it itself.
     """
     changes = changes_of(
-        options["stage"],
-        options["set_any"],
-        options["set_default"],
-        options["served_model_name"],
-        deterministic=options["deterministic"],
+        options.stage,
+        options.set_any,
+        options.set_default,
+        options.served_model_name,
+        deterministic=options.deterministic,
     )
     gpus = visible_gpus()
     with seeing(gpu_share(num_cells, gpus)):
-        graph = resolve(options["target"], options["model"], changes)
+        graph = resolve(options.target, options.model, changes)
         if graph.placement.is_on_nodes:
             raise fail(NO_NODES)
         taken = gpus_of_cells(graph, num_cells, gpus)
@@ -147,19 +135,19 @@ def ports(host: str, port: int, num_cells: int) -> Iterator[tuple[int, list[int]
         except NoRoom as error:
             raise fail(f"--port {port}: {error}") from None
         except OSError as error:
-            raise fail(f"cannot listen: {error.strerror}; {PORT_CURE}") from None
+            raise fail(cannot_listen(error.filename, error)) from None
         yield taken
 
 
-def front_of(graph: StageGraph, port: int, options: Mapping[str, Any]) -> Front:
+def front_of(graph: StageGraph, port: int, options: ServeOptions) -> Front:
     """Where clients ask."""
-    from omnistage.server.cli.gateway_options import root_path_of
+    from omnistage.server.cli.serving.gateway_options import root_path_of
 
-    root_path = root_path_of(options["root_path"])
-    return Front(options["host"], port, graph.deadlines.drain_s, root_path)
+    root_path = root_path_of(options.root_path)
+    return Front(options.host, port, graph.deadlines.drain_s, root_path)
 
 
-def typed_options(context: typer.Context, options: Mapping[str, Any]) -> list[str]:
+def typed_options(context: typer.Context, options: ServeOptions) -> list[str]:
     """What was typed for the cells, to be typed again for each of them.
 
     What came from the environment comes from there again, keys above all: nobody sees them there.
@@ -167,9 +155,9 @@ def typed_options(context: typer.Context, options: Mapping[str, Any]) -> list[st
     typed: list[str] = []
     for option in context.command.params:
         source = context.get_parameter_source(str(option.name))
-        is_for_cells = option.name in options and option.name not in NOT_FOR_CELLS
+        is_for_cells = option.name in NAMES and option.name not in NOT_FOR_CELLS
         if is_for_cells and source is not None and source.name == "COMMANDLINE":
-            typed += _typed(max(option.opts, key=len), options[str(option.name)])
+            typed += _typed(max(option.opts, key=len), getattr(options, str(option.name)))
     return typed
 
 
@@ -195,14 +183,14 @@ def serve_cells(
     front: Front,
     placed: Sequence[Cell],
     config: Path | None,
-    options: Mapping[str, Any],
+    options: ServeOptions,
 ) -> int:
     """Run all of it until told to stop; the exit code."""
     from omnistage.connectors.sweep import make_run_directory
     from omnistage.server.cells.run import balancer_command, run_cells, serve_command
     from omnistage.server.telemetry.logs import configure_logging
 
-    configure_logging(Console(stderr=True), options["log_format"], options["log_level"])
+    configure_logging(Console(stderr=True), options.log_format, options.log_level)
     run = make_run_directory()
     try:
         file = config or run.path / CONFIGURATION

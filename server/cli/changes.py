@@ -15,16 +15,22 @@ from omnistage.stage_configs.overrides import (
     stage_override,
 )
 
+MODEL = "Model"  # the panel of --help
+
 Target = Annotated[
     str, typer.Argument(help="A graph file in YAML, a model folder or a Hugging Face name.")
 ]
 OtherModel = Annotated[
-    str | None, typer.Option(help="The model to use with a graph file, in place of its own.")
+    str | None,
+    typer.Option(
+        rich_help_panel=MODEL, help="The model to use with a graph file, in place of its own."
+    ),
 ]
 StageChanges = Annotated[
     list[str] | None,
     typer.Option(
         "--stage",
+        rich_help_panel=MODEL,
         metavar="NAME.KEY=VALUE",
         help="Set a key of a stage (gpus, options.x, environment.X, engine.x) or, for short, an "
         "argument of its engine: thinker.max_model_len=8192. VALUE is YAML. May be given several "
@@ -35,6 +41,7 @@ AnyChanges = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
+        rich_help_panel=MODEL,
         envvar="OMNISTAGE_SET",
         metavar="KEY=VALUE",
         help="Set any other key of the graph file: deadlines.start_s=600, edges.0.chunk.steady=50. "
@@ -45,6 +52,7 @@ DefaultChanges = Annotated[
     list[str] | None,
     typer.Option(
         "--set-default",
+        rich_help_panel=MODEL,
         metavar="NAME.PARAMETER=VALUE",
         help="What a stage samples with where a request does not say it: talker.temperature=0.7. "
         "May be given several times.",
@@ -54,6 +62,7 @@ ModelNames = Annotated[
     list[str] | None,
     typer.Option(
         "--served-model-name",
+        rich_help_panel=MODEL,
         metavar="NAME",
         help="What requests may call the model, in place of its name or folder; may be given "
         "several times. Answers carry the first.",
@@ -64,6 +73,7 @@ Deterministic = Annotated[
     bool,
     typer.Option(
         "--deterministic",
+        rich_help_panel=MODEL,
         help="The same seed gives the same answer, whatever else runs. It costs speed; what cannot "
         "keep to it is refused.",
     ),

@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from omnistage.server.cli.graphs import fail
+from omnistage.server.cli.guard import HIGHEST_PORT, cannot_listen
 
 MISSING = "the page needs gradio and openai: pip install 'omnistage[demo]'"
 NEEDED = ("gradio", "openai")
+PORT = 7860
 
 
 def demo(
@@ -22,7 +24,10 @@ def demo(
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 means any free port.")] = 7860,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=HIGHEST_PORT, help="The port to listen on; 0 means any free port."),
+    ] = PORT,
 ) -> None:
     """Serve a page in which a server can be tried: chat, images, edits, speech, transcripts."""
     with listening_at(host, port) as listening:
@@ -35,9 +40,9 @@ def demo(
         serve(url, api_key, listening)
 
 
-def listening_at(host: str, port: int) -> socket:
+def listening_at(host: str, port: int, option: str = "--port") -> socket:
     """The socket of the page, before anything large is imported for it."""
     try:
         return create_server((host, port), family=AF_INET6 if ":" in host else AF_INET)
     except OSError as error:
-        raise fail(f"cannot listen on {host}:{port}: {error.strerror}") from None
+        raise fail(cannot_listen(f"{host}:{port}", error, option)) from None

@@ -1,320 +1,139 @@
 """`omnistage serve`."""
 
-import os
-from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from omnistage.server.cli.changes import (
-    AnyChanges,
-    DefaultChanges,
-    Deterministic,
-    ModelNames,
-    OtherModel,
-    StageChanges,
-    Target,
-    changes_of,
+from omnistage.server.cli.changes import changes_of
+from omnistage.server.cli.graphs import fail, resolve
+from omnistage.server.cli.guard import cannot_listen, refused
+from omnistage.server.cli.serving.machine import (
+    check_machine,
+    checked_traces_url,
+    make_profile_folder,
 )
-from omnistage.server.cli.graphs import fail, missing_gpus, resolve, warn
-from omnistage.server.runtime.mps_daemon import Mps, MpsError
+from omnistage.server.cli.serving.options import ServeOptions
+from omnistage.server.cli.serving.with_options import with_serve_options
+from omnistage.server.runtime.mps_daemon import MpsError
 from omnistage.server.runtime.process import StageProcess
-from omnistage.server.telemetry.logs import LogFormat, LogLevel, log_environment
-from omnistage.stage_configs.determinism import cpu_note
+from omnistage.server.telemetry.logs import log_environment
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
-from omnistage.stage_configs.mps import inherited_share_problem
-from omnistage.stage_configs.packages import is_installed, missing_features, missing_packages
 from omnistage.stage_configs.profiles import with_profiles
-from omnistage.stage_configs.traces import traces_url, with_traces
+from omnistage.stage_configs.traces import with_traces
 
-PATH_STARTS = ("/", "./", "../", "~")  # of what is a folder and no name of the hub's
-OTLP_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
-PORT_CURE = "end what has the port, or take another with --port (0: any that is free)"
-MISSING_OTLP = "it needs OpenTelemetry: pip install 'omnistage[otel]'"
-
-
-class LoadFormat(StrEnum):
-    """What every kind of stage knows."""
-
-    AUTO = "auto"
-    DUMMY = "dummy"
+if TYPE_CHECKING:
+    from omnistage.server.options import GatewayOptions
+    from omnistage.server.serve import PageAt
 
 
-class Offload(StrEnum):
-    """What a diffusion stage does if its modules do not fit on the device together."""
-
-    SEQUENTIAL = "sequential"
-    LAYERWISE = "layerwise"
-
-
-def serve(
-    target: Target,
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on; 0 means any free port.")] = 8000,
-    model: OtherModel = None,
-    load_format: Annotated[
-        LoadFormat | None,
-        typer.Option(help="How weights are loaded: auto, or dummy (random weights, no files)."),
-    ] = None,
-    offload: Annotated[
-        Offload | None,
-        typer.Option(
-            help="How a diffusion stage shares a device that is too small for all its modules: "
-            "sequential (modules take turns) or layerwise (blocks take turns)."
-        ),
-    ] = None,
-    client_buffer_mb: Annotated[
-        int,
-        typer.Option(
-            min=1, help="How many MiB of its answer a client may leave unread before it is cut off."
-        ),
-    ] = 16,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="OMNISTAGE_API_KEY",
-            help="A key with which clients may ask; may be given several times. "
-            "Without one, everybody may.",
-        ),
-    ] = None,
-    api_key_file: Annotated[
-        Path | None,
-        typer.Option(help="A file of further API keys: one a line, # begins a comment."),
-    ] = None,
-    admin_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            envvar="OMNISTAGE_ADMIN_KEY",
-            help="A key with which clients may use /admin; may be given several times. "
-            "Without one, /admin is closed.",
-        ),
-    ] = None,
-    admin_key_file: Annotated[
-        Path | None,
-        typer.Option(help="A file of further admin keys: one a line, # begins a comment."),
-    ] = None,
-    max_queue: Annotated[
-        int, typer.Option(min=1, help="How many requests may run or wait; more get 503.")
-    ] = 1000,
-    requests_per_minute: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="How many requests a minute each key (without keys: each address) may send; "
-            "more get 429.",
-        ),
-    ] = None,
-    request_timeout: Annotated[
-        float | None,
-        typer.Option(min=0.001, help="How many seconds a request may take before it gets 504."),
-    ] = None,
-    decode_memory_mb: Annotated[
-        int,
-        typer.Option(
-            min=64,
-            help="How many MiB the media of all requests may take while they are decoded; "
-            "more wait.",
-        ),
-    ] = 1024,
-    allowed_media_path: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, file_okay=False, help="The folder below which file: URLs are allowed."
-        ),
-    ] = None,
-    allowed_media_domains: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Fetch media from this host only; may be given several times. "
-            ".example.org means every host below example.org."
-        ),
-    ] = None,
-    voices: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            file_okay=False,
-            writable=True,
-            help="The folder in which voices that clients make from a sound are kept. "
-            "Without one they are lost at the end.",
-        ),
-    ] = None,
-    mps: Annotated[
-        Mps,
-        typer.Option(
-            help="NVIDIA's MPS, with which stages on one GPU run at the same time. The server "
-            "starts and ends the daemon; auto: if stages share a GPU and no daemon runs."
-        ),
-    ] = Mps.AUTO,
-    log_format: Annotated[
-        LogFormat, typer.Option(help="How log lines look: text, or json (an object a line).")
-    ] = LogFormat.TEXT,
-    log_level: Annotated[
-        LogLevel,
-        typer.Option(
-            case_sensitive=False,
-            help="What is worth a log line, of the server and of its stages.",
-        ),
-    ] = LogLevel.INFO,
-    otlp_endpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--otlp-endpoint",
-            "--otlp-traces-endpoint",
-            help="The OpenTelemetry collector that gets a trace of each request, by OTLP over "
-            "HTTP: http://HOST:4318, or a whole address. Without it, no span is made.",
-        ),
-    ] = None,
-    profile_folder: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            writable=True,
-            help="The folder into which stages write traces of what they compute, once "
-            "/admin/profile/start or `omnistage bench serve --profile` asks for them.",
-        ),
-    ] = None,
-    stage: StageChanges = None,
-    set_any: AnyChanges = None,
-    set_default: DefaultChanges = None,
-    served_model_name: ModelNames = None,
-    deterministic: Deterministic = False,
-    allowed_origins: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A site whose pages may ask from a browser (CORS), such as https://example.org; "
-            "* means all. May be given several times, or as a list in JSON. Without one, none may."
-        ),
-    ] = None,
-    allowed_methods: Annotated[
-        list[str] | None, typer.Option(help="A method that such pages may use. Default: all.")
-    ] = None,
-    allowed_headers: Annotated[
-        list[str] | None, typer.Option(help="A header that such pages may send. Default: all.")
-    ] = None,
-    allow_credentials: Annotated[
-        bool, typer.Option("--allow-credentials", help="Such pages may send cookies.")
-    ] = False,
-    ssl_certfile: Annotated[
-        Path | None,
-        typer.Option(help="The certificate with which the server speaks TLS, and its chain."),
-    ] = None,
-    ssl_keyfile: Annotated[
-        Path | None,
-        typer.Option(help="The certificate's key, if it is not in the same file."),
-    ] = None,
-    root_path: Annotated[
-        str | None,
-        typer.Option(help="The path of a proxy below which clients find the server: /models."),
-    ] = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run",
-            help="Check all that can be checked without loading, print what would be served, end.",
-        ),
-    ] = False,
-) -> None:
+@with_serve_options
+def serve(options: ServeOptions) -> None:
     """Serve a graph over OpenAI's API until Ctrl-C."""
+    raise typer.Exit(serve_typed(options))
+
+
+def serve_typed(options: ServeOptions, page_at: "PageAt | None" = None) -> int:
+    """Serves what was typed until SIGINT or SIGTERM, or checks it; returns the exit code.
+
+    `page_at`: as of `serve` in server/serve.py. Raises typer.Exit for what cannot be served.
+    """
+    from omnistage.server.cli.serving import dry_run
+    from omnistage.server.serve import CannotListen
+    from omnistage.server.serve import serve as serve_graph
+
+    graph = graph_of(options)
+    gateway = gateway_options(options)
+    launch = partial(StageProcess, environment=log_environment(options.log_level))
+    try:
+        if options.dry_run:
+            dry_run.rehearse(graph, options.host, options.port, gateway)
+            return 0
+        place = options.host, options.port
+        return serve_graph(graph, *place, launch=launch, options=gateway, page_at=page_at)
+    except MpsError as error:
+        raise fail(f"--mps {options.mps}: {error}") from None
+    except CannotListen as error:
+        raise fail(cannot_listen(f"{options.host}:{options.port}", error)) from None
+
+
+def graph_of(options: ServeOptions) -> StageGraph:
+    """Returns the graph that is served, which this machine can start; typer.Exit otherwise."""
     changes = changes_of(
-        stage, set_any, set_default, served_model_name, deterministic=deterministic
+        options.stage,
+        options.set_any,
+        options.set_default,
+        options.served_model_name,
+        deterministic=options.deterministic,
     )
     try:
-        graph = resolve(target, model, changes)
+        graph = resolve(options.target, options.model, changes)
     except GraphError as error:
         raise fail(str(error)) from None
     check_machine(graph)
-    if load_format is not None:
-        graph = graph.with_engine(load_format=load_format.value)
-    if offload is not None:
+    return _with_options(graph, options)
+
+
+def _with_options(graph: StageGraph, options: ServeOptions) -> StageGraph:
+    """Returns the graph with the options that go to its stages."""
+    if options.load_format is not None:
+        graph = graph.with_engine(load_format=options.load_format.value)
+    if options.offload is not None:
         try:
-            graph = graph.with_engine("diffusers", offload=offload.value)
+            graph = graph.with_engine("diffusers", offload=options.offload.value)
         except ValueError as error:
             raise fail(f"--offload: {error}") from None
-    if voices is not None:
-        graph = graph.with_voices(voices.absolute())
-    if profile_folder is not None:
+    if options.voices is not None:
+        graph = graph.with_voices(options.voices.absolute())
+    if options.profile_folder is not None:
         if not graph.placement.is_on_nodes:
-            make_profile_folder(profile_folder)
-        graph = with_profiles(graph, profile_folder.absolute())
-    spans_url = None if otlp_endpoint is None else checked_traces_url(otlp_endpoint)
-    if spans_url is not None:
-        graph = with_traces(graph, spans_url)
-    from omnistage.server.cli.dry_run import rehearse
-    from omnistage.server.cli.gateway_options import cors_of, root_path_of, tls_of
+            make_profile_folder(options.profile_folder)
+        graph = with_profiles(graph, options.profile_folder.absolute())
+    spans_url = spans_url_of(options)
+    return graph if spans_url is None else with_traces(graph, spans_url)
+
+
+def spans_url_of(options: ServeOptions) -> str | None:
+    """Returns where spans are posted; None without a collector, typer.Exit for a wrong one."""
+    endpoint = options.otlp_endpoint
+    return None if endpoint is None else checked_traces_url(endpoint)
+
+
+def gateway_options(typed: ServeOptions) -> "GatewayOptions":
+    """Returns the options of the gateway; typer.Exit for one that it cannot have."""
+    from omnistage.server.cli.serving.gateway_options import cors_of, root_path_of, tls_of
     from omnistage.server.http.keys import Keys
     from omnistage.server.options import GatewayOptions
-    from omnistage.server.serve import serve as serve_graph
 
     try:
-        keys = Keys.read(api_key or (), api_key_file)
-        admin_keys = Keys.read(admin_key or (), admin_key_file)
-    except (OSError, ValueError) as error:
+        keys = Keys.read(typed.api_key or (), typed.api_key_file)
+        admin_keys = Keys.read(typed.admin_key or (), typed.admin_key_file)
+    except OSError as error:
+        raise fail(f"API keys: {refused(error)}") from None
+    except ValueError as error:
         raise fail(f"API keys: {error}") from None
-    options = GatewayOptions(
+    return GatewayOptions(
         keys=keys,
         admin_keys=admin_keys,
-        max_unsent_bytes=client_buffer_mb << 20,
-        max_requests=max_queue,
-        requests_per_minute=requests_per_minute,
-        timeout_s=request_timeout,
-        decode_bytes=decode_memory_mb << 20,
-        media_path=allowed_media_path,
-        media_domains=tuple(allowed_media_domains or ()),
-        voices_path=voices,
-        mps=mps,
-        log_format=log_format,
-        log_level=log_level,
-        traces_url=spans_url,
-        cors=cors_of(allowed_origins, allowed_methods, allowed_headers, allow_credentials),
-        tls=tls_of(ssl_certfile, ssl_keyfile),
-        root_path=root_path_of(root_path),
+        max_unsent_bytes=typed.client_buffer_mb << 20,
+        max_requests=typed.max_queue,
+        requests_per_minute=typed.requests_per_minute,
+        timeout_s=typed.request_timeout,
+        decode_bytes=typed.decode_memory_mb << 20,
+        media_path=typed.allowed_media_path,
+        media_domains=tuple(typed.allowed_media_domains or ()),
+        voices_path=typed.voices,
+        mps=typed.mps,
+        log_format=typed.log_format,
+        log_level=typed.log_level,
+        traces_url=spans_url_of(typed),
+        cors=cors_of(
+            typed.allowed_origins,
+            typed.allowed_methods,
+            typed.allowed_headers,
+            typed.allow_credentials,
+        ),
+        tls=tls_of(typed.ssl_certfile, typed.ssl_keyfile),
+        root_path=root_path_of(typed.root_path),
     )
-    launch = partial(StageProcess, environment=log_environment(log_level))
-    try:
-        if dry_run:
-            rehearse(graph, host, port, options)
-            return
-        code = serve_graph(graph, host, port, launch=launch, options=options)
-    except MpsError as error:
-        raise fail(f"--mps {mps}: {error}") from None
-    except OSError as error:
-        raise fail(f"cannot listen on {host}:{port}: {error.strerror}; {PORT_CURE}") from None
-    raise typer.Exit(code)
-
-
-def check_machine(graph: StageGraph) -> None:
-    """typer.Exit if a folder, a GPU or a package is not there, or a GPU is shared out by MPS."""
-    if graph.model.startswith(PATH_STARTS) and not Path(graph.model).is_dir():
-        raise fail(f"{graph.model}: there is no such folder")
-    for sentence in (*missing_gpus(graph), *missing_packages(graph)):
-        raise fail(sentence)
-    for sentence in (*missing_features(graph), *map(cpu_note, graph.undetermined)):
-        warn(sentence)
-    is_here = not graph.placement.is_on_nodes
-    uses_gpus = is_here and any(map(graph.has_gpu, graph.stages))
-    if uses_gpus and (sentence := inherited_share_problem()):
-        raise fail(sentence)
-
-
-def make_profile_folder(folder: Path) -> None:
-    """Make it if it is not there; typer.Exit if stages could not write into it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise fail(f"--profile-folder {folder}: {error.strerror or error}") from None
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise fail(f"--profile-folder {folder}: nothing can be written there")
-
-
-def checked_traces_url(endpoint: str) -> str:
-    """Where spans are posted; typer.Exit if that is no address, or nothing here can post them."""
-    if not is_installed(OTLP_EXPORTER):
-        raise fail(f"--otlp-endpoint: {MISSING_OTLP}")
-    try:
-        return traces_url(endpoint)
-    except ValueError as error:
-        raise fail(f"--otlp-endpoint: {error}") from None

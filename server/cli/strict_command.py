@@ -3,6 +3,7 @@
 Its options may come from the environment, too: OMNISTAGE_ and the flag's name.
 """
 
+import difflib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,10 +12,15 @@ from typer.core import TyperCommand
 
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.vllm_flags import instead_of
-from omnistage.stage_configs.graph import nearest
 
 PREFIX = "OMNISTAGE"
 SETTINGS = {"auto_envvar_prefix": PREFIX}
+CLOSE = 0.7  # how alike two flags must be for one to be meant by the other
+ALL_OPTIONS = "--help lists all options"
+EPILOG = (
+    f"Every option may also come from the environment: {PREFIX}_ and its name in capitals, such "
+    f"as {PREFIX}_LOG_LEVEL=warning for --log-level warning."
+)
 USAGE = 2  # the exit code of a command that was typed wrong
 SERVED = "--served-model-name"
 # Kubernetes sets such a variable, with an address in it, for a service of the name omnistage.
@@ -23,6 +29,11 @@ OF_A_SERVICE = f"{PREFIX}_PORT"
 
 class StrictCommand(TyperCommand):
     """Says what to type in place of a flag that it does not have."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **{**settings, "epilog": EPILOG})
+        for option in self.params:
+            option.show_envvar = False  # type: ignore[attr-defined]  # one line for all of them
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As Typer does it, but for unknown flags and for what Kubernetes puts beside ours."""
@@ -70,4 +81,5 @@ def unknown_flag(flag: str, value: str, known: Iterable[str]) -> str:
     advice = instead_of(flag, value)
     if advice:
         return f"there is no {flag} here, as vLLM has it: {advice}"
-    return f"there is no {flag}; {nearest(dashed, known)}"
+    close = difflib.get_close_matches(dashed, sorted(known), n=1, cutoff=CLOSE)
+    return f"there is no {flag}; " + (f"did you mean '{close[0]}'?" if close else ALL_OPTIONS)

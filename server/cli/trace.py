@@ -13,6 +13,7 @@ from rich.text import Text
 
 from omnistage.server.cli.graphs import fail
 
+V1 = "/v1"  # where nearly all paths begin
 WIDTH = 40  # of the bars, in characters
 TIMEOUT_S = 10.0
 COLORS = ("cyan", "green", "magenta", "yellow", "blue", "red")
@@ -22,8 +23,8 @@ TITLES = {
     "status": "status",
     "outcome": "outcome",
     "seconds": "s",
-    "ttft_s": "TTFT s",
-    "ttfp_s": "TTFP s",
+    "ttft_s": "TTFT",
+    "ttfp_s": "TTFP",
 }
 
 
@@ -31,15 +32,19 @@ def trace(
     request_id: Annotated[
         str | None,
         typer.Argument(
-            help="The request: its x-request-id, the id in its answer, or the id of its trace. "
-            "Without one, the latest are listed."
+            help="The request: its x-request-id, the id in its answer, the id of its trace, or how "
+            "one of these begins. Without one, the latest are listed."
         ),
     ] = None,
     url: Annotated[
         str, typer.Option(help="The server that answered it.")
     ] = "http://127.0.0.1:8000",
     admin_key: Annotated[
-        str | None, typer.Option(envvar="OMNISTAGE_ADMIN_KEY", help="The server's admin key.")
+        str | None,
+        typer.Option(
+            envvar="OMNISTAGE_ADMIN_KEY",
+            help="The server's admin key. A server on this machine that has no keys needs none.",
+        ),
     ] = None,
 ) -> None:
     """Draw where the time of a request went, or list the latest requests."""
@@ -65,12 +70,17 @@ def ask(url: str, admin_key: str | None) -> Mapping[str, Any]:
 
 def listed(traces: Sequence[Mapping[str, Any]]) -> Table:
     """A line a request, the last first."""
-    table = Table()
-    for title in TITLES.values():
-        table.add_column(title, overflow="fold")
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name, title in TITLES.items():
+        # Where the terminal is narrow the path alone is cut.
+        table.add_column(title, no_wrap=name != "path", overflow="ellipsis")
     for one in traces:
-        table.add_row(*(str(one.get(name, "")) for name in TITLES))
+        table.add_row(*(_cell(one.get(name, "")) for name in TITLES))
     return table
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value).removeprefix(V1)
 
 
 def drawn(told: Mapping[str, Any]) -> Group:

@@ -15,7 +15,8 @@ from omnistage.server.cli.changes import (
     changes_of,
 )
 from omnistage.server.cli.graphs import fail, resolve
-from omnistage.server.cli.serve import LoadFormat, check_machine
+from omnistage.server.cli.serving.machine import check_machine
+from omnistage.server.cli.serving.options import LoadFormat
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError

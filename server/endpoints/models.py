@@ -13,6 +13,7 @@ from omnistage.server.http.openapi import described
 from omnistage.server.http.served import model_not_found
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.random_weights import note_of
 from omnistage.stages.messages.to_gateway import Lora
 
 
@@ -65,4 +66,5 @@ def card_of(graph: StageGraph, name: str) -> Mapping[str, Any]:
         "owned_by": "omnistage",
         "output_modalities": list(graph.outputs),
     }
-    return {**card, "note": graph.note} if graph.note else card
+    note = note_of(graph)
+    return {**card, "note": note} if note else card

@@ -3,20 +3,32 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
 
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import ApiError
 from omnistage.server.telemetry.recent import details_of, summary_of
 
+# Who may ask a server without keys: programs on its own machine, by one of its own names.
+LOOPBACK = ("127.0.0.1", "::1")
+LOOPBACK_NAMES = (*LOOPBACK, "localhost")
+FORWARDED = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
+OWN_MACHINE = (
+    "Traces of a server without keys are for its own machine, not through a proxy; "
+    "start it with --admin-key to read them from elsewhere."
+)
+MAX_NAMED = 5  # of the requests that a prefix may mean
+
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The requests that are still remembered; who may ask is judged elsewhere.
+    """The requests that are still remembered.
 
-    Without an admin key they are closed with everything else below /admin.
+    With an admin key, which is checked elsewhere; a server without any keys answers programs on
+    its own machine alone.
     """
-    router = APIRouter(prefix="/admin/traces", include_in_schema=False)
-    if not gateway.has_admin:
+    guard = [] if gateway.has_admin else [Depends(refuse_others)]
+    router = APIRouter(prefix="/admin/traces", include_in_schema=False, dependencies=guard)
+    if gateway.has_keys and not gateway.has_admin:
         return router
     recent = gateway.traces
 
@@ -26,10 +38,26 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/{name}", response_model=None)
     async def one(name: str) -> Mapping[str, Any]:
-        trace = recent.find(name)
-        if trace is None:
+        found = recent.find(name)
+        if not found:
             message = f"No request {name} among the last {recent.num_traces}."
             raise ApiError(404, message, code="unknown_request")
-        return details_of(trace)
+        if len(found) > 1:
+            ids = ", ".join(trace.request_id for trace in found[:MAX_NAMED])
+            message = f"{len(found)} requests begin with {name}, the latest: {ids}."
+            raise ApiError(400, message, code="ambiguous_request")
+        return details_of(found[0])
 
     return router
+
+
+async def refuse_others(request: Request) -> None:
+    """Raises ApiError for a request from another machine, or that a proxy or a page may have sent.
+
+    Pages of other sites name their own host (DNS rebinding); proxies say for whom they ask.
+    """
+    client = "" if request.client is None else request.client.host
+    is_here = client in LOOPBACK and request.url.hostname in LOOPBACK_NAMES
+    is_proxied = request.scope.get("root_path") or any(one in request.headers for one in FORWARDED)
+    if not is_here or is_proxied:
+        raise ApiError(403, OWN_MACHINE, code="admin_disabled")

@@ -1,10 +1,13 @@
 """Makes an app answer every failure with OpenAI's error envelope."""
 
 import logging
+import re
+from http import HTTPStatus
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -13,6 +16,8 @@ from omnistage.server.http.disconnect import ClientGone
 from omnistage.server.http.fields import refusal_of
 
 logger = logging.getLogger(__name__)
+
+V1 = "/v1"
 
 
 def install_error_handlers(app: FastAPI) -> None:
@@ -41,7 +46,27 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     message = f"{error.detail}: {request.method} {request.url.path}"
+    if error.status_code == HTTPStatus.NOT_FOUND and (meant := meant_path(request)):
+        message += f"; did you mean {meant}?"
     return ApiError(error.status_code, message, headers=error.headers).to_response()
+
+
+def meant_path(request: Request) -> str:
+    """Returns the path of the API that a wrong base URL made of it; empty if there is none.
+
+    Such a URL lacks /v1, has it twice, or names an endpoint already.
+    """
+    path = request.url.path
+    known = [route for route in request.app.routes if isinstance(route, APIRoute)]
+    once = V1 + re.sub(f"^({V1})+(?=/)", "", path)
+    if any(route.path.startswith(V1) and route.path_regex.match(once) for route in known):
+        return once
+    ends = [
+        route.path
+        for route in known
+        if route.path.startswith(V1) and path.endswith(route.path.removeprefix(V1))
+    ]
+    return max(ends, key=len, default="")
 
 
 async def _on_client_gone(_: Request, __: Exception) -> Response:

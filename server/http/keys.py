@@ -40,7 +40,7 @@ class Keys:
     @classmethod
     def read(cls, given: Sequence[str], file: Path | None) -> Self:
         """Keys given one by one and those of a file, one a line; ValueError, OSError."""
-        from_file = [] if file is None else _lines(file)
+        from_file = [] if file is None else lines_of(file)
         if file is not None and not from_file:
             raise ValueError(f"{file} has no key in it")
         return cls([*given, *from_file])
@@ -119,7 +119,8 @@ def _given(headers: Headers) -> str:
     return f"Bearer {keys[0].removeprefix(KEY_PROTOCOL)}"
 
 
-def _lines(file: Path) -> list[str]:
+def lines_of(file: Path) -> list[str]:
+    """Returns the keys in a file: one per line, without comments; OSError."""
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line and not line.startswith(COMMENT)]
 

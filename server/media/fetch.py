@@ -23,6 +23,12 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 IsAllowed = Callable[[str], bool]
 
 
+NOT_PUBLIC = (
+    "is on a host that is not on the public internet; send it as a data: URL, or as a file: URL of "
+    "a folder that the server reads (--allowed-media-path)"
+)
+
+
 class MediaError(Exception):
     """A medium that is not to be had; `code` is the refusal's."""
 
@@ -92,15 +98,15 @@ class VettedTransport(httpx.AsyncBaseTransport):
                 return await self._inner.handle_async_request(vetted)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 failure = error
-        raise MediaError("its host does not answer") from failure
+        raise MediaError("cannot be fetched: its host does not answer") from failure
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         try:
             addresses = await self._resolve(host, port)
         except (OSError, UnicodeError) as error:
-            raise MediaError("its host has no address") from error
+            raise MediaError("cannot be fetched: its host has no address") from error
         if not addresses or not all(map(self._is_allowed, addresses)):
-            raise MediaRefused("its host is not on the public internet")
+            raise MediaRefused(NOT_PUBLIC)
         return list(dict.fromkeys(addresses))
 
     async def aclose(self) -> None:
@@ -156,9 +162,10 @@ class MediaFetcher:
         except TimeoutError:
             raise MediaError(f"took longer than {self._fetch_s:g} s") from None
         except httpx.TimeoutException as error:
-            raise MediaError("its host does not answer") from error
+            raise MediaError("cannot be fetched: its host does not answer") from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # a redirect to nowhere
-            raise MediaError(f"its host answered wrongly ({type(error).__name__})") from error
+            how = f"its host answered wrongly ({type(error).__name__})"
+            raise MediaError(f"cannot be fetched: {how}") from error
 
     async def _follow(self, url: httpx.URL, budget: Budget) -> bytes:
         for _ in range(MAX_REDIRECTS + 1):
@@ -175,9 +182,9 @@ class MediaFetcher:
 
 async def _body(response: httpx.Response, budget: Budget) -> bytes:
     if response.status_code != httpx.codes.OK:
-        raise MediaError(f"its host answered {response.status_code}")
+        raise MediaError(f"cannot be fetched: its host answered {response.status_code}")
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise MediaError("its host sent it compressed")
+        raise MediaError("cannot be fetched: its host sent it compressed")
     announced = response.headers.get("content-length", "0")
     budget.check(int(announced) if announced.isdecimal() and len(announced) < 20 else 0)
     data = bytearray()

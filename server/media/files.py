@@ -8,6 +8,10 @@ from urllib.parse import unquote, urlsplit
 from omnistage.server.media.fetch import TOO_LARGE, MediaRefused
 
 REFUSAL = "names no file below the allowed folder"
+NOT_READ = (
+    "is a file URL, which this server does not read: start it with --allowed-media-path, or send a "
+    "data: URL"
+)
 
 
 class MediaFolder:
@@ -19,7 +23,7 @@ class MediaFolder:
     def check(self, url: str) -> Path:
         """The path in a file URL; raises MediaRefused."""
         if self._root is None:
-            raise MediaRefused("is a file URL, which this server does not read")
+            raise MediaRefused(NOT_READ)
         try:
             parts = urlsplit(url)
         except ValueError as error:

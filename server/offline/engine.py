@@ -44,6 +44,7 @@ from omnistage.server.trace import (
     following,
 )
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights
 
 logger = logging.getLogger(__name__)
 
@@ -90,6 +91,8 @@ class Engine:
             configure_logging(console, level=self.options.log_level)
         if self.graph.note:
             logger.warning("%s is used as %s", self.graph.model, self.graph.note)
+        if has_random_weights(self.graph):
+            logger.warning("%s has %s", self.graph.model, RANDOM_NOTE)
         try:
             async with self._stack as stack:
                 await self._start(stack, console)

@@ -54,7 +54,11 @@ Ends = tuple[str, str]  # an edge, by the names of its stages
 
 
 class StageDied(Exception):
-    """A stage ended before the graph was ready."""
+    """The end of a stage before the graph was ready."""
+
+    def __init__(self, message: str, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
 
 
 class Keeper(NamedTuple):
@@ -145,14 +149,14 @@ class Fleet:
             await self._start_replica(name)
         except Exception as error:
             self._close_link(self._links.pop(name))
-            raise StageDied(f"stage {name} cannot be started: {error}") from error
+            raise StageDied(f"stage {name} cannot be started: {error}", name) from error
         in_order = (one for one in self.graph.replicas if one in self._links)
         self._links = {one: self._links[one] for one in in_order}
         link = self._links[name]
         await link.has_begun.wait()
         if not link.record.was_ready:
             await self.remove(name)
-            raise StageDied(f"stage {name} ended while it loaded: {link.record.ended_by}")
+            raise StageDied(f"stage {name} ended while it loaded: {link.record.ended_by}", name)
 
     async def remove(self, name: str) -> None:
         """End a replica that takes no request and has none, or has ended itself."""
@@ -222,7 +226,8 @@ class Fleet:
         await self._settled.wait()
         for link in self._links.values():
             if link.record.state is StageState.DEAD:
-                raise StageDied(f"stage {link.name} ended while it loaded: {link.record.ended_by}")
+                message = f"stage {link.name} ended while it loaded: {link.record.ended_by}"
+                raise StageDied(message, link.name)
 
     @property
     def unready(self) -> Mapping[str, StageState]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from omnistage.connectors.sweep import SCRATCH
+from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stages.messages.loading import clear_loading, read_loading
 from omnistage.stages.messages.start_failure import read_start_failure
 
@@ -31,7 +32,6 @@ TRACEBACK = re.compile(
 )  # vLLM begins each line of one anew
 QUIET = (logging.ERROR, logging.CRITICAL)  # a line of another level ends a traceback
 MAX_KEPT_LINES = 2000
-LOGS = Path("omnistage", "logs")  # in the user's cache
 NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -167,12 +167,6 @@ def scratch_environment(scratch: Path) -> dict[str, str]:
         "TMPDIR": str(scratch),
         "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(kept)),
     }
-
-
-def logs_folder() -> Path:
-    """Where the log of a start that failed is left; the next one of the same stage replaces it."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / LOGS
 
 
 def _kill(pid: int) -> None:

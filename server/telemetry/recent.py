@@ -20,12 +20,16 @@ class RecentTraces:
         """Keep one; the oldest goes if there are too many."""
         self._traces.append(trace)
 
-    def find(self, name: str) -> Trace | None:
-        """The last one of this request id, trace id, or id in its answer."""
-        for trace in reversed(self._traces):
-            if name in names_of(trace):
-                return trace
-        return None
+    def find(self, name: str) -> list[Trace]:
+        """Returns the last request of this id, trace id, or id in its answer.
+
+        Without one, all whose ids begin with it, the last first.
+        """
+        latest = self.latest()
+        exact = [trace for trace in latest if name in names_of(trace)]
+        return exact[:1] or [
+            trace for trace in latest if any(one.startswith(name) for one in names_of(trace))
+        ]
 
     def latest(self) -> list[Trace]:
         """All of them, the last first."""

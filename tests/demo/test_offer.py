@@ -42,7 +42,7 @@ async def test_a_server_of_text_offers_text(tmp_path: Path) -> None:
         offer = await learnt(gateway.url)
     assert offer.modes == ["Text"]
     assert offer.tabs == {"chat", "transcription"}
-    assert offer.notes == ("It does not speak.",)
+    assert (offer.banner, offer.notes) == ("It does not speak.", ())
 
 
 async def test_voices_that_are_not_known_yet_are_said_to_be_loading(tmp_path: Path) -> None:

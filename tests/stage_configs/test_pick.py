@@ -39,7 +39,7 @@ FILES: dict[str, dict[str, dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def download(model: str, name: str) -> str:
+    def download(model: str, name: str, *, local_files_only: bool) -> str:
         if name not in FILES[model]:
             raise LocalEntryNotFoundError(name)
         path = tmp_path / name
@@ -75,10 +75,9 @@ def test_speech_stages_that_no_graph_has_are_told() -> None:
 
 def test_a_name_without_a_model_is_told() -> None:
     with pytest.raises(
-        GraphError, match=r"^'a/nothing' is neither .*; correct the path or the"
-    ) as no:
+        GraphError, match=r"^there is no folder 'a/nothing' here, and .*: correct the path, or"
+    ):
         pick_graph("a/nothing", 1)
-    assert "HF_TOKEN" in str(no.value)
 
 
 def test_a_folder_that_is_not_there_is_told_without_asking_the_hub(
@@ -86,7 +85,7 @@ def test_a_folder_that_is_not_there_is_told_without_asking_the_hub(
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr("socket.socket.connect", pytest.fail)
-    with pytest.raises(GraphError, match=r"^'/no/such/folder' is neither .*; correct the path"):
+    with pytest.raises(GraphError, match=r"^there is no folder /no/such/folder$"):
         pick_graph("/no/such/folder", 1)
 
 

@@ -2,9 +2,11 @@
 
 Run as a script: without arguments it serves, with the name of a graph that graph, in half of the
 usual room for decoding; with a stage's name, a folder and its parent's id it is that stage.
-FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_TLS a
-folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port, FAKE_SERVER_DRAIN_S the graph's
-`drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing are waited for.
+FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAKE_SERVER_LEVEL its
+`--log-level`, FAKE_SERVER_TLS a folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port,
+FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing
+are waited for. Each stage prints FAKE_SERVER_NOISE warnings before it is ready; FAKE_SERVER_BROKEN
+is a stage that ends then.
 """
 
 import asyncio
@@ -24,7 +26,7 @@ from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.serve import serve
-from omnistage.server.telemetry.logs import LogFormat
+from omnistage.server.telemetry.logs import LogFormat, LogLevel
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.worker.lifetime import STAGE_MARK, end_with_parent
 
@@ -38,6 +40,10 @@ async def be_stage(name: str, directory: Path, parent: int) -> None:
     end_with_parent()
     if os.getppid() != parent:
         return
+    for number in range(int(os.environ.get("FAKE_SERVER_NOISE", 0))):
+        sys.stdout.write(f"WARNING {name} warns of {number}\n")
+    if os.environ.get("FAKE_SERVER_BROKEN") == name:
+        sys.exit(1)
     stage = FakeGraph(make_connector("shm", directory, {})).launch(name, directory)
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
@@ -65,6 +71,12 @@ if __name__ == "__main__":
         log_format = LogFormat(os.environ.get("FAKE_SERVER_LOG", LogFormat.TEXT))
         files = os.environ.get("FAKE_SERVER_TLS")
         tls = Tls(Path(files, "cert.pem"), Path(files, "key.pem")) if files else None
-        options = GatewayOptions(decode_bytes=DECODE_BYTES, mps=mps, log_format=log_format, tls=tls)
+        options = GatewayOptions(
+            decode_bytes=DECODE_BYTES,
+            mps=mps,
+            log_format=log_format,
+            log_level=LogLevel(os.environ.get("FAKE_SERVER_LEVEL", LogLevel.INFO)),
+            tls=tls,
+        )
         port = int(os.environ.get("FAKE_SERVER_PORT", 0))
         sys.exit(serve(graph, "127.0.0.1", port, launch, options))

@@ -91,7 +91,7 @@ def test_ports_of_cells_follow_the_balancers() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with (
         socket.create_server((HOST, 0)) as taken,
-        pytest.raises(OSError, match=f"in use: {HOST}:{taken.getsockname()[1]}") as refused,
+        pytest.raises(OSError, match=f"in use: '{HOST}:{taken.getsockname()[1]}'") as refused,
         reserved_ports(HOST, taken.getsockname()[1], 1),
     ):
         pass

@@ -18,11 +18,10 @@ from omnistage.server import cli
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.stage_link import StageLauncher
-from omnistage.stage_configs.families import FAMILIES
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.mps import SHARE
-from omnistage.stage_configs.pick import GRAPHS, pick_graph
+from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.vllm.family import TEXT_ONLY
 
 runner = CliRunner()
@@ -167,37 +166,6 @@ def test_a_model_whose_speech_no_graph_has_is_served_as_text_with_a_warning(tmp_
     assert said.replace(" ", "") in plain(done.stderr).replace(" ", "")  # its lines are folded
 
 
-def test_tiny_refuses_a_model_it_cannot_write(tmp_path: Path) -> None:
-    result = runner.invoke(cli.app, ["tiny", "qwen9", str(tmp_path)])
-    assert result.exit_code == 1
-    allowed = ", ".join(sorted(tiny for _, one in FAMILIES.usable() for tiny in one.tiny))
-    assert "qwen3-omni" in allowed
-    assert f"unknown model 'qwen9'; allowed: {allowed}" in plain(result.output)
-
-
-def test_tiny_writes_the_checkpoint_of_a_seed(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    result = runner.invoke(cli.app, ["tiny", "qwen3-omni", str(folder), "--seed", "3"])
-    assert result.exit_code == 0, result.output
-    assert (folder / "model.safetensors").is_file()
-
-
-def test_tiny_writes_an_embedding_model_that_is_served_as_one(tmp_path: Path) -> None:
-    folder = tmp_path / "tiny"
-    assert runner.invoke(cli.app, ["tiny", "embedding", str(folder)]).exit_code == 0
-    graph = load_graph(pick_graph(str(folder), 0).file, str(folder))
-    assert graph.outputs == {"embedding": "embedding"}
-    assert [stage.kind for stage in graph.stages.values()] == ["vllm.embedding"]
-
-
-def test_tiny_writes_the_real_sizes_without_weights(tmp_path: Path) -> None:
-    folder = tmp_path / "real"
-    result = runner.invoke(cli.app, ["tiny", "qwen3-omni", str(folder), "--real-size"])
-    assert result.exit_code == 0, result.output
-    assert (folder / "config.json").is_file()
-    assert not (folder / "model.safetensors").exists()
-
-
 def test_a_load_format_goes_to_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[StageGraph] = []
 
@@ -231,13 +199,6 @@ def test_offload_goes_to_the_diffusion_stage(monkeypatch: pytest.MonkeyPatch) ->
     assert "--offload: there is no stage of kind diffusers" in result.output
 
 
-def test_two_models_have_a_real_size(tmp_path: Path) -> None:
-    result = runner.invoke(cli.app, ["tiny", "flux", str(tmp_path / "a"), "--real-size"])
-    assert result.exit_code == 1
-    assert "no real size" in result.output
-    assert not (tmp_path / "a").exists()
-
-
 class Started:
     """What a server would be started with."""
 
@@ -254,6 +215,7 @@ class Started:
         port: int,
         launch: StageLauncher,
         options: GatewayOptions,
+        page_at: None,
     ) -> int:
         self.graph, self.launch, self.options = graph, launch, options
         return 0
@@ -312,7 +274,7 @@ def test_a_collector_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     result = runner.invoke(cli.app, [*asked, "collector:4318"])
     assert result.exit_code == 1
     assert "no http(s) address" in plain(result.output)
-    command = sys.modules["omnistage.server.cli.serve"]  # the package has the function by its name
+    command = sys.modules["omnistage.server.cli.serving.machine"]
     monkeypatch.setattr(command, "OTLP_EXPORTER", "opentelemetry.of_nobody.http")
     result = runner.invoke(cli.app, [*asked, "http://collector:4318"])
     assert result.exit_code == 1

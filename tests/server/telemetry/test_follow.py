@@ -313,11 +313,8 @@ def test_an_unknown_request_is_a_404(gateway: RunningGateway) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_request")
 
 
-def test_without_an_admin_key_nobody_is_told(client: httpx.Client, tmp_path: Path) -> None:
+def test_with_an_admin_key_nobody_without_it_is_told(client: httpx.Client) -> None:
     assert client.get("/admin/traces").status_code == 401
-    with running_gateway(tmp_path, OMNI) as gateway:
-        answer = httpx.get(f"{gateway.url}/admin/traces/x")
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "admin_disabled")
 
 
 @pytest.mark.parametrize(

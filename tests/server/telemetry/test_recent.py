@@ -27,7 +27,7 @@ def test_the_oldest_go_when_there_are_too_many() -> None:
     for number in range(5):
         recent.add(Trace(f"req_{number}"))
     assert [trace.request_id for trace in recent.latest()] == ["req_4", "req_3", "req_2"]
-    assert recent.find("req_1") is None
+    assert recent.find("req_1") == []
 
 
 def test_a_request_is_found_by_each_of_its_names_and_the_last_of_a_name_counts() -> None:
@@ -37,10 +37,10 @@ def test_a_request_is_found_by_each_of_its_names_and_the_last_of_a_name_counts()
     last.context = TraceContext.begin()
     for trace in (first, last):
         recent.add(trace)
-    assert recent.find("req_1") is last
-    assert recent.find("chatcmpl-1") is first
-    assert recent.find(last.context.trace_id) is last
-    assert recent.find("chatcmpl-3") is None
+    assert recent.find("req_1") == [last]
+    assert recent.find("chatcmpl-1") == [first]
+    assert recent.find(last.context.trace_id) == [last]
+    assert recent.find("chatcmpl-3") == []
 
 
 def test_a_summary_has_what_is_known() -> None:

@@ -3,16 +3,24 @@
 from rich.console import Console
 from rich.table import Table
 
+from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.plan import plan_tables
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.mps_daemon import needs_daemon
+from omnistage.stage_configs.architectures import unknown_architectures
 from omnistage.stage_configs.graph import StageGraph
 
 
 def rehearse(graph: StageGraph, host: str, port: int, options: GatewayOptions) -> None:
-    """Print a server that could start; raises what `serve` would: OSError, MpsError."""
+    """Prints a server that could start.
+
+    Raises what `serve` would, CannotListen and MpsError, and typer.Exit for a model that vLLM
+    does not know.
+    """
     from omnistage.server.serve import listen
 
+    for sentence in unknown_architectures(graph):
+        raise fail(sentence)
     listen(host, port).close()
     has_mps = needs_daemon(options.mps, graph)
     console = Console()

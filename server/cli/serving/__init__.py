@@ -1,0 +1,1 @@
+"""Parts of `omnistage serve`: its options, the checks before anything loads, the dry run."""

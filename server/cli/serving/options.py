@@ -1,0 +1,273 @@
+"""The options of `omnistage serve`, which `cells` and `up` take as well."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from omnistage.server.cli.changes import (
+    AnyChanges,
+    DefaultChanges,
+    Deterministic,
+    ModelNames,
+    OtherModel,
+    StageChanges,
+    Target,
+)
+from omnistage.server.cli.guard import HIGHEST_PORT
+from omnistage.server.runtime.mps_daemon import Mps
+from omnistage.server.telemetry.logs import LogFormat, LogLevel
+
+LISTEN, LIMITS, MEDIA = "Address", "Keys and limits", "Media"
+STAGES, WEB, LOGS = "Stages and GPUs", "Browsers and TLS", "Logs, traces, profiles"
+
+Several = list[str] | None
+MaybePath = Path | None
+
+
+class LoadFormat(StrEnum):
+    """How every kind of stage can get its weights."""
+
+    AUTO = "auto"
+    DUMMY = "dummy"
+
+
+class Offload(StrEnum):
+    """How modules of a diffusion stage share a device that is too small for all of them."""
+
+    SEQUENTIAL = "sequential"
+    LAYERWISE = "layerwise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options of a server as they were typed, or came from the environment."""
+
+    target: Target
+    host: Annotated[str, typer.Option(rich_help_panel=LISTEN, help="The address to listen on.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=LISTEN,
+            min=0,
+            max=HIGHEST_PORT,
+            help="The port to listen on; 0 means any free port.",
+        ),
+    ] = 8000
+    root_path: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=LISTEN,
+            help="The path of a proxy below which clients find the server: /models.",
+        ),
+    ] = None
+    model: OtherModel = None
+    served_model_name: ModelNames = None
+    stage: StageChanges = None
+    set_any: AnyChanges = None
+    set_default: DefaultChanges = None
+    deterministic: Deterministic = False
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Check all that can be checked without loading, print what would be served, end.",
+        ),
+    ] = False
+    load_format: Annotated[
+        LoadFormat | None,
+        typer.Option(
+            rich_help_panel=STAGES,
+            help="How weights are loaded: auto, or dummy (random weights, no files).",
+        ),
+    ] = None
+    offload: Annotated[
+        Offload | None,
+        typer.Option(
+            rich_help_panel=STAGES,
+            help="How a diffusion stage shares a device that is too small for all its modules: "
+            "sequential (modules take turns) or layerwise (blocks take turns).",
+        ),
+    ] = None
+    mps: Annotated[
+        Mps,
+        typer.Option(
+            rich_help_panel=STAGES,
+            help="NVIDIA's MPS, with which stages on one GPU run at the same time. The server "
+            "starts and ends the daemon; auto: if stages share a GPU and no daemon runs.",
+        ),
+    ] = Mps.AUTO
+    api_key: Annotated[
+        Several,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            envvar="OMNISTAGE_API_KEY",
+            help="A key that clients must send; may be given several times. Without one, "
+            "everybody may use the server.",
+        ),
+    ] = None
+    api_key_file: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            help="A file of further API keys: one per line, # begins a comment.",
+        ),
+    ] = None
+    admin_key: Annotated[
+        Several,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            envvar="OMNISTAGE_ADMIN_KEY",
+            help="A key for /admin; may be given several times. Without one, /admin is closed.",
+        ),
+    ] = None
+    admin_key_file: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            help="A file of further admin keys: one per line, # begins a comment.",
+        ),
+    ] = None
+    max_queue: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=LIMITS, min=1, help="How many requests may run or wait; more get 503."
+        ),
+    ] = 1000
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many requests per minute each key (without keys: each address) may send; "
+            "more get 429.",
+        ),
+    ] = None
+    request_timeout: Annotated[
+        float | None,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=0.001,
+            help="How many seconds a request may take before it gets 504.",
+        ),
+    ] = None
+    client_buffer_mb: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=1,
+            help="How many MiB of its answer a client may leave unread before it is cut off.",
+        ),
+    ] = 16
+    decode_memory_mb: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=MEDIA,
+            min=64,
+            help="How many MiB the media of all requests may take while they are decoded; "
+            "more wait.",
+        ),
+    ] = 1024
+    allowed_media_path: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=MEDIA,
+            exists=True,
+            file_okay=False,
+            help="The folder below which file: URLs are allowed.",
+        ),
+    ] = None
+    allowed_media_domains: Annotated[
+        Several,
+        typer.Option(
+            rich_help_panel=MEDIA,
+            help="Fetch media from this host only; may be given several times. "
+            ".example.org means every host below example.org.",
+        ),
+    ] = None
+    voices: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=MEDIA,
+            exists=True,
+            file_okay=False,
+            writable=True,
+            help="The folder in which voices that clients make from a recording are kept. "
+            "Without one they are lost at the end.",
+        ),
+    ] = None
+    allowed_origins: Annotated[
+        Several,
+        typer.Option(
+            rich_help_panel=WEB,
+            help="A site whose pages may use the server from a browser (CORS), such as "
+            "https://example.org; * means all. May be given several times, or as a list in JSON. "
+            "Without one, none may.",
+        ),
+    ] = None
+    allowed_methods: Annotated[
+        Several,
+        typer.Option(rich_help_panel=WEB, help="A method that such pages may use. Default: all."),
+    ] = None
+    allowed_headers: Annotated[
+        Several,
+        typer.Option(rich_help_panel=WEB, help="A header that such pages may send. Default: all."),
+    ] = None
+    allow_credentials: Annotated[
+        bool,
+        typer.Option(
+            "--allow-credentials", rich_help_panel=WEB, help="Such pages may send cookies."
+        ),
+    ] = False
+    ssl_certfile: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=WEB,
+            help="The certificate with which the server speaks TLS, and its chain.",
+        ),
+    ] = None
+    ssl_keyfile: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=WEB, help="The certificate's key, if it is not in the same file."
+        ),
+    ] = None
+    log_format: Annotated[
+        LogFormat,
+        typer.Option(
+            rich_help_panel=LOGS, help="How log lines look: text, or json (one object per line)."
+        ),
+    ] = LogFormat.TEXT
+    log_level: Annotated[
+        LogLevel,
+        typer.Option(
+            rich_help_panel=LOGS,
+            case_sensitive=False,
+            help="The least severe messages that are logged, of the server and of its stages. On "
+            "a terminal what stages print goes to their log files, except with debug.",
+        ),
+    ] = LogLevel.INFO
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            "--otlp-endpoint",
+            "--otlp-traces-endpoint",
+            rich_help_panel=LOGS,
+            help="The OpenTelemetry collector that gets a trace of each request, by OTLP over "
+            "HTTP: http://HOST:4318, or a whole address. Without it, no span is made.",
+        ),
+    ] = None
+    profile_folder: Annotated[
+        MaybePath,
+        typer.Option(
+            rich_help_panel=LOGS,
+            file_okay=False,
+            writable=True,
+            help="The folder into which stages write traces of what they compute, once "
+            "/admin/profile/start or `omnistage bench serve --profile` asks for them.",
+        ),
+    ] = None
