@@ -56,6 +56,7 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.telemetry.follow import Exporter, Followed, Following
 from omnistage.server.telemetry.recent import RecentTraces
+from omnistage.stage_configs.packages import installed
 
 DESCRIPTION = (
     "OpenAI's API for models that are graphs of models. OpenAPI has no WebSockets: "
@@ -99,7 +100,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     """The app over a running runtime."""
     app = DescribedApp(
         title="omnistage",
-        version=version.installed("omnistage"),
+        version=installed("omnistage"),
         description=DESCRIPTION,
         root_path=options.root_path,
     )

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Self
 
 from omnistage.server.cells import bound
 from omnistage.server.cli.demo import MISSING, NEEDED
+from omnistage.stage_configs.packages import is_installed
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ ADDRESS = re.compile(r"The page is at (\S+)")
 
 def missing_page() -> str:
     """Returns how to get the page, if this environment cannot serve it; empty otherwise."""
-    return "" if all(find_spec(name) is not None for name in NEEDED) else MISSING
+    return "" if all(map(is_installed, NEEDED)) else MISSING
 
 
 class PageProcess:

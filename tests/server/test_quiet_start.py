@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
+from support.ports import free_port
 from support.terminal import Terminal, screen
 
 SCRIPT = Path(__file__).parents[1] / "support" / "fake_server.py"
@@ -126,6 +128,27 @@ def found_in(log: Path, pattern: str) -> str:
             return found[1]
         time.sleep(0.05)
     raise AssertionError(log.read_text())
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+def test_a_page_beside_the_server_is_named_and_ends_with_it(
+    how: str, environment: dict[str, str]
+) -> None:
+    port = free_port()
+    started = {**environment, "FAKE_SERVER_PAGE": str(port), "FAKE_SERVER_NOISE": "0"}
+    terminal = Terminal([sys.executable, str(SCRIPT)], started, columns=160)
+    terminal.read_until(f"The page is at http://127.0.0.1:{port}", 120)
+    terminal.read_until("Ready after")
+    assert not any("omnistage demo" in line for line in terminal.lines)
+    children = psutil.Process(terminal.pid).children(recursive=True)
+    assert len(children) >= len(STAGES) + 1
+    assert httpx.get(f"http://127.0.0.1:{port}/").status_code == 200
+    if how == "Ctrl-C":
+        terminal.press_ctrl_c()
+    else:
+        os.kill(terminal.pid, signal.SIGTERM)
+    assert terminal.wait() == 0
+    assert not [child for child in children if child.is_running()]
 
 
 def test_a_screen_has_what_was_redrawn_once() -> None:

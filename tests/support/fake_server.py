@@ -6,13 +6,14 @@ FAKE_SERVER_MPS is the server's `--mps`, FAKE_SERVER_LOG its `--log-format`, FAK
 `--log-level`, FAKE_SERVER_TLS a folder with its cert.pem and key.pem, FAKE_SERVER_PORT its port,
 FAKE_SERVER_DRAIN_S the graph's `drain_s`, FAKE_SERVER_HANG_UP_S how long clients that take nothing
 are waited for. Each stage prints FAKE_SERVER_NOISE warnings before it is ready; FAKE_SERVER_BROKEN
-is a stage that ends then.
+is a stage that ends then. FAKE_SERVER_PAGE is the port of a page beside the server.
 """
 
 import asyncio
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,6 +23,7 @@ from support.gateway import IMAGES, OMNI
 
 from omnistage.connectors import make_connector
 from omnistage.server import serve as serving
+from omnistage.server.cli.page_process import PageProcess
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.process import StageProcess
@@ -79,4 +81,8 @@ if __name__ == "__main__":
             tls=tls,
         )
         port = int(os.environ.get("FAKE_SERVER_PORT", 0))
-        sys.exit(serve(graph, "127.0.0.1", port, launch, options))
+        page_port = os.environ.get("FAKE_SERVER_PAGE")
+        page_at = None
+        if page_port:
+            page_at = partial(PageProcess, host="127.0.0.1", port=int(page_port), api_key=None)
+        sys.exit(serve(graph, "127.0.0.1", port, launch, options, page_at=page_at))

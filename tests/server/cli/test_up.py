@@ -21,7 +21,7 @@ from support.waiting import wait_until
 from typer.testing import CliRunner, Result
 
 from omnistage.server import cli
-from omnistage.server.cli import default_model, page_process
+from omnistage.server.cli import default_model
 from omnistage.server.cli.page_process import PageProcess
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.packages import installed
@@ -116,8 +116,7 @@ def test_the_page_listens_on_this_machine_alone_and_has_the_servers_key(
 def test_without_the_pages_packages_the_server_starts_and_it_is_told_how_to_get_them(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = page_process.find_spec
-    monkeypatch.setattr(page_process, "find_spec", lambda one: None if one == name else found(one))
+    monkeypatch.setitem(sys.modules, name, None)
     started = Started(monkeypatch, *GIVEN)
     assert started.result.exit_code == 0
     assert started.page_at is None

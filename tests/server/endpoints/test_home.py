@@ -10,6 +10,7 @@ from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
+from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.random_weights import RANDOM_NOTE
 
 
@@ -69,9 +70,8 @@ def test_names_are_text_and_no_markup(tmp_path: Path) -> None:
 
 
 def test_random_weights_are_noted_there_and_at_the_models(tmp_path: Path) -> None:
-    stages = {**OMNI["stages"], "talker": {"kind": "qwen3_omni.talker", "engine": {}}}
-    stages["talker"]["engine"] = {"load_format": "dummy"}
-    with running_gateway(tmp_path, {**OMNI, "stages": stages}) as gateway:
+    graph = StageGraph.model_validate(OMNI).with_engine(load_format="dummy")
+    with running_gateway(tmp_path, graph.model_dump(by_alias=True)) as gateway:
         assert f"makes text, audio ({RANDOM_NOTE})." in home(gateway.url)
         (card,) = httpx.get(f"{gateway.url}/v1/models").json()["data"]
         assert card["note"] == RANDOM_NOTE

@@ -1,0 +1,85 @@
+"""`omnistage up` from nothing, on a terminal: what is seen, what answers, what is left."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from support.ports import free_port
+from support.terminal import Terminal
+
+from omnistage.stage_configs.random_weights import RANDOM_NOTE
+
+pytestmark = pytest.mark.engine
+
+START_S = 300
+MODEL = "tiny-qwen3-omni"
+
+
+@pytest.fixture(scope="module")
+def page_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def terminal(page_port: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
+    """One on which it is ready, with its page."""
+    cache = {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+    typed = ["up", "--port", "0", "--page-port", str(page_port)]
+    started = Terminal([sys.executable, "-m", "omnistage.server.cli", *typed], cache, columns=160)
+    started.read_until("what the stages print", START_S)
+    started.read_until("The page is at", START_S)
+    yield started
+    if psutil.pid_exists(started.pid):
+        started.press_ctrl_c()
+        started.wait(60)
+
+
+def url_of(terminal: Terminal) -> str:
+    (url,) = re.findall(r"Ready after \d+ s: (http://127.0.0.1:\d+)/v1", "\n".join(terminal.lines))
+    return str(url)
+
+
+def test_a_dozen_lines_lead_from_nothing_to_both_addresses(
+    terminal: Terminal, page_port: int
+) -> None:
+    lines = terminal.lines
+    assert len(lines) <= 12, lines
+    assert lines[0].startswith("writing a tiny model with random weights to ")
+    assert lines[1].endswith(f": {MODEL} (text, audio); {RANDOM_NOTE}")
+    for line, stage in zip(lines[2:5], ("thinker", "talker", "code2wav"), strict=True):
+        assert f"{stage}: ready" in line
+    assert any(f"The page is at http://127.0.0.1:{page_port}" in line for line in lines)
+
+
+def test_it_answers_in_text_and_speech_and_has_its_page(terminal: Terminal, page_port: int) -> None:
+    with httpx.Client(base_url=url_of(terminal), timeout=60) as client:
+        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+        answer = client.post("/v1/chat/completions", json=chat).json()
+        assert answer["model"] == MODEL
+        assert answer["usage"]["completion_tokens"] == 8
+        speech = {"input": "Hi.", "response_format": "wav"}
+        limit = {"stage_params": {"talker": {"max_tokens": 20}}}
+        assert client.post("/v1/audio/speech", json={**speech, **limit}).content[:4] == b"RIFF"
+        (card,) = client.get("/v1/models").json()["data"]
+        assert card["note"] == RANDOM_NOTE
+    assert httpx.get(f"http://127.0.0.1:{page_port}/", timeout=60).status_code == 200
+
+
+def test_what_stages_print_is_in_files_and_not_on_the_terminal(terminal: Terminal) -> None:
+    (line,) = [line for line in terminal.lines if "what the stages print" in line]
+    thinker = Path(line.split()[0]) / "thinker.log"
+    assert "WARNING" in thinker.read_text()
+    assert not any("WARNING" in line for line in terminal.lines)
+
+
+def test_ctrl_c_ends_all_of_it(terminal: Terminal) -> None:
+    children = psutil.Process(terminal.pid).children(recursive=True)
+    assert len(children) >= 4  # three stages and the page
+    terminal.press_ctrl_c()
+    assert terminal.wait(60) == 0
+    assert not [child for child in children if child.is_running()]
+    assert "Traceback" not in "\n".join(terminal.lines)
