@@ -72,10 +72,10 @@ class ChatCompletions:
             return await images.create(chat, http)
         answer = await beside_loop(http, lambda: self._answer(chat))
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
-        await self.gateway.media.load(answer.request.body, http)
+        media = await self.gateway.media.load(answer.request.body, http)
         headers = warning_headers(await beside_loop(http, lambda: unknown(chat, answer)))
         # Sent before any task is made: of many that come at once, stages begin with the first.
-        made = ticket.run(answer.request)
+        made = ticket.run(replace(answer.request, media=media))
         if chat.stream:
             events = with_usage(self._chunks(answer, made), answer.has_usage)
             unsent = self.gateway.max_unsent_bytes

@@ -27,8 +27,8 @@ from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.schema import IMAGE_ONLY, EditRequest
 from omnistage.server.images.usage import chat_usage
-from omnistage.server.media.check import Medium
 from omnistage.server.media.image_load import load_images
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.stage_configs.graph import StageGraph

@@ -72,8 +72,8 @@ class Responses:
         answer = await work(http, lambda: self._answer(asked, state_of(http.scope).key))
         ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
         try:
-            await self.gateway.media.load(answer.request.body, http)
-            outputs = ticket.run(answer.request)
+            media = await self.gateway.media.load(answer.request.body, http)
+            outputs = ticket.run(replace(answer.request, media=media))
         except ApiError as error:
             raise answer.places.told(error) from error
         headers = warning_headers(asked.unknown)

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
 
@@ -54,7 +54,7 @@ class Tokens:
         body = await beside_loop(http, lambda: asked.to_body(graph))
         request, ticket = self._admit(asked.model, {"tokenize": body}, http)
         if "messages" in body:
-            await self.gateway.media.load(body, http)
+            request = replace(request, media=await self.gateway.media.load(body, http))
         headers = warning_headers(await beside_loop(http, lambda: asked.unknown))
         making = self._tokens(request, ticket, bool(asked.return_token_strs))
         return await whole_answer(http, request.id, making, headers)

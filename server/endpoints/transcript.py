@@ -8,6 +8,7 @@ from typing import Any
 from omnistage.server.chat.usage import usage_of
 from omnistage.server.endpoints.transcription_fields import AudioRequest, TranscriptionRequest
 from omnistage.server.errors import ApiError
+from omnistage.server.media.incoming import Incoming
 
 Body = dict[str, Any]
 
@@ -17,11 +18,16 @@ class Transcript:
     """The text of one answer as far as it has come, and how long its audio is."""
 
     asked: AudioRequest
-    duration_s: float = 0.0
+    media: Incoming | None = None  # the audio, once it is here
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[Body] = field(default_factory=list)
     usage: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def duration_s(self) -> float:
+        """How long the audio is, once a stage has it."""
+        return 0.0 if self.media is None else sum(self.media.seconds)
 
     @property
     def has_logprobs(self) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -79,7 +79,8 @@ class Transcriptions:
             graph = self.gateway.runtime.graph
             request = await in_thread(http, lambda: transcription_chat(transcript, graph))
             ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
-            (transcript.duration_s,) = await self.gateway.media.load(request.body, http)
+            transcript.media = await self.gateway.media.load(request.body, http)
+            request = replace(request, media=transcript.media)
         except ApiError as error:
             raise about_fields(error) from None
         headers = warning_headers(asked.unknown)

@@ -15,9 +15,9 @@ from omnistage.server.http.fields import parse
 from omnistage.server.http.form_body import NO_FILE, given_items, opened_form
 from omnistage.server.http.json_body import JsonRequest, check_values
 from omnistage.server.images.schema import WORDS, EditRequest
-from omnistage.server.media.check import Medium
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
 
 MAX_IMAGES = 16

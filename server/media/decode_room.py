@@ -3,11 +3,11 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from omnistage.server.http.memory import GivingBack
 
@@ -15,6 +15,20 @@ NUM_BYTES = 1 << 30
 NUM_THREADS = min(8, os.cpu_count() or 1)
 
 T = TypeVar("T")
+
+
+class Held:
+    """Room that is taken; called with a step, it does it in a thread. One step at a time."""
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self.last: Future[Any] = Future()
+        self.last.set_result(None)
+
+    async def __call__(self, step: Callable[[], T]) -> T:
+        """Return the step's result."""
+        working = self.last = self._threads.submit(step)
+        return await asyncio.wrap_future(working)
 
 
 class DecodeRoom:
@@ -57,6 +71,29 @@ class DecodeRoom:
         if until is not None:
             until.callback(working.add_done_callback, partial(give_in_loop, num_kept))
         return await asyncio.wrap_future(working)
+
+    @asynccontextmanager
+    async def held(
+        self, num_bytes: int, close: Callable[[], object]
+    ) -> AsyncGenerator["Held", None]:
+        """Take room for what is done in several steps: what is entered does each in a thread.
+
+        At the end, once no step runs any more, `close` is called and the room given back. Nobody
+        waits for that, nor for other room meanwhile: steps need none.
+        """
+        num_bytes = await self._reserve(num_bytes)
+        loop = asyncio.get_running_loop()
+        held = Held(self._threads)
+
+        def end(_: "Future[Any]") -> None:
+            close()
+            with suppress(RuntimeError):  # the loop has ended before the work
+                loop.call_soon_threadsafe(self._give, num_bytes)
+
+        try:
+            yield held
+        finally:
+            held.last.add_done_callback(end)
 
     async def _reserve(self, wanted: int) -> int:
         num_bytes = min(wanted, self._num_bytes)

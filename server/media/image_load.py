@@ -9,9 +9,10 @@ from fastapi import Request
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.state import state_of
-from omnistage.server.media.check import BASE_BYTES, Medium
 from omnistage.server.media.images import File, InputImages, image_bytes, read_images
+from omnistage.server.media.incoming import BASE_BYTES
 from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.medium import Medium
 
 Source = File | Medium
 

@@ -1,4 +1,8 @@
-"""Gets the media of a request from where they are, and looks at all, before a stage does."""
+"""Gets the media of a request from where they are.
+
+Images are looked at, and stay in the request; what is heard or seen in time is read later, while it
+is sent to a stage (incoming.py).
+"""
 
 import asyncio
 import base64
@@ -6,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TypeVar
+from uuid import uuid4
 
 from fastapi import Request
 
@@ -13,23 +18,18 @@ from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.memory import GivingBack
-from omnistage.server.media.check import (
-    BASE_BYTES,
-    OPEN_BYTES,
-    Medium,
-    Message,
-    check_medium,
-    media_of,
-    video_bytes,
-)
+from omnistage.server.media.check import check_image
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.images import File, as_plain_png, rewriting_bytes
+from omnistage.server.media.incoming import BASE_BYTES, Incoming, MediaFile
+from omnistage.server.media.medium import Medium, Message, media_of
 from omnistage.server.media.parts import decoded
 
 MAX_MEDIA = 512
 MAX_FETCHED = 64
+SCHEME = "omnistage:"  # of what a stage gets beside a request; no client may name it
 MAX_FETCHED_BYTES = 24 << 20  # as base64 they are as much as a body may have
 
 
@@ -46,21 +46,21 @@ class MediaLoader:
         self._folder = folder
         self.room = room or DecodeRoom(NUM_BYTES, GivingBack())
 
-    async def load(self, body: Message, http: Request) -> list[float]:
-        """Put what is elsewhere into a chat's messages, which are checked; as `load_media`."""
+    async def load(self, body: Message, http: Request) -> Incoming | None:
+        """Load a chat's media, whose messages are checked; as `load_media`."""
         return await self.load_media(list(media_of(body)), http)
 
-    async def load_media(self, media: Sequence[Medium], http: Request) -> list[float]:
-        """Put what is elsewhere into the media; the seconds of each, 0 of what is no audio.
+    async def load_media(self, media: Sequence[Medium], http: Request) -> Incoming | None:
+        """Put images into the request; what else there is comes back, and has a name in it.
 
         Raises ApiError, also when `http` is overdue, and ClientGone.
         """
         if not media:
-            return []
+            return None
         async with within_deadline(http.scope):
             return await unless_gone(http.receive, self.load_all(media))
 
-    async def load_all(self, media: Sequence[Medium]) -> list[float]:
+    async def load_all(self, media: Sequence[Medium]) -> Incoming | None:
         """The same for media of no HTTP request, with no deadline but the caller's."""
         if len(media) > MAX_MEDIA:
             raise invalid("messages", f"have {len(media)} media; at most {MAX_MEDIA}")
@@ -73,7 +73,10 @@ class MediaLoader:
                 tasks = [group.create_task(load) for load in loads]
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return [task.result() for task in tasks]
+        files = [file for file in (task.result() for task in tasks) if file is not None]
+        for file in files:
+            file.medium.refer_to(file.name)
+        return Incoming(files, self.room) if files else None
 
     async def read_one(self, medium: Medium, read: Callable[[bytes], T]) -> T:
         """What is read of one sound, which may be elsewhere; no deadline but the caller's."""
@@ -91,45 +94,33 @@ class MediaLoader:
         """Count what was read of a medium among what may be taken, until the stack ends."""
         await self.room.run(num_bytes, lambda: None, until, num_bytes)
 
-    async def _load(self, medium: Medium, fetched: Budget, rewritten: Budget) -> float:
-        """Fetch it if it is elsewhere, check it, and put in what stages read."""
+    async def _load(self, medium: Medium, fetched: Budget, rewritten: Budget) -> MediaFile | None:
+        """Fetch it if it is elsewhere; put an image in its place, as stages read it."""
         new: bytes | None = None
         if medium.url:
             new = await self._fetched(medium, fetched)
             get, size = partial(bytes, new), len(new)
         else:
             get, size = partial(base64.b64decode, medium.encoded), len(medium.encoded)
-        seconds, needed = await self._check(medium, get, size)
+        if not medium.is_image:
+            data = new if new is not None else await self.room.run(size, get)
+            return MediaFile(medium, data, f"{SCHEME}{uuid4().hex}")
+        needed = await self.read(size, partial(_rewriting_bytes, medium, get))
         if needed:
             new = await self._rewritten(medium, get, size + needed, rewritten)
         if new is not None:
             await self.room.run(2 * len(new), partial(medium.put, new))
-        return seconds
+        return None
 
     async def _rewritten(
         self, medium: Medium, get: Callable[[], bytes], num_bytes: int, budget: Budget
     ) -> bytes:
         """Return an image in whose file stages would see other colours as a PNG of the same."""
         write = lambda: as_plain_png(File(medium.place, get()))  # noqa: E731
-        data = await self.room.run(BASE_BYTES + num_bytes, write)
+        data = await self.read(num_bytes, write)
         with _refusing(medium):
             budget.spend(len(data))
         return data
-
-    async def _check(
-        self, medium: Medium, get: Callable[[], bytes], size: int
-    ) -> tuple[float, int]:
-        """Return its seconds, and how much memory to write it anew takes; 0: it stays as it is."""
-        num_bytes = BASE_BYTES
-        if medium.kind == "video_url":
-            num_bytes += await self.room.run(OPEN_BYTES + size, lambda: video_bytes(get()))
-
-        def check() -> tuple[float, int]:
-            data = get()
-            seconds = check_medium(medium, data)
-            return seconds, rewriting_bytes(data) if medium.kind == "image_url" else 0
-
-        return await self.room.run(num_bytes + size, check)
 
     async def _fetched(self, medium: Medium, budget: Budget) -> bytes:
         with _refusing(medium):
@@ -143,6 +134,13 @@ class MediaLoader:
         data = await self.room.run(most, lambda: self._folder.read(path, most))
         budget.spend(len(data))
         return data
+
+
+def _rewriting_bytes(medium: Medium, get: Callable[[], bytes]) -> int:
+    """Check an image; return how much memory to write it anew takes, 0 if it stays as it is."""
+    data = get()
+    check_image(data, medium.place)
+    return rewriting_bytes(data)
 
 
 @contextmanager

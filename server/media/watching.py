@@ -1,17 +1,29 @@
 """How the videos of a request are watched: which frames of them a model gets, and their sound."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from omnistage.stages.messages.to_gateway import Sampler
+
 MAX_FRAMES = 768
 MAX_RATE = 30.0
+SLICE = 2  # frames of a Qwen2-VL's patch in time
+UNIFORM_FRAMES = 32  # vLLM's, of models without a sampler of their own
+
+Indices = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Watching:
-    """Frames a second and their bounds, as Qwen's processors sample; `is_heard`: with its sound."""
+    """Frames a second and their bounds, as Qwen's processors sample; `is_heard`: with its sound.
+
+    `num_frames` is the most of a model that samples without regard to time; -1: all.
+    """
 
     fps: float = 2.0
     min_frames: int = 4
@@ -20,16 +32,58 @@ class Watching:
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> "Watching":
-        """As the body of a chat says for all of its videos."""
+        """Return what the body of a chat says for all of its videos."""
         frames = body.get("media_io_kwargs", {}).get("video", {})
         is_heard = bool(body.get("mm_processor_kwargs", {}).get("use_audio_in_video"))
         return cls(**frames, is_heard=is_heard)
 
-    def num_frames(self, total: int, rate: float) -> int:
-        """How many are sampled of so many, of which `rate` are a second (0: unknown)."""
-        most = min(self.max_frames, total)
-        wanted = total / rate * self.fps if rate > 0 else float(most)
-        return math.floor(min(max(wanted, self.min_frames), most))
-
 
 AS_IT_IS = Watching()  # of a request that does not say
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """Chooses frames as transformers' processor of a model does, or as vLLM does for it.
+
+    `options`: those of the stage's operator; a request that says something has the last word.
+    """
+
+    sampler: Sampler
+    options: Mapping[str, float]
+
+    def indices(self, total: int, rate: float, watching: Watching) -> Indices:
+        """Return the numbers of the frames, ascending, of so many with `rate` a second."""
+        return SAMPLERS[self.sampler](total, rate, watching, self.options)
+
+
+def _qwen2_vl(total: int, rate: float, watching: Watching, _: Mapping[str, float]) -> Indices:
+    """Math: Qwen2VLVideoProcessor.sample_frames of transformers, which steps in float32."""
+    most = min(watching.max_frames, total) // SLICE * SLICE
+    wanted = total / rate * min(watching.fps, MAX_RATE)
+    count = math.floor(min(max(wanted, watching.min_frames), most) / SLICE) * SLICE
+    step = total / count
+    steps = (np.arange(math.ceil(total / step)) * step).astype(np.float32)
+    return np.minimum(steps.astype(np.int64), total - 1)
+
+
+def _qwen3_vl(total: int, rate: float, watching: Watching, _: Mapping[str, float]) -> Indices:
+    """Math: Qwen3VLVideoProcessor.sample_frames of transformers."""
+    wanted = int(total / rate * min(watching.fps, MAX_RATE))
+    count = min(max(wanted, watching.min_frames), watching.max_frames, total)
+    return np.linspace(0, total - 1, count).round().astype(np.int64)
+
+
+def _uniform(total: int, rate: float, _: Watching, options: Mapping[str, float]) -> Indices:
+    """Math: vLLM's VideoBackend, for models that it knows no sampler of."""
+    most, fps = options.get("num_frames", UNIFORM_FRAMES), options.get("fps", -1)
+    count = total if most <= 0 else min(int(most), total)
+    if fps > 0:
+        count = min(count, math.floor(total / rate * fps))
+    return np.linspace(0, total - 1, max(1, count), dtype=np.int64)
+
+
+SAMPLERS: Mapping[Sampler, Callable[[int, float, Watching, Mapping[str, float]], Indices]] = {
+    "qwen2_vl": _qwen2_vl,
+    "qwen3_vl": _qwen3_vl,
+    "uniform": _uniform,
+}

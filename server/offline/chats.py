@@ -28,7 +28,7 @@ from omnistage.server.endpoints.image_chat import (
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
 from omnistage.server.images.mixed import FIELDS, ImageFile, MixedChunks, Wish
-from omnistage.server.media.check import media_of
+from omnistage.server.media.medium import media_of
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of
 from omnistage.server.offline.outputs import (
@@ -84,7 +84,8 @@ async def _words(engine: Engine, asked: ChatRequest) -> AsyncGenerator[Piece, No
         request, AnswerHead(request.id, model, bool(asked.return_token_ids)), asked.has_words
     )
     with engine.runtime.flights.admit(request.outputs) as ticket:
-        await engine.media.load_all(list(media_of(request.body)))
+        media = await engine.media.load_all(list(media_of(request.body)))
+        request = replace(request, media=media)
         async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 if isinstance(output, ImageOutput):

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from PIL import Image
 
 from omnistage.server.errors import invalid
-from omnistage.server.media.check import Medium
 from omnistage.server.media.colours import as_png_has
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
 from omnistage.server.offline.outputs import Audio, png_of
 

@@ -11,9 +11,9 @@ from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
 from omnistage.server.images.schema import IMAGE_ONLY, EditRequest, ImageRequest
 from omnistage.server.images.usage import images_usage
-from omnistage.server.media.check import Medium
 from omnistage.server.media.image_load import Source, read_sources
 from omnistage.server.media.images import InputImages
+from omnistage.server.media.medium import Medium
 from omnistage.server.offline.content import source_of
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import ExitStack, aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from omnistage.server.endpoints.transcription_fields import AudioRequest, reques
 from omnistage.server.errors import ApiError
 from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
-from omnistage.server.media.check import media_of
+from omnistage.server.media.medium import media_of
 from omnistage.server.offline.content import file_of
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.fields import said, warn_of
@@ -83,8 +84,8 @@ async def transcript(
     try:
         request = await asyncio.to_thread(transcription_chat, written, engine.graph)
         with engine.runtime.flights.admit(request.outputs) as ticket:
-            media = list(media_of(request.body))
-            (written.duration_s,) = await engine.media.load_all(media)
+            written.media = await engine.media.load_all(list(media_of(request.body)))
+            request = replace(request, media=written.media)
             async with aclosing(ticket.run(request)) as outputs:
                 async for output in outputs:
                     assert isinstance(output, TextOutput)

@@ -38,7 +38,8 @@ class Flight:
     is_cancelled: bool = False  # it ended with unfinished outputs: its stages were told to stop
     failure: Exception | None = None
     goes_on: bool = False  # with an answer that another request began: nobody waits for its start
-    has_text: bool = False  # a text that came in pieces was sent to its end
+    is_sent: bool = False  # with its media, and its text to the end if that comes in pieces
+    sending: asyncio.Task[None] | None = None  # of its media and then of itself
     patience: asyncio.Timeout | None = None  # while its next output is waited for
     has_heard: bool = False  # something of it has come
     goes_again: bool = False  # a replica of its first path ended
@@ -70,6 +71,7 @@ class Flight:
     def go_again(self, path: Sequence[StageLink], due_at: float) -> None:
         """It begins anew on another path, under another name."""
         self.goes_again = True
+        self.is_sent = False
         self.request = replace(self.request, id=f"{self.request.id}{AGAIN}")
         self.path = path
         self.deadlines = dict.fromkeys(self.request.outputs, due_at)
@@ -78,18 +80,23 @@ class Flight:
     @property
     def waits_for_text(self) -> bool:
         """Whether more of its text may come: what its stages send is late and not overdue."""
-        return self.request.text is not None and not self.has_text
+        return self.request.text is not None and not self.is_sent
 
     @property
-    def due_at(self) -> float:
-        """When it fails for what has not come: of its text, or of its outputs."""
-        if self.request.text is not None and not self.has_text:
+    def due_at(self) -> float | None:
+        """When it fails for what has not come: of its text, or of its outputs.
+
+        None while its media are read: that takes as long as its client waits.
+        """
+        if self.request.media is not None and not self.is_sent:
+            return None
+        if self.request.text is not None and not self.is_sent:
             return self.request.text.due_at
         return self.deadlines[self.next_due]
 
     def restart(self, now: float, deadlines: Deadlines) -> None:
-        """Its text has come: each unfinished output has its time from now on."""
-        self.has_text = True
+        """All of it was sent: each unfinished output has its time from now on."""
+        self.is_sent = True
         for kind in self.unfinished:
             is_first = kind not in self.first_at
             limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s
@@ -112,12 +119,18 @@ class Flight:
 
     def end(self) -> None:
         """Nothing more is given out for it."""
+        self.stop_sending()
         self.is_cancelled = bool(self.unfinished)
         self.ended.set()
         self.trace.num_tokens_in += self.num_tokens_in
         self.trace.num_tokens_out += self.num_tokens_out
         self.trace.audio_s += self.audio_s
         self.trace.num_images += self.num_images
+
+    def stop_sending(self) -> None:
+        """Send nothing more of its media."""
+        if self.sending is not None:
+            self.sending.cancel()
 
     def fail(self, error: ApiError) -> None:
         """End the request with an error, ahead of what has not been taken yet."""

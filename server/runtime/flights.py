@@ -7,9 +7,10 @@ from contextlib import aclosing
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ChunkTooLarge
-from omnistage.server.errors import ApiError
+from omnistage.server.errors import ApiError, internal_error
 from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item
+from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
 from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
 from omnistage.server.runtime.routes import Routes
@@ -208,6 +209,34 @@ class Flights:
         return [link for link in flight.path if link.stage in stages]
 
     def _open(self, flight: Flight) -> None:
+        """Send a request, after its media if it has any."""
+        media = flight.request.media
+        if media is None:
+            self._send(flight)
+            return
+        flight.stop_sending()
+        flight.sending = asyncio.create_task(self._send_after_media(flight, media))
+
+    async def _send_after_media(self, flight: Flight, media: MediaInput) -> None:
+        """Send media as they are read and as the stages take them, and then the request."""
+        try:
+            for link in self._entries(flight):
+                async with aclosing(media.pieces(link.record.reading)) as pieces:
+                    async for piece in pieces:
+                        await link.room(flight.request.id)
+                        link.send_media(flight.request.id, piece)
+            now = self._now()
+            if not flight.goes_again:
+                flight.waited_s += now - flight.started_at
+            flight.restart(now, self._graph.deadlines)
+            self._send(flight)
+        except ApiError as error:
+            flight.fail(error)
+        except Exception:
+            logger.exception("the media of request %s could not be sent", flight.request.id)
+            flight.fail(internal_error())
+
+    def _send(self, flight: Flight) -> None:
         path = [link.name for link in flight.path]
         chunk = flight.request.to_chunk(path, flight.trace.traceparent)
         flight.trace.timeline.mark(GATEWAY, "sent")
@@ -267,7 +296,8 @@ class Flights:
                 async with flight.patience:
                     return await flight.queue.get()
             except TimeoutError:
-                if flight.due_at > self._now():
+                due_at = flight.due_at
+                if due_at is None or due_at > self._now():
                     continue
                 if flight.waits_for_text:
                     raise late_text() from None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
@@ -16,7 +17,7 @@ class Request:
     """One validated request: which outputs it wants, and the body of the entry stage.
 
     `image`: the fields of the image that another stage makes of what the entry says. `text`: what
-    follows the text of the body.
+    follows the text of the body. `media`: what of its media is sent before it.
     """
 
     id: str
@@ -29,6 +30,7 @@ class Request:
     image: Mapping[str, Any] | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     text: TextInput | None = None
+    media: MediaInput | None = None
 
     def to_chunk(
         self, path: Sequence[str], traceparent: str | None = None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.server.runtime.changes import Change, without
+from omnistage.server.runtime.media_input import Piece
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
@@ -19,6 +20,7 @@ from omnistage.stages.messages.to_gateway import (
     Metrics,
     NumChannels,
     OfItself,
+    Reading,
     Ready,
     Speech,
     Status,
@@ -81,6 +83,7 @@ class StageRecord:
     work: WorkBound = field(default_factory=WorkBound)  # what it takes at most
     loras: tuple[Lora, ...] | None = None  # those that are models of their own
     speech: Speech | None = None  # of an entry that speaks a given text
+    reading: Reading = field(default_factory=Reading)  # of an entry whose requests have media
     is_closed: bool = False  # it sleeps or is about to: no request comes to it
     asleep: tuple[str, ...] = ()  # what of it sleeps
     missed: tuple[Change, ...] = ()  # what others of its stage have done, and it has not
@@ -165,6 +168,12 @@ class StageLink:
         if self.record.state is not StageState.DEAD:
             self.requests.send(Chunk(request_id, MoreText(text), last=last))
 
+    def send_media(self, request_id: str, piece: Piece) -> None:
+        """Send the next piece of a request's media."""
+        if self.record.state is not StageState.DEAD:
+            message, data = piece
+            self.requests.send(Chunk(request_id, message, 0, {"data": data}))
+
     def grant(self, request_id: str) -> None:
         """Let the stage send one more output of a request."""
         if self.record.state is not StageState.DEAD:
@@ -215,6 +224,7 @@ class OwnedStage(StageLink):
                 work=message.work,
                 loras=None if message.loras is None else tuple(message.loras),
                 speech=message.speech,
+                reading=message.reading,
             )
             self.has_begun.set()
         elif isinstance(message, Metrics):

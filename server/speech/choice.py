@@ -8,8 +8,8 @@ from typing import Literal
 from msgspec.structs import replace
 
 from omnistage.server.errors import ApiError, invalid, unsupported
-from omnistage.server.media.check import Medium
 from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.medium import Medium
 from omnistage.server.speech.reference import Reference, medium_of, samples_of
 from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.speech.voice_files import Voice

@@ -1,23 +1,19 @@
 """A sound whose voice is to be spoken with: decoded once, as the stages take it."""
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-import av
 import numpy as np
-import numpy.typing as npt
 
 from omnistage.server.errors import invalid
-from omnistage.server.media.check import Medium, sound_frames
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_url
+from omnistage.server.media.sound import Samples, Sound, SoundLimits
 
 RATE_HZ = 24_000
-MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 384_000  # of a file: a resampler's filter grows with its rate
-MIN_S, MAX_S = 0.5, 60.0
-
-Samples = npt.NDArray[np.float32]
+MIN_S = 0.5
+LIMITS = SoundLimits(max_s=60.0, min_rate_hz=4_000)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,40 +40,15 @@ def key_of(samples: Samples) -> str:
 
 def medium_of(url: str, place: str) -> Medium:
     """What a URL names; raises ApiError for one that nobody here reads."""
-    return Medium(place, "audio_url", {"url": checked_url(url, place)})
+    part = {"type": "audio_url", "audio_url": {"url": checked_url(url, place)}}
+    return Medium(place, part)
 
 
 def samples_of(data: bytes, place: str) -> Samples:
     """The sound of a file, its channels mixed to one; may take a while. Raises ApiError."""
-    parts = list(_resampled(sound_frames(data, place), place))
-    samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
+    samples = np.concatenate(list(Sound(data, place, LIMITS).samples(RATE_HZ)))
     if len(samples) < MIN_S * RATE_HZ:
         raise invalid(place, f"is shorter than {MIN_S:g} s")
-    if not np.isfinite(samples).all():
-        raise invalid(place, "has samples that are no numbers")
     if not samples.any():
         raise invalid(place, "is silent")
     return samples
-
-
-def _resampled(frames: Iterator[Any], place: str) -> Iterator[Samples]:
-    """Each frame's samples at RATE_HZ; refused as soon as they are too many, or of two kinds."""
-    resampler = av.AudioResampler(format="fltp", rate=RATE_HZ)
-    seconds = 0.0
-    try:
-        for frame in frames:
-            if not MIN_RATE_HZ <= frame.sample_rate <= MAX_RATE_HZ:
-                raise invalid(place, f"has a sample rate of {frame.sample_rate} Hz")
-            seconds += frame.samples / frame.sample_rate
-            if seconds > MAX_S:
-                raise invalid(place, f"is longer than {MAX_S:g} s")
-            yield from _mixed(resampler, frame)
-        if seconds:
-            yield from _mixed(resampler, None)
-    except (ValueError, MemoryError, av.FFmpegError) as error:
-        raise invalid(place, f"cannot be read: {error}") from error
-
-
-def _mixed(resampler: av.AudioResampler, frame: Any) -> Iterator[Samples]:
-    for one in resampler.resample(frame):
-        yield one.to_ndarray().mean(axis=0, dtype=np.float32)

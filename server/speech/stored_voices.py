@@ -9,7 +9,8 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.speech.reference import Reference, Samples
+from omnistage.server.media.sound import Samples
+from omnistage.server.speech.reference import Reference
 from omnistage.server.speech.voice_files import BrokenVoice, InFolder, InMemory, Sounds, Voice
 
 logger = logging.getLogger(__name__)

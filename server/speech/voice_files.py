@@ -13,7 +13,8 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from omnistage.server.speech.reference import RATE_HZ, Samples, key_of
+from omnistage.server.media.sound import Samples
+from omnistage.server.speech.reference import RATE_HZ, key_of
 
 logger = logging.getLogger(__name__)
 

@@ -44,6 +44,23 @@ class Speech(msgspec.Struct, frozen=True):
     max_text: int = 0
 
 
+Sampler = Literal["qwen2_vl", "qwen3_vl", "uniform"]
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How a stage takes the media of its requests.
+
+    `audio_rate_hz`: samples at this rate, or at their file's own if it is 0; None: it takes no
+    sound. `takes_video`: it sees videos: frames that `sampler` chooses with `options`, or whole
+    files where there is none.
+    """
+
+    audio_rate_hz: int | None = None
+    takes_video: bool = False
+    sampler: Sampler | None = None
+    options: dict[str, float] = msgspec.field(default_factory=dict)
+
+
 class Ready(Message, frozen=True):
     """The stage serves from now on, and what it can do.
 
@@ -51,7 +68,8 @@ class Ready(Message, frozen=True):
     makes. `commands`: those that it knows, each with why it is refused as the stage is configured,
     or with nothing. `work`: the most that one request may ask it for. `loras`: adapters that are
     models of their own; None where adapters are none, as a pipeline's. `speech`: of an entry that
-    speaks a given text; None: there is nothing to say but the `speakers`.
+    speaks a given text; None: there is nothing to say but the `speakers`. `reading`: of an entry
+    whose requests have media.
     """
 
     seconds: float = 0.0
@@ -63,6 +81,7 @@ class Ready(Message, frozen=True):
     num_channels: NumChannels = 1
     loras: list[Lora] | None = None
     speech: Speech | None = None
+    reading: Reading = Reading()
 
 
 class Status(Message, frozen=True):

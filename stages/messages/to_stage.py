@@ -1,12 +1,13 @@
 """What the gateway says to a stage's process."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from omnistage.connectors.messages import Message, Messages
 
 Parameter = int | float | bool
+MediumKind = Literal["sound", "frames", "file"]
 
 
 class Request(Message, frozen=True):
@@ -32,6 +33,20 @@ class Request(Message, frozen=True):
     traceparent: str | None = None
 
 
+class MediumPiece(Message, frozen=True):
+    """A piece of a request's medium, before the request: tensor `data`, [n] of what follows.
+
+    `medium`: float32 samples of a `sound`; pixels of `frames`, uint8; or a `file` as it came. The
+    request names it by `name` as its URL. `about` is in the first piece: of a sound `rate_hz`, 0 if
+    the stage has none of its own; of frames the `shape` of all, [frames, height, width, 3], and the
+    `metadata` of their video, as vLLM and transformers name them.
+    """
+
+    name: str
+    medium: MediumKind
+    about: dict[str, Any] | None = None
+
+
 class MoreText(Message, frozen=True):
     """The next piece of a request's text; the chunk that is its last ends the text."""
 
@@ -53,5 +68,5 @@ class Command(Message, frozen=True):
     arguments: dict[str, Any]
 
 
-ToStage = Request | MoreText | Cancel | Stop | Command
-TO_STAGE: Messages[ToStage] = Messages(Request, MoreText, Cancel, Stop, Command)
+ToStage = MediumPiece | Request | MoreText | Cancel | Stop | Command
+TO_STAGE: Messages[ToStage] = Messages(MediumPiece, Request, MoreText, Cancel, Stop, Command)

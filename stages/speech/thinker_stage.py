@@ -22,6 +22,7 @@ from omnistage.stages.vllm.fit import ModelPart
 from omnistage.stages.vllm.followers import Follower, wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
 from omnistage.stages.vllm.grids import Grids, check_encoder_room
+from omnistage.stages.vllm.media import reading_of, received
 from omnistage.stages.vllm.media_markers import check_markers
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
@@ -128,13 +129,17 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
             commands=self._control.commands,
             loras=self._loras,
             speech=self.speech if self._has_talker else None,
+            reading=reading_of(self._engine),
         )
 
     # Requests
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer, or read a given text; with audio, feed the talker."""
-        request_id, request = opened.id, opened.request
+        with received(opened.media):
+            await self._serve(opened.id, opened.request)
+
+    async def _serve(self, request_id: str, request: Request) -> None:
         if "input" in request.body:
             num_tokens = await self.read_out(request_id, request)
             usage = {"prompt_tokens": num_tokens, "completion_tokens": 0}

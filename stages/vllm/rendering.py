@@ -5,7 +5,7 @@ from typing import Any
 
 from omnistage.stages.vllm.compat import AsyncLLM, OnlineRenderer, accepted
 from omnistage.stages.vllm.frames import UNASKED, samples_as_asked
-from omnistage.stages.vllm.sound import use_sound_connector
+from omnistage.stages.vllm.media import use_received_media
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -13,7 +13,7 @@ class Rendering:
     """Shared by all that reads messages, so that the same ones are the same prompt everywhere."""
 
     def __init__(self, engine: AsyncLLM, options: Mapping[str, Any]) -> None:
-        use_sound_connector()
+        use_received_media()
         self._samples_as_asked = samples_as_asked(engine.model_config)
         self.template: dict[str, Any] = {
             "chat_template": None,

@@ -17,6 +17,7 @@ from omnistage.stages.vllm.engine import engine_of_all_rows, make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.followers import wait_for_room
 from omnistage.stages.vllm.grammars import Grammars
+from omnistage.stages.vllm.media import reading_of, received
 from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
 from omnistage.stages.vllm.released_text import ReleasedText
 from omnistage.stages.vllm.rendered import RenderedLLM
@@ -58,10 +59,19 @@ class TextStage(EngineStage):
         await self._take_control(ports, self._chat)
         max_model_len = self._engine.model_config.max_model_len
         commands = self._control.commands
-        return Ready(max_model_len=max_model_len, commands=commands, loras=self._loras)
+        return Ready(
+            max_model_len=max_model_len,
+            commands=commands,
+            loras=self._loras,
+            reading=reading_of(self._engine),
+        )
 
     async def serve(self, opened: Opened) -> None:
         """Stream one answer; its last chunk is the usage chunk."""
+        with received(opened.media):
+            await self._serve(opened)
+
+    async def _serve(self, opened: Opened) -> None:
         request_id, request = opened.id, opened.request
         if is_about_tokens(request.body):
             await self._tokenization.serve(request_id, request.body)

@@ -15,6 +15,7 @@ from omnistage.stage_configs.replicas import stage_of
 from omnistage.stages.messages.edge import Edge, Open
 from omnistage.stages.messages.to_gateway import Failed, InputTokens, Marks, Output, Ready
 from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.worker.coming_media import Received
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.room import Room
 
@@ -30,6 +31,7 @@ class Opened:
     message: Request | Open
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     opens: Mapping[str, "Opened"] = field(default_factory=dict)  # by source, of a stage that joins
+    media: Received = field(default_factory=dict)  # what came before it
 
     @property
     def request(self) -> Request:

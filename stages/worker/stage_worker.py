@@ -47,11 +47,13 @@ from omnistage.stages.messages.to_stage import (
     TO_STAGE,
     Cancel,
     Command,
+    MediumPiece,
     MoreText,
     Request,
     Stop,
     ToStage,
 )
+from omnistage.stages.worker.coming_media import ComingMedia
 from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.engine_processes import EngineProcesses
@@ -99,6 +101,7 @@ class StageWorker:
         self._opens: dict[Receiver[EdgeMessage], str] = {}  # each with the stage that it is from
         self._feeds: dict[Receiver[EdgeMessage], str] = {}
         self._joining: dict[str, Joining] = {}
+        self._media = ComingMedia()
         self._senders: list[Sender] = [self._outputs]
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: OrderedDict[str, None] = OrderedDict()
@@ -314,7 +317,8 @@ class StageWorker:
         own = 1  # what we say of ourselves
         credits = sum(end.num_requests for end in self._ends) - own
         held = self._ledger.read()
-        return {**held, "tasks": len(self._tasks), "credits": held["credits"] + credits}
+        waiting = {"tasks": len(self._tasks), "media": len(self._media)}
+        return {**held, **waiting, "credits": held["credits"] + credits}
 
     # Chunks
 
@@ -361,7 +365,10 @@ class StageWorker:
         message = chunk.message
         if isinstance(message, Request):
             self._num_chunks_in += 1
-            self._open(Opened(chunk.request_id, message, chunk.tensors))
+            media = self._media.take(chunk.request_id)
+            self._open(Opened(chunk.request_id, message, chunk.tensors, media=media))
+        elif isinstance(message, MediumPiece):
+            self._media.add(chunk.request_id, message, chunk.tensors["data"])
         elif isinstance(message, MoreText):
             self._add_text(chunk.request_id, message.text, chunk.last)
         elif isinstance(message, Cancel):
@@ -457,6 +464,7 @@ class StageWorker:
         self._changed.set()
 
     def _cancel(self, request_id: str) -> None:
+        self._media.take(request_id)
         self._cancelled[request_id] = None
         while len(self._cancelled) > MAX_CANCELLED:
             self._cancelled.popitem(last=False)

@@ -26,6 +26,7 @@ from omnistage.stages.messages.to_gateway import (
     NumChannels,
     Output,
     Picture,
+    Reading,
     Ready,
     Sound,
     Speech,
@@ -95,6 +96,7 @@ class FakeGraph:
         self.num_channels: NumChannels = 1
         self.speakers: list[str] = SPEAKERS
         self.speech: Speech | None = None  # of the entry
+        self.reading = Reading(16_000, takes_video=True, sampler="qwen2_vl")
         self.texts: dict[str, list[str]] = {}  # what followed the text of a request
         self.whole: set[str] = set()  # requests whose text is whole
 
@@ -191,6 +193,7 @@ class FakeStage:
             work=self.work,
             loras=self.graph.loras,
             speech=self.graph.speech,
+            reading=self.graph.reading,
         )
         self.outputs.send(Chunk(ABOUT_ITSELF, ready))
 

@@ -11,6 +11,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
+from support.recorded import decoded_frames
 
 RATE = 16000
 VIDEO_FPS = 4
@@ -172,17 +173,9 @@ def conversation(answers: Sequence[str]) -> Question:
 
 
 def video_question(data: bytes) -> Question:
-    """A question about a video; the reference gets the frames that vLLM reads of it."""
-    return question("video", [video_part(data), text("What happens?")], videos=[frames_of(data)])
-
-
-def frames_of(data: bytes) -> npt.NDArray[np.uint8]:
-    """All frames of a video, as vLLM reads them."""
-    from vllm.multimodal.media import ImageMediaIO, VideoMediaIO
-
-    video = VideoMediaIO(ImageMediaIO(), num_frames=-1).load_bytes(data)
-    frames, _ = getattr(video, "media", video)  # vLLM 0.26 has no wrapper around the pair
-    return np.array(frames)
+    """A question about a video, of which the reference gets all frames."""
+    frames = decoded_frames(data)
+    return question("video", [video_part(data), text("What happens?")], videos=[frames])
 
 
 def sampled_question(
@@ -192,7 +185,7 @@ def sampled_question(
     from transformers import Qwen2VLVideoProcessor
     from transformers.video_utils import VideoMetadata
 
-    frames = frames_of(data)
+    frames = decoded_frames(data)
     metadata = VideoMetadata(total_num_frames=len(frames), fps=VIDEO_FPS)
     asked = {"fps": 2.0, **sampling}
     indices = Qwen2VLVideoProcessor().sample_frames(metadata, **asked)

@@ -43,6 +43,9 @@ class ScriptedStage:
             asyncio.get_running_loop().call_later(ENGINE_S, engine.write, Held.STREAMS, 0)
         if script == "endless":
             await self._flood(request_id)
+        if script == "media":
+            heard = {str(kind): one.data().tolist() for (_, kind), one in opened.media.items()}
+            self._ports.send_output(request_id, TextDelta(heard))
         if script == "two words":
             self._ports.mark(request_id, "spoke")
             self._ports.send_output(request_id, TextDelta({"said": "two"}))

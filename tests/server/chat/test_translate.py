@@ -8,6 +8,8 @@ import pytest
 from support.gateway import MODEL, TEXT_ONLY, RunningGateway, running_gateway
 from support.prompts import image_part, picture, sound, sound_part
 
+from omnistage.stages.messages.to_stage import MediumPiece
+
 WORDS = [{"role": "user", "content": "words"}]
 PIXEL = "data:image/png;base64,aGVsbG8="
 
@@ -162,12 +164,15 @@ def test_parts_reach_the_stage_without_what_was_not_checked(
     response = client.post("/v1/chat/completions", json=body)
     assert response.status_code == 200
     assert "uuid" not in response.headers["x-omnistage-warning"]
-    seen = gateway.stages.stages["thinker"].last_body["messages"][0]["content"]
-    assert seen == [
+    thinker = gateway.stages.stages["thinker"]
+    *_, piece = (one for one in thinker.seen if isinstance(one.message, MediumPiece))
+    assert isinstance(piece.message, MediumPiece)
+    assert thinker.last_body["messages"][0]["content"] == [
         image,
-        heard,
+        {"type": "audio_url", "audio_url": {"url": piece.message.name}},
         {"type": "text", "text": "words"},
     ]
+    assert piece.tensors["data"].numpy().tolist() == (sound(1600) / 32768).tolist()
 
 
 @pytest.mark.parametrize("role", ["critic", "tool-2"])
@@ -200,7 +205,9 @@ def test_a_sound_may_come_as_a_data_url(
     content = [{"type": "input_audio", "input_audio": url}, {"type": "text", "text": "words"}]
     body = body_of(messages=[{"role": "user", "content": content}])
     assert client.post("/v1/chat/completions", json=body).status_code == 200
-    assert gateway.stages.stages["thinker"].last_body["messages"][0]["content"][0] == heard
+    seen = gateway.stages.stages["thinker"].seen
+    *_, piece = (one for one in seen if isinstance(one.message, MediumPiece))
+    assert piece.tensors["data"].numpy().tolist() == (sound(1600) / 32768).tolist()
 
 
 @pytest.mark.parametrize("value", [b"1e1", b"1" + b"0" * 40, b'"\\ud800"'])

@@ -20,6 +20,7 @@ from omnistage.server.endpoints.transcription_fields import (
     TranscriptionRequest,
     TranslationRequest,
 )
+from omnistage.stages.messages.to_stage import MediumPiece
 
 URL, TRANSLATIONS = "/v1/audio/transcriptions", "/v1/audio/translations"
 TEXT = "".join(WORDS)
@@ -47,9 +48,13 @@ def last_body(gateway: RunningGateway) -> Any:
 
 
 def instruction(gateway: RunningGateway) -> str:
+    """The words beside the sound, which is silence of half a second at the model's rate."""
     (turn,) = last_body(gateway)["messages"]
     sound, told = turn["content"]
-    assert base64.b64decode(sound["input_audio"]["data"]) == WAV
+    *_, piece, _ = gateway.stages.stages["thinker"].seen
+    assert isinstance(piece.message, MediumPiece)
+    assert piece.message.name == sound["audio_url"]["url"]
+    assert piece.tensors["data"].numpy().tolist() == [0.0] * 8_000
     return str(told["text"])
 
 
@@ -248,9 +253,11 @@ def test_fields_that_are_sent_empty_are_not_given(
     response = post(client, url, **optional, **EMPTY_LISTS, **{"chunking_strategy[type]": ""})
     assert response.status_code == 200, response.text
     assert "x-omnistage-warning" not in response.headers
-    told = last_body(gateway)
+    told, said = last_body(gateway), instruction(gateway)
     assert post(client, url).json() == response.json()
-    assert last_body(gateway) == told
+    assert instruction(gateway) == said
+    # A sound's name is new each time.
+    assert {**last_body(gateway), "messages": None} == {**told, "messages": None}
 
 
 @pytest.mark.parametrize("url", [URL, TRANSLATIONS])

@@ -1,6 +1,5 @@
 """Media are looked at before a stage gets them."""
 
-import base64
 import io
 import socket
 import time
@@ -11,10 +10,13 @@ import numpy as np
 import pytest
 from support.bad_input import good_png, good_wav, png, url_part
 from support.prompts import heard_video_bytes, sound, sound_part, video_bytes
+from support.taken_media import only, taken_of
 
 from omnistage.server.errors import ApiError
-from omnistage.server.media import check as media_check
-from omnistage.server.media.check import MAX_DURATION_S, check_medium, media_of
+from omnistage.server.media import containers, frames
+from omnistage.server.media import sound as sound_module
+from omnistage.server.media.containers import MAX_DURATION_S, opened
+from omnistage.stages.worker.coming_media import Received
 
 
 def user(*parts: Any) -> list[dict[str, Any]]:
@@ -22,10 +24,7 @@ def user(*parts: Any) -> list[dict[str, Any]]:
 
 
 def check_media(messages: list[dict[str, Any]]) -> int:
-    media = list(media_of({"messages": messages}))
-    for medium in media:
-        check_medium(medium, base64.b64decode(medium.encoded))
-    return len(media)
+    return len(taken_of({"messages": messages}))
 
 
 def test_good_media_pass() -> None:
@@ -95,8 +94,8 @@ def test_frames_of_too_many_pixels_are_not_decoded_to_learn_their_size(
     """The limit reaches the streams, in every release of PyAV."""
     data, sizes = video_bytes(2, 64, form="mpegts"), []
     for most in (64 * 64, 64 * 63):
-        monkeypatch.setitem(media_check.OPEN_OPTIONS, "max_pixels", str(most))
-        with media_check._opened(data) as container:
+        monkeypatch.setitem(containers.OPEN_OPTIONS, "max_pixels", str(most))
+        with opened(data) as container:
             sizes.append(container.streams.video[0].codec_context.width)
     assert sizes == [64, 0]
 
@@ -127,9 +126,9 @@ def test_a_sound_that_says_it_is_short_is_measured() -> None:
 
 
 def test_a_sound_of_too_many_samples_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(media_check, "MAX_SAMPLES", 1999)
+    monkeypatch.setattr(sound_module, "MAX_SAMPLES", 1999)
     assert "1999 samples" in str(refusal(url_part("audio_url", "audio/flac", flac(2))))
-    monkeypatch.setattr(media_check, "MAX_SAMPLES", 2000)
+    monkeypatch.setattr(sound_module, "MAX_SAMPLES", 2000)
     assert check_media(user(url_part("audio_url", "audio/flac", flac(2)))) == 1
 
 
@@ -137,7 +136,7 @@ def test_a_sound_of_too_many_samples_is_refused(monkeypatch: pytest.MonkeyPatch)
 def test_a_video_of_too_many_frames_is_refused(
     limit: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(media_check, limit, most)
+    monkeypatch.setattr(frames, limit, most)
     nine, ten = (
         url_part("video_url", "video/mp4", video_bytes(num_frames, size=32))
         for num_frames in (9, 10)
@@ -172,18 +171,20 @@ def test_a_list_of_other_places_is_no_medium(kind: str, text: str) -> None:
             inside.accept()
 
 
-def watched(data: bytes, **fields: Any) -> None:
-    """Raises what the check of a video says that a request wants to see or hear so."""
+def watched(data: bytes, **fields: Any) -> Received:
+    """What a stage gets of a video that a request wants to see or hear so; raises ApiError."""
     part = url_part("video_url", "video/mp4", data)
-    (medium,) = media_of({"messages": user(part), **fields})
-    check_medium(medium, data)
+    (received,) = taken_of({"messages": user(part), **fields})
+    return received
 
 
 HEARD = {"mm_processor_kwargs": {"use_audio_in_video": True}}
 
 
 def test_a_video_that_is_to_be_heard_has_a_sound() -> None:
-    watched(heard_video_bytes(4, 32, sound(1600)), **HEARD)
+    received = watched(heard_video_bytes(4, 32, sound(1600)), **HEARD)
+    assert np.array_equal(only(received, "sound"), (sound(1600) / 32768).astype(np.float32))
+    assert only(received, "frames").shape == (4, 32, 32, 3)
     mute = video_bytes(4, 32)
     watched(mute)
     with pytest.raises(ApiError, match="has no audio in it") as caught:
@@ -193,7 +194,7 @@ def test_a_video_that_is_to_be_heard_has_a_sound() -> None:
 
 def test_the_sound_of_a_video_is_measured_if_it_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     loud = heard_video_bytes(4, 32, sound(16000))
-    monkeypatch.setattr(media_check, "MAX_SAMPLES", 8000)
+    monkeypatch.setattr(sound_module, "MAX_SAMPLES", 8000)
     watched(loud)
     with pytest.raises(ApiError, match="8000 samples"):
         watched(loud, **HEARD)
@@ -203,10 +204,10 @@ def test_no_request_makes_a_stage_hold_more_frames_than_allowed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     film = video_bytes(24, 32)  # six seconds
-    monkeypatch.setattr(media_check, "MAX_SEEN_PIXELS", 16 * 32 * 32)
+    monkeypatch.setattr(frames, "MAX_SEEN_PIXELS", 16 * 32 * 32)
     watched(film)  # two frames a second
     with pytest.raises(ApiError, match="would be seen by 24 frames of 32 x 32"):
         watched(film, media_io_kwargs={"video": {"fps": 30}})
     watched(film, media_io_kwargs={"video": {"fps": 30, "max_frames": 16}})
     with pytest.raises(ApiError, match="lower fps or max_frames"):
-        watched(film, media_io_kwargs={"video": {"min_frames": 17}})
+        watched(film, media_io_kwargs={"video": {"min_frames": 18}})

@@ -1,7 +1,6 @@
 """Images of every mode and depth have the same colours in chats, edits and masks."""
 
 import base64
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,14 +23,19 @@ from support.pictures import file_of
 from support.prompts import data_url
 
 from omnistage.server.errors import ApiError
-from omnistage.server.media.check import Medium, check_medium
+from omnistage.server.media.check import check_image
 from omnistage.server.media.colours import PLAIN, is_plain, rgb_of
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.images import File, read_images
 from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.medium import Medium
 from omnistage.server.offline.content import file_of as file_of_python
 
 PLACE = "messages[0].content[0].image_url"
+
+
+def image_medium(place: str, url: str) -> Medium:
+    return Medium(place, {"type": "image_url", "image_url": {"url": url}})
 
 
 def loader() -> MediaLoader:
@@ -40,7 +44,7 @@ def loader() -> MediaLoader:
 
 async def sent_on(data: bytes) -> bytes:
     """The file of a chat's image that a stage gets."""
-    medium = Medium(PLACE, "image_url", {"url": data_url("image/x", data)})
+    medium = image_medium(PLACE, data_url("image/x", data))
     await loader().load_all([medium])
     return base64.b64decode(medium.encoded)
 
@@ -100,11 +104,11 @@ def test_a_mask_of_16_bits_is_read_at_its_depth() -> None:
 async def test_what_is_written_anew_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = np.random.default_rng(0).integers(0, 1 << 16, (64, 64), dtype=np.uint16)
     url = data_url("image/png", file_of(Image.fromarray(noise)))
-    media = [Medium(f"{PLACE}[{i}]", "image_url", {"url": url}) for i in range(3)]
+    media = [image_medium(f"{PLACE}[{i}]", url) for i in range(3)]
     monkeypatch.setattr("omnistage.server.media.load.MAX_FETCHED_BYTES", 10_000)
     await loader().load_all(media[:2])  # each is a file of about 4,200 bytes
     with pytest.raises(ApiError, match="too large"):
-        await loader().load_all([replace(one, source={"url": url}) for one in media])
+        await loader().load_all([image_medium(one.place, url) for one in media])
 
 
 def test_a_sequence_has_as_many_frames_as_a_gif_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +118,7 @@ def test_a_sequence_has_as_many_frames_as_a_gif_may_have(monkeypatch: pytest.Mon
     monkeypatch.setattr("omnistage.server.media.check.MAX_PAGES", 2)
     for check in (
         lambda: read_images([File("image", data)]),
-        lambda: check_medium(Medium("image", "image_url", {}), data),
+        lambda: check_image(data, "image"),
     ):
         with pytest.raises(ApiError, match="more than 2 frames") as caught:
             check()

@@ -14,7 +14,7 @@ from support.waiting import until
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.memory import GivingBack
-from omnistage.server.media.check import Medium, check_medium
+from omnistage.server.media.check import check_image
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
@@ -96,7 +96,7 @@ async def test_work_that_nobody_waits_for_keeps_its_room_until_it_ends(room: Dec
 
 
 def fails() -> None:
-    raise ValueError
+    raise ValueError("no")
 
 
 @pytest.mark.parametrize("work", [lambda: None, fails])
@@ -120,6 +120,65 @@ async def test_a_request_waits_for_room_no_longer_than_its_deadline(room: Decode
     await other.task
 
 
+class Steps:
+    """A work of several steps, none of which begins before it is told to."""
+
+    def __init__(self, room: DecodeRoom, num_bytes: int) -> None:
+        self.may_go_on = threading.Event()
+        self.num_done = 0
+        self.is_closed = False
+        self.task = asyncio.create_task(self._run(room, num_bytes))
+
+    async def _run(self, room: DecodeRoom, num_bytes: int) -> None:
+        async with room.held(num_bytes, self._close) as do:
+            for _ in range(3):
+                await do(self._step)
+
+    def _step(self) -> None:
+        self.may_go_on.wait()
+        assert not self.is_closed
+        self.num_done += 1
+
+    def _close(self) -> None:
+        self.is_closed = True
+
+
+async def test_a_work_of_several_steps_holds_its_room_and_waits_for_no_more(
+    room: DecodeRoom,
+) -> None:
+    steps = Steps(room, 60)
+    await until(lambda: room.num_taken == 60)
+    waiting = Work(room, 50)  # stands before any step that would have to wait for room
+    steps.may_go_on.set()
+    await steps.task
+    assert (steps.num_done, steps.is_closed) == (3, True)
+    await begun(waiting)
+    waiting.may_end.set()
+    await waiting.task
+    await until(lambda: room.num_taken == 0)
+
+
+async def test_steps_that_nobody_waits_for_are_closed_once_none_runs(room: DecodeRoom) -> None:
+    steps = Steps(room, 60)
+    await until(lambda: room.num_taken == 60)
+    await asyncio.sleep(0.05)
+    steps.task.cancel()
+    await asyncio.sleep(0.05)
+    assert (room.num_taken, steps.is_closed) == (60, False)
+    steps.may_go_on.set()
+    await until(lambda: room.num_taken == 0)
+    assert (steps.num_done, steps.is_closed) == (1, True)
+
+
+async def test_steps_whose_work_fails_give_their_room_back(room: DecodeRoom) -> None:
+    closed: list[bool] = []
+    with pytest.raises(ValueError, match="no"):
+        async with room.held(60, lambda: closed.append(True)) as do:
+            await do(fails)
+    await until(lambda: room.num_taken == 0)
+    assert closed == [True]
+
+
 def icon(width: int, height: int) -> bytes:
     """One that says it is 16 x 16, with a picture in it that is not."""
     buffer = io.BytesIO()
@@ -128,13 +187,13 @@ def icon(width: int, height: int) -> bytes:
 
 
 def test_an_icon_is_no_larger_than_icons_are() -> None:
-    check_medium(Medium("a", "image_url", {}), icon(16, 16))
+    check_image(icon(16, 16), "a")
     with pytest.raises(ApiError, match="an icon with a picture of more than 1024 a side"):
-        check_medium(Medium("a", "image_url", {}), icon(5000, 4000))
+        check_image(icon(5000, 4000), "a")
     with pytest.raises(ApiError, match="cannot be read"):
         read_images([File("image", icon(5000, 4000))])
     with pytest.raises(ApiError, match="cannot be read"):
-        check_medium(Medium("a", "image_url", {}), icon(16, 16)[:30])
+        check_image(icon(16, 16)[:30], "a")
 
 
 def test_the_room_of_pictures_is_known_before_they_are_decoded() -> None:

@@ -11,11 +11,11 @@ from support.media_hosts import Client, MediaHosts, media_hosts
 from support.pictures import mask_png, png
 
 from omnistage.server.errors import ApiError
-from omnistage.server.media.check import Medium
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.image_load import Source, load_images
 from omnistage.server.media.images import File, read_images
 from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.medium import Medium
 
 
 @pytest_asyncio.fixture
@@ -25,7 +25,7 @@ async def hosts() -> AsyncIterator[MediaHosts]:
 
 
 def medium(place: str, url: str) -> Medium:
-    return Medium(place, "image_url", {"url": url})
+    return Medium(place, {"type": "image_url", "image_url": {"url": url}})
 
 
 async def test_they_come_in_their_order(hosts: MediaHosts, tmp_path: Path) -> None:

@@ -7,17 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 import pytest_asyncio
 from support.bad_input import good_png, good_wav, png, url_part
 from support.gateway import MODEL, OMNI, running_gateway
 from support.media_hosts import OUTSIDE, Client, MediaHosts, media_hosts
-from support.prompts import sound, sound_part
+from support.prompts import sound, sound_part, video_bytes
+from support.recorded import decoded_frames
+from support.taken_media import READING, only
+from support.waiting import until
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.disconnect import ClientGone
+from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
+from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.load import MAX_FETCHED, MAX_MEDIA, MediaLoader
+from omnistage.stages.messages.to_gateway import Reading
+from omnistage.stages.worker.coming_media import ComingMedia, Received
 
 SECONDS = 1600 / 16_000  # of `good_wav` and `sound(1600)`
 
@@ -42,30 +50,103 @@ async def test_what_is_elsewhere_is_put_into_the_request(hosts: MediaHosts, tmp_
     url = hosts.url("http://outside.test:PORT/picture")
     messages = user(part(url), *here, part(f"file://{tmp_path}/a.wav", "audio_url"), part(url))
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
-    assert await loader.load({"messages": messages}, Client().request()) == [
-        0,
-        0,
-        SECONDS,
-        SECONDS,
-        0,
-    ]
-    first, *same, file, last = messages[0]["content"]
-    assert same == here
-    for loaded, kind, data in (
-        (first, "image_url", good_png()),
-        (file, "audio_url", good_wav()),
-        (last, "image_url", good_png()),
-    ):
-        header, _, encoded = loaded[kind]["url"].partition(",")
+    incoming = await loader.load({"messages": messages}, Client().request())
+    first, second, sound_of_body, sound_of_file, last = messages[0]["content"]
+    assert second == here[0]
+    for loaded in (first, last):
+        header, _, encoded = loaded["image_url"]["url"].partition(",")
         assert header == "data:application/octet-stream;base64"
-        assert base64.b64decode(encoded) == data
+        assert base64.b64decode(encoded) == good_png()
+    assert incoming is not None
+    received = await all_of(incoming)
+    assert incoming.seconds == [SECONDS, SECONDS]
+    for part_of_sound in (sound_of_body, sound_of_file):
+        assert part_of_sound["type"] == "audio_url"
+        name = part_of_sound["audio_url"]["url"]
+        expected = (sound(1600) / 32768).astype(np.float32)
+        assert np.array_equal(received.pop((name, "sound")).data(), expected)
+    assert not received
+
+
+async def test_media_are_read_as_often_as_they_are_asked_for(tmp_path: Path) -> None:
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
+    media = Client().request()
+    incoming = await loader.load({"messages": user(sound_part(sound(1600)))}, media)
+    assert incoming is not None
+    for _ in range(2):  # a request may go to another replica
+        ((_, received),) = (await all_of(incoming)).items()
+        assert received.data().size == 1600
+
+
+async def test_what_is_large_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omnistage.server.media.incoming.PIECE_BYTES", 1000)
+    video = video_bytes(num_frames=8, size=32)
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
+    parts = user(sound_part(sound(1600)), url_part("video_url", "video/mp4", video))
+    incoming = await loader.load({"messages": parts}, Client().request())
+    assert incoming is not None
+    pieces = [piece async for piece in incoming.pieces(READING)]
+    assert {message.medium for message, _ in pieces} == {"sound", "frames"}
+    assert max(tensor.num_bytes for _, tensor in pieces) <= 1000
+    assert len(pieces) >= 7 + 4 * 4  # 6400 bytes of sound; each frame is 3072
+    assert sum(message.about is not None for message, _ in pieces) == 2
+    received = await all_of(incoming)
+    assert np.array_equal(only(received, "frames"), decoded_frames(video)[[0, 2, 4, 6]])
+    assert only(received, "sound").size == 1600
+    await until(lambda: loader.room.num_taken == 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reading"),
+    [
+        ("audio_url", Reading(None, takes_video=True, sampler="uniform")),
+        ("input_audio", Reading(None)),
+        ("video_url", Reading(16_000)),
+    ],
+)
+async def test_a_medium_that_the_model_does_not_take_is_refused(
+    kind: str, reading: Reading
+) -> None:
+    parts = {
+        "audio_url": url_part("audio_url", "audio/wav", good_wav()),
+        "input_audio": sound_part(sound(1600)),
+        "video_url": url_part("video_url", "video/mp4", video_bytes(4, 32)),
+    }
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
+    incoming = await loader.load({"messages": user(parts[kind])}, Client().request())
+    assert incoming is not None
+    with pytest.raises(ApiError, match="takes no") as caught:
+        await all_of(incoming, reading)
+    assert caught.value.status == 400
+    assert caught.value.param == f"messages[0].content[0].{kind}"
+
+
+async def test_a_video_that_vllm_samples_in_its_own_way_is_sent_as_it_is() -> None:
+    video = video_bytes(4, 32)
+    loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
+    parts = user(url_part("video_url", "video/mp4", video))
+    incoming = await loader.load({"messages": parts}, Client().request())
+    assert incoming is not None
+    received = await all_of(incoming, Reading(None, takes_video=True))
+    assert only(received, "file").tobytes() == video
+
+
+async def all_of(incoming: Incoming, reading: Reading = READING) -> Received:
+    """What a stage gets of a request's media."""
+    coming = ComingMedia()
+    async for message, tensor in incoming.pieces(reading):
+        coming.add("request", message, tensor)
+    return coming.take("request")
 
 
 async def refusal(hosts: MediaHosts, *parts: Any, timeout_s: float | None = None) -> ApiError:
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
-    with pytest.raises(ApiError) as caught:
-        await loader.load({"messages": user(*parts)}, Client().request(timeout_s))
-    return caught.value
+    try:
+        incoming = await loader.load({"messages": user(*parts)}, Client().request(timeout_s))
+        await all_of(incoming or Incoming([], loader.room))
+    except ApiError as error:
+        return error
+    pytest.fail("it was not refused")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from PIL import Image
+from support.taken_media import taken
 
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.chat.messages import checked_messages
 from omnistage.server.errors import ApiError
-from omnistage.server.media.check import check_medium, media_of
+from omnistage.server.media.medium import media_of
 from omnistage.server.offline.content import messages_of, wav_of
 from omnistage.server.offline.outputs import Audio, Usage, audio_of
 from omnistage.server.runtime.samples import SampleFormat
@@ -31,7 +32,8 @@ def data_of(part: Any) -> bytes:
     assert checked["content"][0] == {"type": "text", "text": "before"}
     (medium,) = media_of({"messages": [checked]})
     data = base64.b64decode(medium.encoded)
-    assert (check_medium(medium, data) > 0) == (medium.kind == "audio_url")
+    expected = {"image_url": [], "audio_url": ["sound"], "video_url": ["frames"]}
+    assert [kind for _, kind in taken(medium, data)] == expected[medium.kind]
     return data
 
 

@@ -27,6 +27,7 @@ BOUND = WorkBound(1.5, 30.0, "max_megapixels", 1024, 512, 1, 50, keeps_size=True
 FAILED = to_gateway.Failed(400, "no", "invalid_request_error", "thinker", "x", "y")
 SAID: list[tuple[Messages[Any], Message]] = [
     (to_stage.TO_STAGE, REQUEST),
+    (to_stage.TO_STAGE, to_stage.MediumPiece("omnistage:a", "sound", {"rate_hz": 16_000})),
     (to_stage.TO_STAGE, to_stage.MoreText("and more")),
     (to_stage.TO_STAGE, to_stage.Cancel()),
     (to_stage.TO_STAGE, to_stage.Stop()),

@@ -1,4 +1,4 @@
-"""Whether vLLM samples a model's videos as a request asks it to."""
+"""How vLLM samples a model's videos."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,22 +7,38 @@ import pytest
 from vllm.multimodal import video
 from vllm.transformers_utils import processor
 
-from omnistage.stages.vllm.frames import SAMPLERS, samples_as_asked
+from omnistage.stages.messages.to_gateway import Sampler
+from omnistage.stages.vllm.frames import sampler_of, samples_as_asked
+
+CONFIG = SimpleNamespace(is_multimodal_model=True)
+LOADERS = {"Qwen2VLVideoProcessor": "qwen2_vl", "Glm4vVideoProcessor": "opencv_dynamic"}
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "is_asked", "sampler"),
     [
-        ("Qwen2VLVideoProcessor", True),
-        ("OtherVideoProcessor", False),
-        (None, False),
-        ({"torchvision": "Qwen2VLVideoProcessor"}, False),  # transformers' table, of vLLM 0.28
+        ("Qwen2VLVideoProcessor", True, "qwen2_vl"),
+        ("Glm4vVideoProcessor", False, None),
+        ("OtherVideoProcessor", False, "uniform"),
+        (None, False, "uniform"),
+        # transformers' table, of vLLM 0.28
+        ({"torchvision": "Qwen2VLVideoProcessor"}, False, "uniform"),
     ],
 )
-def test_a_name_that_is_known_says_so_and_what_is_no_name_does_not(
-    monkeypatch: pytest.MonkeyPatch, name: Any, expected: bool
+def test_a_processor_s_name_says_which_sampler_it_has(
+    monkeypatch: pytest.MonkeyPatch, name: Any, is_asked: bool, sampler: Sampler | None
 ) -> None:
-    known = {"Qwen2VLVideoProcessor": SAMPLERS[0]}
-    monkeypatch.setattr(video, "get_video_loader_backend_for_processor", known.get)
+    monkeypatch.setattr(video, "get_video_loader_backend_for_processor", LOADERS.get)
     monkeypatch.setattr(processor, "get_video_processor_cls_name", lambda config: name)
-    assert samples_as_asked(SimpleNamespace(is_multimodal_model=True)) is expected
+    assert samples_as_asked(CONFIG) is is_asked
+    assert sampler_of(CONFIG, {}) == sampler
+
+
+def test_a_sampler_that_an_operator_has_chosen_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("omnistage.stages.vllm.frames._loader_of", lambda config: "qwen2_vl")
+    assert sampler_of(CONFIG, {"video_backend": "opencv"}) == "uniform"
+    assert sampler_of(CONFIG, {"video_backend": "nemotron_vl"}) is None
+    monkeypatch.setenv("VLLM_VIDEO_LOADER_BACKEND", "qwen3_vl")
+    assert sampler_of(CONFIG, {}) == "qwen2_vl"  # the model's own comes first
+    monkeypatch.setattr("omnistage.stages.vllm.frames._loader_of", lambda config: None)
+    assert sampler_of(CONFIG, {}) == "qwen3_vl"

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.metrics_docs import documented, exposed, families_in
 from support.waiting import until, wait_until
 
 from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
@@ -32,7 +33,14 @@ from omnistage.stages.messages.to_gateway import (
     TextDelta,
     ToGateway,
 )
-from omnistage.stages.messages.to_stage import Cancel, Command, MoreText, Request, Stop
+from omnistage.stages.messages.to_stage import (
+    Cancel,
+    Command,
+    MediumPiece,
+    MoreText,
+    Request,
+    Stop,
+)
 from omnistage.stages.worker.stage_worker import ENGINE_DIED, StageWorker, stage_environment
 
 TESTS = Path(__file__).parents[2]
@@ -218,6 +226,33 @@ async def test_a_cancel_on_the_heels_of_its_request_leaves_nothing(gateway: Gate
     gateway.send("a", "hang")
     gateway.send("a", Cancel())
     await until(lambda: is_idle(gateway, 1))
+
+
+def send_piece(gateway: Gateway, request_id: str) -> None:
+    data = {"data": Tensor.from_numpy(np.array([1, 2], np.float32))}
+    piece = MediumPiece("omnistage:a", "sound", {"rate_hz": 8000})
+    gateway.requests.send(Chunk(request_id, piece, 0, data))
+
+
+async def test_media_come_before_their_request_and_go_with_it(gateway: Gateway) -> None:
+    send_piece(gateway, "a")
+    send_piece(gateway, "b")
+    await until(lambda: gateway.status.held.get("media") == 2)
+    gateway.send("a", "media")
+    await until(lambda: len(gateway.of("a")) == 2)
+    first = gateway.of("a")[0].message
+    assert isinstance(first, TextDelta)
+    assert first.chunk == {"sound": [1.0, 2.0]}
+    await until(lambda: gateway.status.held["media"] == 1)
+    gateway.send("b", "media")
+    await until(lambda: is_idle(gateway, 2))
+
+
+async def test_a_cancel_before_its_request_drops_its_media(gateway: Gateway) -> None:
+    send_piece(gateway, "a")
+    await until(lambda: gateway.status.held.get("media") == 1)
+    gateway.send("a", Cancel())
+    await until(lambda: is_idle(gateway, 0))
 
 
 async def test_a_cancel_before_its_request_keeps_it_from_starting(gateway: Gateway) -> None:

@@ -1,0 +1,73 @@
+"""The media of a request: the parts that have them, and their places."""
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omnistage.server.media.watching import AS_IT_IS, Watching
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """One medium of a request: its checked part, and the part's place."""
+
+    place: str
+    part: dict[str, Any]
+    watching: Watching = AS_IT_IS
+
+    @classmethod
+    def of_part(cls, part: dict[str, Any], path: str, watching: Watching = AS_IT_IS) -> "Medium":
+        """Return the medium of a checked part that is no text."""
+        return cls(f"{path}.{part['type']}", part, watching)
+
+    @property
+    def kind(self) -> str:
+        """The part's type: image_url, audio_url, input_audio or video_url."""
+        kind: str = self.part["type"]
+        return kind
+
+    @property
+    def is_image(self) -> bool:
+        """Whether a stage gets it as a file."""
+        return self.kind == "image_url"
+
+    @property
+    def url(self) -> str:
+        """Where it is, if it is not here."""
+        url: str = self._source.get("url", "")
+        return "" if url.startswith("data:") else url
+
+    @property
+    def encoded(self) -> str:
+        """Its base64."""
+        data: str = self._source.get("data") or self._source["url"].partition(",")[2]
+        return data
+
+    @property
+    def _source(self) -> dict[str, Any]:
+        source: dict[str, Any] = self.part[self.kind]
+        return source
+
+    def put(self, data: bytes) -> None:
+        """Have it here, as a data URL."""
+        encoded = base64.b64encode(data).decode("ascii")
+        self._source["url"] = f"data:application/octet-stream;base64,{encoded}"
+
+    def refer_to(self, url: str) -> None:
+        """Name in its place what the stage gets beside the request."""
+        kind = "video_url" if self.kind == "video_url" else "audio_url"
+        self.part.clear()
+        self.part.update({"type": kind, kind: {"url": url}})
+
+
+def media_of(body: Message) -> Iterator[Medium]:
+    """Yield every medium of the checked messages of a chat's body."""
+    watching = Watching.of(body)
+    for i, message in enumerate(body["messages"]):
+        content = message.get("content")
+        for j, part in enumerate(content if isinstance(content, list) else ()):
+            if part["type"] != "text":
+                yield Medium.of_part(part, f"messages[{i}].content[{j}]", watching)

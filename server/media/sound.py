@@ -1,0 +1,130 @@
+"""Reads sounds: decodes the first of a file, mixes its channels to one, and resamples it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+from omnistage.server.errors import invalid
+from omnistage.server.media.blocks import check_blocks
+from omnistage.server.media.containers import MAX_DURATION_S, decoded, first_stream, too_long
+
+MAX_SAMPLES = MAX_DURATION_S * 48_000  # of all channels
+BLOCK_SAMPLES = 1 << 17
+MAX_RATE_HZ = 384_000  # of a file: a resampler's filter grows with its rate
+
+Samples = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SoundLimits:
+    """How long a sound may be, and the rates that its file may have, in seconds and Hz."""
+
+    max_s: float = MAX_DURATION_S
+    min_rate_hz: int = 1
+
+
+ANY_SOUND = SoundLimits()
+
+
+class Sound:
+    """The first sound of a file.
+
+    `seconds`: how long it is as far as it has been read; `rate_hz`: of what was read of it.
+    """
+
+    def __init__(self, data: bytes, place: str, limits: SoundLimits = ANY_SOUND) -> None:
+        self._data = data
+        self._place = place
+        self._limits = limits
+        self.seconds = 0.0
+        self.rate_hz = 0
+
+    def samples(self, rate_hz: int) -> Iterator[Samples]:
+        """Yield its samples in order, float32 [n] of one channel; may take a while.
+
+        They are at `rate_hz`, or at the file's own rate if that is 0. Raises ApiError as soon as
+        they are too many, or cannot be read.
+        """
+        self.rate_hz = rate_hz
+        num_samples = 0
+        for block in _blocks(self._mono(rate_hz)):
+            if not np.isfinite(block).all():
+                raise invalid(self._place, "has samples that are no numbers")
+            num_samples += len(block)
+            yield block
+        if not num_samples:
+            raise invalid(self._place, "has no audio in it")
+
+    def _mono(self, rate_hz: int) -> Iterator[Samples]:
+        """Yield the samples of each frame."""
+        place = self._place
+        check_blocks(self._data, place)
+        mono = _Mono(rate_hz)
+        num_samples = 0
+        with first_stream(self._data, place, "audio") as (container, stream):
+            for packet in container.demux(stream):
+                for frame in decoded(packet):
+                    num_samples += frame.samples * frame.layout.nb_channels
+                    self._count(frame)
+                    if num_samples > MAX_SAMPLES:
+                        raise too_long(place, f"{MAX_SAMPLES} samples of all channels")
+                    yield from mono.add(frame)
+            yield from mono.flush()
+
+    def _count(self, frame: Any) -> None:
+        rate, limits = frame.sample_rate, self._limits
+        if not limits.min_rate_hz <= rate <= MAX_RATE_HZ:
+            raise invalid(self._place, f"has a sample rate of {rate} Hz")
+        self.seconds += frame.samples / rate
+        self.rate_hz = self.rate_hz or rate
+        if self.seconds > limits.max_s:
+            raise too_long(self._place, f"{limits.max_s:g} s")
+
+
+def _blocks(pieces: Iterator[Samples]) -> Iterator[Samples]:
+    """Yield the same samples in fewer arrays: a frame has a thousand."""
+    waiting: list[Samples] = []
+    size = 0
+    for samples in pieces:
+        waiting.append(samples)
+        size += len(samples)
+        if size >= BLOCK_SAMPLES:
+            yield np.concatenate(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield np.concatenate(waiting)
+
+
+class _Mono:
+    """Frames as samples of one channel at one rate, also where a file changes its own."""
+
+    def __init__(self, rate_hz: int) -> None:
+        self._rate_hz = rate_hz
+        self._kind: object = None
+        self._resampler: Any = None
+
+    def add(self, frame: Any) -> Iterator[Samples]:
+        """Yield what can be computed with the next frame."""
+        kind = frame.format.name, frame.layout.name, frame.layout.nb_channels, frame.sample_rate
+        if kind != self._kind:
+            yield from self.flush()
+            self._kind = kind
+            self._rate_hz = self._rate_hz or frame.sample_rate
+            self._resampler = av.AudioResampler(format="fltp", rate=self._rate_hz)
+        frame.pts = None  # a gap in a file's times is no sound
+        yield from self._resampled(frame)
+
+    def flush(self) -> Iterator[Samples]:
+        """Yield what the resampler holds."""
+        if self._resampler is not None:
+            yield from self._resampled(None)
+            self._resampler = None
+
+    def _resampled(self, frame: Any) -> Iterator[Samples]:
+        for one in self._resampler.resample(frame):
+            channels = one.to_ndarray()
+            yield channels[0] if len(channels) == 1 else channels.mean(axis=0, dtype=np.float32)

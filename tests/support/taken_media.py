@@ -1,0 +1,36 @@
+"""Media as a stage gets them."""
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+from omnistage.server.media.check import check_image
+from omnistage.server.media.incoming import MediaFile, Reader
+from omnistage.server.media.medium import Medium, media_of
+from omnistage.stages.messages.to_gateway import Reading
+from omnistage.stages.messages.to_stage import MediumKind
+from omnistage.stages.worker.coming_media import ComingMedia, Received
+
+READING = Reading(16_000, takes_video=True, sampler="qwen2_vl")
+
+
+def taken(medium: Medium, data: bytes, reading: Reading = READING) -> Received:
+    """What a stage gets of one medium beside its request; raises ApiError."""
+    if medium.is_image:
+        check_image(data, medium.place)
+        return {}
+    coming = ComingMedia()
+    for message, tensor in Reader(MediaFile(medium, data, medium.place), reading).pieces():
+        coming.add("request", message, tensor)
+    return coming.take("request")
+
+
+def taken_of(body: Mapping[str, Any], reading: Reading = READING) -> list[Received]:
+    """What a stage gets of each medium of a chat's body, in order; raises ApiError."""
+    return [taken(one, base64.b64decode(one.encoded), reading) for one in media_of(body)]
+
+
+def only(received: Received, kind: MediumKind) -> Any:
+    """The data of the one medium of a kind."""
+    (data,) = (one.data() for (_, medium), one in received.items() if medium == kind)
+    return data
