@@ -77,6 +77,16 @@ def services() -> dict[str, dict[str, Any]]:
     return found
 
 
+def ours() -> dict[str, dict[str, Any]]:
+    """Return the services that run an image of ours."""
+    return {name: one for name, one in services().items() if one["image"].startswith("omnistage:")}
+
+
+def servers() -> dict[str, dict[str, Any]]:
+    """Return the services that serve a model; the others of ours are pages."""
+    return {name: one for name, one in ours().items() if "demo" not in command_of(one)}
+
+
 def command_of(service: dict[str, Any]) -> list[str]:
     """What a service of ours runs: its own command, or its image's."""
     command = service.get("command") or last("CMD", service["build"]["dockerfile"]).words
