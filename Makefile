@@ -6,7 +6,7 @@ STAMP := $(VENV)/.ready
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells compose kubernetes nodes serve check lock wheel docs snippets
 
 venv: $(STAMP)
 
@@ -134,6 +134,11 @@ image-speed: venv
 # without models, in a minute. ARGS="--front haproxy|ray": one of the two.
 cells: venv
 	PYTHONPATH=tests $(BIN)/python tests/cells.py $(ARGS)
+
+# compose.yaml by a real Docker engine: build, answers, a killed stage, an end. ARGS=--no-build takes the image omnistage:cpu,
+# ARGS="--build-arg NAME=VALUE" is handed to the build.
+compose:
+	$(PYTHON) tests/compose_up.py $(ARGS)
 
 # The manifests of docker/kubernetes against the schemas of a version of Kubernetes, which kubernetes-validate brings.
 KUBERNETES ?= 1.34

@@ -6,19 +6,17 @@ from typing import Any
 
 import httpx
 import pytest
-import typer.main
 import yaml
+from support.command_line import GROUP
 from support.containers import DOCKER, command_of, dockerfile, last, services
 from support.gateway import OMNI, running_gateway
 from support.metrics_docs import documented
 
-from omnistage.server.cli import app
 from omnistage.server.serve import HANG_UP_S
 from omnistage.server.serve_app import STOP_S, Arguments
 from omnistage.stage_configs.overrides import any_override
 
 FOLDER = DOCKER / "kubernetes"
-GROUP: Any = typer.main.get_command(app)
 DOCUMENTS: list[dict[str, Any]] = [*yaml.safe_load_all((FOLDER / "cell.yaml").read_text())]
 BY_KIND = {document["kind"]: document for document in DOCUMENTS}
 RAY: dict[str, Any] = yaml.safe_load((FOLDER / "rayservice.yaml").read_text())

@@ -1,0 +1,14 @@
+"""The command line of the package, to try calls that files and pages contain."""
+
+from typing import Any
+
+import typer.main
+
+from omnistage.server.cli import app
+
+GROUP: Any = typer.main.get_command(app)
+
+
+def parse(command: str, arguments: list[str]) -> None:
+    """Raises if our command line has no such command, or the command takes no such arguments."""
+    GROUP.commands[command].make_context(command, arguments)
