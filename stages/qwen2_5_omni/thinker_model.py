@@ -13,6 +13,7 @@ from vllm.model_executor.models.qwen2_5_omni_thinker import (
     Qwen2_5OmniThinkerForConditionalGeneration,
     Qwen2_5OmniThinkerProcessingInfo,
 )
+from vllm.model_executor.models.utils import WeightsMapper
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from omnistage.stages.qwen2_5_omni.heard_videos import ThinkerProcessor
@@ -45,6 +46,15 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
     """The in-tree class; its rows are what the step table exports."""
 
     table: StepTable | None = None
+    # The names of an adapter that was trained with the thinker by itself. vLLM would ignore them.
+    hf_to_vllm_mapper = Qwen2_5OmniThinkerForConditionalGeneration.hf_to_vllm_mapper | (
+        WeightsMapper(
+            orig_to_new_prefix={
+                "model.": "language_model.model.",
+                "lm_head.": "language_model.lm_head.",
+            }
+        )
+    )
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
         super().__init__(vllm_config=vllm_config, prefix=prefix)

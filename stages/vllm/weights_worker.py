@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 from vllm.platforms import current_platform
 
+from omnistage.stages.vllm.adapted_modules import refuse_ignored
 from omnistage.stages.vllm.compat import LoRARequest
 from omnistage.stages.vllm.loading import CountedLoader
 from omnistage.stages.vllm.ranks import first_problem, is_read_last
@@ -43,8 +44,9 @@ class WeightsWorker:
             raise RuntimeError(problem)
 
     def omnistage_add_lora(self, name: str, number: int, folder: str) -> None:
-        """Load an adapter."""
+        """Load an adapter; ValueError for one of which vLLM would ignore a part."""
         self.add_lora(LoRARequest(name, number, folder))
+        refuse_ignored(self.model_runner.get_model(), folder)
 
     def omnistage_pin_lora(self, number: int) -> None:
         """Keep an adapter in its place."""

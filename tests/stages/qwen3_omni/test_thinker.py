@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from transformers import AutoTokenizer
+from vllm.triton_utils import HAS_TRITON
 
 from omnistage.connectors import make_connector
 from omnistage.stage_configs.graph import Deadlines
@@ -15,6 +16,7 @@ from omnistage.stages.messages.edge import EDGE, NothingToSay, Open, Waits
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.thinker import Thinker
+from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
 
@@ -150,3 +152,18 @@ async def test_a_cancel_while_text_comes_leaves_nothing(talking: Talking) -> Non
     await asyncio.gather(serving, return_exceptions=True)
     assert not talking.stage._texts._texts
     talking.stage.more_text("a", "more", False)
+
+
+@pytest.mark.parametrize("targets", [None, ["q_proj", "v_proj"]], ids=["all", "attention"])
+async def test_adapters_are_refused_before_it_loads_where_vllm_has_no_triton_for_its_experts(
+    targets: Any, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `lora_target_modules` leaves the experts out: vLLM computes them by Triton too."""
+    if HAS_TRITON:
+        pytest.skip("it is there")
+    outputs: Any = None  # it sends nothing
+    engine = {"enable_lora": True, "lora_target_modules": targets, "max_model_len": 512}
+    stage = Thinker(StagePorts("thinker", str(tiny_checkpoint), engine, {}, outputs))
+    monkeypatch.setattr(AsyncLLM, "from_vllm_config", lambda *_, **__: pytest.fail("it loads"))
+    with pytest.raises(ValueError, match=r"^enable_lora: .* computes experts by Triton"):
+        await stage.start()
