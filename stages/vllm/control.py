@@ -1,7 +1,7 @@
-"""Commands to an engine: vLLM's own sleep, reload of weights, LoRA and profiler."""
+"""Commands to an engine: vLLM's own sleep, reload of weights, LoRA, profiler and calls."""
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,14 @@ from omnistage.stages.device.profiler import already_profiling, not_profiling
 from omnistage.stages.vllm.adapters import Adapters
 from omnistage.stages.vllm.compat import AsyncLLM, accepted
 from omnistage.stages.vllm.weights import EngineWeights
+from omnistage.stages.vllm.weights_worker import RPC, Called
+from omnistage.stages.vllm.worker_extension import user_class_of
+from omnistage.stages.worker.extension import (
+    NO_EXTENSION,
+    call_failed,
+    check_method,
+    plain_result,
+)
 from omnistage.stages.worker.failure import RequestError
 
 TRACES = "*.json*"
@@ -54,7 +62,13 @@ class EngineControl:
             "load_weights": self._no_weights,
             **dict.fromkeys(LORA if self._adapters is not None else (), self._no_lora),
             **dict.fromkeys(("start_profile", "stop_profile"), self._no_profile),
+            "rpc": "" if self._extension is not None else NO_EXTENSION,
         }
+
+    @property
+    def _extension(self) -> type | None:
+        parallel = self._engine.vllm_config.parallel_config
+        return user_class_of(parallel.worker_extension_cls)
 
     @property
     def _no_sleep(self) -> str:
@@ -64,7 +78,7 @@ class EngineControl:
 
     @property
     def _no_weights(self) -> str:
-        return self._weights if isinstance(self._weights, str) else self._weights.refusal
+        return self._weights if isinstance(self._weights, str) else ""
 
     @property
     def _no_lora(self) -> str:
@@ -104,7 +118,7 @@ class EngineControl:
             return f"level 2 drops the weights: {self._weights}"
         if self._engine.vllm_config.kv_transfer_config is not None:
             return NO_LEVEL_2
-        return self._weights.refusal or self._weights.no_source
+        return self._weights.no_source
 
     async def _wake(self, tags: Collection[str] | None) -> Mapping[str, Any]:
         for tag in tags or ():
@@ -196,6 +210,28 @@ class EngineControl:
         own = {name for name in written if self._mark in name} or written
         files = [str(Path(self._profile_folder, name)) for name in sorted(own)]
         return {"folder": self._profile_folder, "files": files}
+
+    async def _rpc(
+        self, method: str, args: Sequence[Any], reply: bool, from_all: bool
+    ) -> Mapping[str, Any]:
+        """Call a method of the user's extension on all ranks, between two steps.
+
+        Rank 0's result or a list of all, of several lanes those of the first.
+        """
+        check_method(method, self._extension)
+        if from_all and self._engine.vllm_config.parallel_config.data_parallel_size > 1:
+            message = "must be false: with a data_parallel_size vLLM answers for the first lane"
+            raise RequestError(400, message, param="from_all", code="invalid_value")
+        try:
+            answers = await self._engine.collective_rpc(RPC, args=(method, list(args)))
+            found = [msgspec.json.decode(answer, type=Called) for answer in answers]
+            problem = found[0].problem  # the first of all ranks
+            result = [one.result for one in found] if from_all else found[0].result
+            if not problem:
+                return {"result": plain_result(result if reply else None)}
+        except Exception as error:  # of another lane, or too much from all
+            raise call_failed(str(error)) from error
+        raise call_failed(problem)
 
     @property
     def _profile_folder(self) -> str:

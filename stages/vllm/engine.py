@@ -24,7 +24,8 @@ from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.row_cache import asked_gib
 from omnistage.stages.vllm.truncation import PATH as TRUNCATION
-from omnistage.stages.vllm.weights_worker import EXTENSION
+from omnistage.stages.vllm.worker_extension import extended_by
+from omnistage.stages.worker.extension import ARGUMENT as EXTENSION
 from omnistage.stages.worker.stage import StagePorts
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def make_engine(
     arguments["structured_outputs_config"] = _structured_outputs(options)
     asked = arguments.get("load_format", "auto")
     arguments["load_format"] = DUMMY if asked == "dummy" else load_format_of(asked, model)
-    arguments.setdefault("worker_extension_cls", EXTENSION)
+    arguments[EXTENSION] = extended_by(options.get(EXTENSION))
     if current_platform.is_cpu():
         arguments.setdefault("worker_cls", CPU_WORKER)
         _add_spare_place(arguments)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from omnistage.stages.vllm.compat import AsyncLLM, LoRARequest
-from omnistage.stages.vllm.weights_worker import ADD_LORA, EXTENSION, PIN_LORA, TOGETHER
+from omnistage.stages.vllm.weights_worker import ADD_LORA, PIN_LORA, TOGETHER
 
 
 async def call_together(engine: AsyncLLM, method: str, *arguments: Any) -> None:
@@ -14,26 +14,16 @@ async def call_together(engine: AsyncLLM, method: str, *arguments: Any) -> None:
     await engine.collective_rpc(TOGETHER, args=(method, *arguments))
 
 
-def has_extension(engine: AsyncLLM) -> bool:
-    """Whether its workers have our methods, and no others in their place."""
-    found: str = engine.vllm_config.parallel_config.worker_extension_cls
-    return found == EXTENSION
-
-
 class TogetherLLM(AsyncLLM):
     """AsyncLLM that outlives an adapter which its ranks refuse."""
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
         """As AsyncLLM's."""
-        if not has_extension(self):
-            return bool(await super().add_lora(lora_request))
         one = lora_request
         await call_together(self, ADD_LORA, one.lora_name, one.lora_int_id, one.lora_path)
         return True
 
     async def pin_lora(self, lora_id: int) -> bool:
         """As AsyncLLM's."""
-        if not has_extension(self):
-            return bool(await super().pin_lora(lora_id))
         await call_together(self, PIN_LORA, lora_id)
         return True

@@ -6,7 +6,7 @@ from typing import Any
 from omnistage.stages.device.stored_weights import Shapes, stored_shapes
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.fit import folder_of
-from omnistage.stages.vllm.together import call_together, has_extension
+from omnistage.stages.vllm.together import call_together
 from omnistage.stages.vllm.weights_worker import LOAD
 from omnistage.stages.worker.failure import RequestError
 
@@ -23,13 +23,6 @@ class EngineWeights:
         self._folder = folder_of(engine.vllm_config.model_config)
         self._shapes = with_prefix(model_shapes(engine), prefix)
         self._prefix = prefix
-
-    @property
-    def refusal(self) -> str:
-        """Why the engine takes none; empty if it does."""
-        if not has_extension(self._engine):
-            return "its engine has a worker_extension_cls of its own"
-        return ""
 
     @property
     def no_source(self) -> str:

@@ -1,26 +1,42 @@
 """What vLLM's workers do for other weights: the engine argument `worker_extension_cls`."""
 
 import copy
+import logging
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from torch import nn
 from vllm.platforms import current_platform
 
 from omnistage.stages.vllm.adapted_modules import refuse_ignored
 from omnistage.stages.vllm.compat import LoRARequest
 from omnistage.stages.vllm.loading import CountedLoader
-from omnistage.stages.vllm.ranks import first_problem, is_read_last
+from omnistage.stages.vllm.ranks import first_problem, is_read_last, own_lane
+from omnistage.stages.worker.extension import plain_result
+
+logger = logging.getLogger(__name__)
 
 EXTENSION = "omnistage.stages.vllm.weights_worker.WeightsWorker"
 LOAD = "omnistage_load_weights"
 ADD_LORA = "omnistage_add_lora"
 PIN_LORA = "omnistage_pin_lora"
 TOGETHER = "omnistage_together"
+RPC = "omnistage_rpc"
+
+
+class Called(msgspec.Struct, frozen=True):
+    """What came of a call of a user's method: a rank's result, or the first rank's problem."""
+
+    result: Any = None
+    problem: str = ""
 
 
 class WeightsWorker:
     """Mixed into a worker of any platform; called by its engine's `collective_rpc`."""
 
+    rank: int
+    vllm_config: Any
     model_runner: Any
     model_config: Any
     load_config: Any
@@ -42,6 +58,25 @@ class WeightsWorker:
         problem = first_problem(problem)
         if problem and is_read_last():
             raise RuntimeError(problem)
+
+    def omnistage_rpc(self, method: str, arguments: Sequence[Any]) -> str:
+        """Call a user's method in every rank of this lane; `Called` as JSON.
+
+        An error is an answer like others, because vLLM would read the next ones wrongly: see
+        `omnistage_together`. Of other lanes than the first vLLM passes on errors alone.
+        """
+        result, problem = None, ""
+        try:
+            result = plain_result(getattr(self, method)(*arguments))
+        except Exception as error:
+            logger.exception("rank %d: %s failed", self.rank, method)
+            told = f"rank {self.rank}: {type(error).__name__}: {error}"
+            problem = told.encode(errors="backslashreplace").decode()
+        problem = first_problem(problem)
+        lane = own_lane(self.vllm_config)
+        if problem and lane and is_read_last():
+            raise RuntimeError(f"lane {lane}, {problem}")
+        return msgspec.json.encode(Called(result, problem)).decode()
 
     def omnistage_add_lora(self, name: str, number: int, folder: str) -> None:
         """Load an adapter; ValueError for one of which vLLM would ignore a part."""

@@ -1,7 +1,6 @@
 """What can be changed of a pipeline while it serves: adapters, caches, weights, profiles."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,12 @@ from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales, Setting
 from omnistage.stages.diffusion.ranks.adapters import AdaptersOnRanks
 from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks, end_stage
+from omnistage.stages.worker.extension import (
+    NO_EXTENSION,
+    call_failed,
+    check_method,
+    plain_result,
+)
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -135,11 +140,11 @@ class Control:
         loras = dict.fromkeys(
             ("add_lora", "remove_lora", "pin_lora", "list_loras"), own or self._adapters.refusal
         )
-        has_rpc = self._ranks is not None and self._ranks.is_extended
+        has_rpc = self._ranks is not None and self._ranks.extension is not None
         return {
             **dict.fromkeys(("sleep", "wake"), whole),
             "load_weights": own,
-            "rpc": "" if has_rpc else "its engine has no worker_extension_cls",
+            "rpc": "" if has_rpc else NO_EXTENSION,
             **loras,
             **dict.fromkeys(("count_cache", "clear_cache"), no_cache),
             **dict.fromkeys(PROFILE, no_profile),
@@ -204,16 +209,12 @@ class Control:
         self, method: str, args: Sequence[Any], reply: bool, from_all: bool
     ) -> Mapping[str, Any]:
         assert self._ranks is not None
-        if method not in self._ranks.methods:
-            allowed = ", ".join(self._ranks.methods) or "none"
-            message = f"no method {method!r} of the extension; it has {allowed}"
-            raise RequestError(400, message, param="method", code="invalid_value")
+        check_method(method, self._ranks.extension)
         try:
             result = self._ranks.rpc(method, *args, reply=reply, from_all=from_all)
-            json.dumps(result)
-        except (RankError, TypeError, ValueError) as error:
-            raise RequestError(500, str(error), code="rpc_failed") from error
-        return {"result": result}
+            return {"result": plain_result(result)}
+        except (RankError, ValueError) as error:
+            raise call_failed(str(error)) from error
 
     def _add_lora(self, **arguments: Any) -> Mapping[str, Any]:
         self._adapters.add(**arguments)

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any
 
 from omnistage.stage_configs.parallel import TILES, num_ranks, ranks_problem
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
+from omnistage.stages.worker.extension import extension_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +70,3 @@ class RankOptions(EngineOptions):
         if self.tensor > 1:
             return "_tp_plan"
         return "_cp_plan" if self.ulysses * self.ring > 1 else ""
-
-
-def extension_of(path: str) -> type | None:
-    """The class of a dotted path, which has more methods for workers. Raises ValueError."""
-    if not path:
-        return None
-    module, _, name = path.rpartition(".") if isinstance(path, str) else ("", "", "")
-    if not module:
-        raise ValueError(f"worker_extension_cls: must be like my.module.Class, not {path!r}")
-    try:
-        found: Any = getattr(import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"worker_extension_cls: {error}") from error
-    if not isinstance(found, type):
-        raise ValueError(f"worker_extension_cls: {path} is no class")
-    return found

@@ -31,7 +31,7 @@ from omnistage.stages.diffusion.merging.stopping import stoppable
 from omnistage.stages.diffusion.merging.targets import without_frames
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
-from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
+from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.parallelism import no_plan
 from omnistage.stages.diffusion.ranks.sharding import names_blocks, no_blocks
 from omnistage.stages.diffusion.ranks.tiles import SharedTiles, Tile, check_tiles, dtype_of
@@ -55,6 +55,7 @@ from omnistage.stages.diffusion.ranks.worker import (
     tell,
     worker_main,
 )
+from omnistage.stages.worker.extension import extension_of
 from omnistage.stages.worker.stage_worker import ENGINE_DIED
 from omnistage.stages.worker.start_error import tell_engines_failure
 
@@ -182,16 +183,9 @@ class Ranks:
         return self._options.tensor > 1
 
     @property
-    def methods(self) -> list[str]:
-        """Those of the user's extension."""
-        extension = extension_of(self._options.worker_extension_cls)
-        names = () if extension is None else vars(extension)
-        return [name for name in names if not name.startswith("_")]
-
-    @property
-    def is_extended(self) -> bool:
-        """Whether there is one."""
-        return bool(self._options.worker_extension_cls)
+    def extension(self) -> type | None:
+        """The user's class of more methods."""
+        return extension_of(self._options.worker_extension_cls)
 
     def meet(self) -> None:
         """Make the process group; it is there when all ranks have come as far."""

@@ -20,7 +20,7 @@ from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
-from omnistage.stages.diffusion.ranks.options import RankOptions, extension_of
+from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
 from omnistage.stages.diffusion.ranks.sharding import ShardedDenoiser, shard_mesh_of
 from omnistage.stages.diffusion.ranks.tiles import Tile, decoded, dtype_of
@@ -33,6 +33,7 @@ from omnistage.stages.diffusion.ranks.wire import (
     unpack,
 )
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
+from omnistage.stages.worker.extension import extension_of
 from omnistage.stages.worker.garbage import end_imports
 from omnistage.stages.worker.lifetime import end_with_parent
 

@@ -11,7 +11,9 @@ from safetensors.torch import save_file
 
 from omnistage.stages.vllm.control import NO_SLEEP_ON_A_CPU, EngineControl
 from omnistage.stages.vllm.weights import EngineWeights
-from omnistage.stages.vllm.weights_worker import EXTENSION, LOAD, TOGETHER
+from omnistage.stages.vllm.weights_worker import EXTENSION, LOAD, RPC, TOGETHER
+from omnistage.stages.vllm.worker_extension import extended_by
+from omnistage.stages.worker.extension import MAX_RESULT_BYTES
 from omnistage.stages.worker.failure import RequestError
 
 
@@ -209,7 +211,8 @@ def test_what_is_not_configured_says_what_it_needs() -> None:
     assert "enable_sleep_mode: true, which vLLM has for GPUs only" in NO_SLEEP_ON_A_CPU
     assert commands["start_profile"] == "its engine has no profiler_config"
     able = made(FakeEngine()).commands
-    assert {name: reason for name, reason in able.items() if reason} == {"load_weights": "a reason"}
+    refused = {"load_weights": "a reason", "rpc": "its engine has no worker_extension_cls"}
+    assert {name: reason for name, reason in able.items() if reason} == refused
     assert not {name for name, reason in able.items() if "lora" in name}
 
 
@@ -294,7 +297,72 @@ async def test_nothing_is_loaded_into_an_engine_that_sleeps(engine: FakeEngine, 
     assert await control.obey("load_weights", {"path": own}) == {"asleep": ["kv_cache"]}
 
 
-def test_an_engine_with_a_worker_extension_of_its_own_takes_no_weights(engine: FakeEngine) -> None:
-    engine.vllm_config.parallel_config.worker_extension_cls = "mine.Own"
+class Called(FakeEngine):
+    """Its ranks answer a call of a user's method, or the executor has an error of another lane."""
+
+    def __init__(self, *answers: str, error: str = "", num_lanes: int = 1) -> None:
+        super().__init__()
+        self.answers, self.error = answers, error
+        self.vllm_config.parallel_config = SimpleNamespace(
+            worker_extension_cls=extended_by("support.worker_methods.Methods"),
+            data_parallel_size=num_lanes,
+        )
+
+    async def collective_rpc(self, method: str, args: tuple[Any, ...]) -> Any:
+        assert method == RPC
+        self.told.append(args)
+        if self.error:
+            raise Exception(self.error)  # as vLLM's client does
+        return list(self.answers)
+
+
+async def called(engine: FakeEngine, method: str = "process", *args: Any, **more: Any) -> Any:
+    asked = {"method": method, "args": list(args), "reply": True, "from_all": False, **more}
+    return (await made(engine).obey("rpc", asked))["result"]
+
+
+def test_with_an_extension_its_methods_may_be_called_and_weights_be_loaded(own: str) -> None:
+    engine = Called()
+    engine.vllm_config.model_config.model = own
     commands = made(engine, other_weights(engine)).commands
-    assert "worker_extension_cls" in commands["load_weights"]
+    assert (commands["rpc"], commands["load_weights"]) == ("", "")
+
+
+async def test_a_call_has_the_result_of_rank_0_or_of_all_or_none() -> None:
+    engine = Called('{"result":[1]}', '{"result":2}')
+    assert await called(engine) == [1]
+    assert await called(engine, from_all=True) == [[1], 2]
+    assert await called(engine, reply=False) is None
+    assert await called(engine, "doubled", 4) == [1]
+    assert engine.told == [("process", [])] * 3 + [("doubled", [4])]
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        Called('{"problem":"rank 1: KeyError: 3"}', '{"problem":"rank 1: KeyError: 3"}'),
+        Called('{"result":1}', error="lane 1, rank 1: KeyError: 3", num_lanes=2),
+    ],
+    ids=["own lane", "another lane"],
+)
+async def test_what_a_method_raises_on_any_rank_is_the_answer(engine: FakeEngine) -> None:
+    for reply in (True, False):
+        with pytest.raises(RequestError, match="rank 1: KeyError: 3") as caught:
+            await called(engine, reply=reply)
+        assert (caught.value.status, caught.value.code) == (500, "rpc_failed")
+
+
+async def test_results_of_all_ranks_are_refused_where_vllm_answers_for_the_first_lane() -> None:
+    engine = Called('{"result":1}', num_lanes=2)
+    assert await called(engine) == 1
+    with pytest.raises(RequestError) as caught:
+        await called(engine, from_all=True)
+    assert (caught.value.status, caught.value.param) == (400, "from_all")
+    assert len(engine.told) == 1
+
+
+async def test_results_of_all_ranks_are_together_no_longer_than_a_channel_takes() -> None:
+    one = f'{{"result":"{"x" * (MAX_RESULT_BYTES // 2)}"}}'
+    with pytest.raises(RequestError, match="bytes of JSON") as caught:
+        await called(Called(one, one), from_all=True)
+    assert caught.value.code == "rpc_failed"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
 from importlib import import_module
@@ -19,20 +20,22 @@ from transformers import AutoTokenizer, Qwen3ForCausalLM
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Receiver
+from omnistage.connectors.contract import Receiver, Sender
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.device.shared_weights import shared_weights
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
+    Answer,
     Marks,
     Ready,
     TextDelta,
     ToGateway,
     Tokenized,
 )
-from omnistage.stages.messages.to_stage import Request
+from omnistage.stages.messages.to_stage import Command, Request
+from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 
@@ -49,6 +52,7 @@ ENGINE: dict[str, Any] = {
     "kv_cache_memory_bytes": 16 << 20,
 }
 LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
+METHODS = {"worker_extension_cls": "support.worker_methods.Methods"}
 
 
 def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
@@ -65,8 +69,11 @@ def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
 class Harness:
     """A stage, the far end of its channel, and transformers over the same folder."""
 
-    def __init__(self, stage: Any, ready: Ready, outputs: Receiver[ToGateway], model: str) -> None:
+    def __init__(
+        self, stage: Any, ready: Ready, near: Sender, outputs: Receiver[ToGateway], model: str
+    ) -> None:
         self.stage = stage
+        self._near = near
         self.ready = ready
         self._outputs = outputs
         self._came: defaultdict[str, list[Chunk[ToGateway]]] = defaultdict(list)
@@ -111,6 +118,24 @@ class Harness:
         """What the stage answers to a command."""
         answer: Mapping[str, Any] = await self.stage.control(command, arguments)
         return answer
+
+    async def rpc(self, method: str, *args: Any) -> Any:
+        """What a method of the user's extension gives."""
+        asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
+        return (await self.obey("rpc", **asked))["result"]
+
+    async def obeyed_within(self, limit_s: float, method: str, *args: Any) -> Answer:
+        """What the gateway would get for such a call, if commands may take so long."""
+        commands = Commands(self.stage, "text", self._near, limit_s)
+        asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
+        commands.begin("command", Command("rpc", asked))
+        async with asyncio.timeout(60):
+            while not self._has_all("command"):
+                self._look()
+                await asyncio.sleep(0.005)
+        (chunk,) = self._came.pop("command")
+        assert isinstance(chunk.message, Answer)
+        return chunk.message
 
     async def add(self, name: str, path: Path, pinned: bool = False) -> Any:
         """The adapters that the stage has with one more."""
@@ -169,13 +194,13 @@ async def text(
     connector = make_connector("shm", run_directory, {})
     connector.create(ADDRESS)
     outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    engine = {**spec.engine, **ENGINE, **LORA, **sizes()}
+    engine = {**spec.engine, **ENGINE, **LORA, **METHODS, **sizes()}
     options = {**spec.options, "lora_modules": {"from-the-start": str(loras["from-the-start"])}}
     ports = StagePorts(spec.name, str(folder), engine, options, outputs)
     asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
     stage = getattr(import_module(module), class_name)(ports)
     ready = await stage.start()
-    yield Harness(stage, ready, far, str(folder))
+    yield Harness(stage, ready, outputs, far, str(folder))
     await stage.close()
     asyncio.get_running_loop().remove_reader(outputs.fileno())
     outputs.close()
@@ -416,3 +441,53 @@ async def test_a_real_engine_serves_nobody_while_it_sleeps_and_the_same_answer_a
     assert not await engine.is_sleeping()
     assert await asking == expected
     assert await text.answer("awake", hello()) == expected
+
+
+async def test_methods_of_a_worker_extension_are_called_between_steps(text: Harness) -> None:
+    assert text.ready.commands["rpc"] == ""
+    asking = asyncio.create_task(text.answer("beside", hello()))
+    assert await text.rpc("num_weights") > 10_000  # of its bases too
+    assert await text.rpc("doubled", 21) == 42
+    assert await text.rpc("process") != os.getpid()
+    assert await asking == text.expected(hello())
+
+
+@pytest.mark.parametrize("name", ["_times", "sleep", "omnistage_load_weights", "not_there"])
+async def test_no_other_method_of_a_worker_is_called(name: str, text: Harness) -> None:
+    with pytest.raises(RequestError, match="of the extension; it has num_weights, ") as caught:
+        await text.rpc(name)
+    assert (caught.value.status, caught.value.param) == (400, "method")
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "said"),
+    [
+        ("fail_on", 0, r"^rank 0: RuntimeError: as it was asked to, \\ud800$"),
+        ("doubled", None, "^rank 0: TypeError: "),
+        ("result", "none of them", "^rank 0: KeyError: 'none of them'$"),
+        ("result", "tensor", "^rank 0: ValueError: its result is no JSON: "),
+        ("result", "not a number", "^rank 0: ValueError: its result is no JSON: "),
+        ("result", "lone surrogate", "^rank 0: ValueError: its result is no JSON: "),
+        ("result", "long", "^rank 0: ValueError: its result has .* bytes of JSON; at most "),
+    ],
+)
+async def test_a_method_that_fails_is_an_error_and_the_engine_goes_on(
+    method: str, argument: Any, said: str, text: Harness
+) -> None:
+    with pytest.raises(RequestError, match=said) as caught:
+        await text.rpc(method, argument)
+    assert (caught.value.status, caught.value.code) == (500, "rpc_failed")
+    assert await text.rpc("fail_on", 1) == "fine"
+    assert await text.answer("after", hello()) == text.expected(hello())
+
+
+async def test_a_method_that_takes_too_long_is_told_and_its_late_result_harms_nothing(
+    text: Harness,
+) -> None:
+    told = await text.obeyed_within(0.2, "wait", 1.0)
+    assert told.error is not None
+    assert (told.error.status, told.error.code) == (504, "stage_timeout")
+    assert told.error.message == "Stage text: rpc took longer than 0.2 s."
+    assert await text.rpc("doubled", 4) == 8  # its own result
+    assert (await text.obeyed_within(60, "wait", 0.1)).result == {"result": "waited"}
+    assert await text.answer("after-slow", hello()) == text.expected(hello())

@@ -1,5 +1,6 @@
 """A command that ranks refuse: told once, and the next ones get their own answers."""
 
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from omnistage.stages.vllm import ranks, weights_worker
 from omnistage.stages.vllm.together import TogetherLLM, call_together
-from omnistage.stages.vllm.weights_worker import EXTENSION, WeightsWorker
+from omnistage.stages.vllm.weights_worker import WeightsWorker
 
 
 class Rank(WeightsWorker):
@@ -89,31 +90,56 @@ def test_the_first_problem_of_tensor_and_pipeline_ranks_is_known_to_all(
     assert not ranks.is_read_last()
 
 
-@pytest.mark.parametrize("extension", [EXTENSION, "user.Extension"])
 async def test_adapters_are_told_to_the_ranks_by_plain_values(
-    extension: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told: list[object] = []
 
     async def rpc(self: object, method: str, args: tuple[Any, ...] = ()) -> None:
         told.append((method, *args))
 
-    async def own(self: object, what: Any) -> bool:
-        told.append(what)
-        return True
-
     base: Any = TogetherLLM.__mro__[1]
     monkeypatch.setattr(base, "collective_rpc", rpc)
-    monkeypatch.setattr(base, "add_lora", own)
-    monkeypatch.setattr(base, "pin_lora", own)
     engine: Any = object.__new__(TogetherLLM)
-    parallel = SimpleNamespace(worker_extension_cls=extension)
-    engine.vllm_config = SimpleNamespace(parallel_config=parallel)
     request: Any = SimpleNamespace(lora_name="ink", lora_int_id=3, lora_path="/ink")
     assert await engine.add_lora(request)
     assert await engine.pin_lora(3)
-    if extension == EXTENSION:
-        add = ("omnistage_together", "omnistage_add_lora", "ink", 3, "/ink")
-        assert told == [add, ("omnistage_together", "omnistage_pin_lora", 3)]
-    else:
-        assert told == [request, 3]
+    add = ("omnistage_together", "omnistage_add_lora", "ink", 3, "/ink")
+    assert told == [add, ("omnistage_together", "omnistage_pin_lora", 3)]
+
+
+class CalledRank(WeightsWorker):
+    """With a user's methods, in one of several lanes."""
+
+    def __init__(self, lane: int) -> None:
+        self.rank = 0
+        self.vllm_config = SimpleNamespace(
+            parallel_config=SimpleNamespace(data_parallel_index=lane)
+        )
+
+    def fail(self) -> None:
+        raise ValueError("\ud800")
+
+    def fine(self, number: int) -> Any:
+        return {"number": number}
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights_worker, "is_read_last", lambda: True)
+    monkeypatch.setattr(weights_worker, "first_problem", lambda own: own)
+
+
+def test_a_call_of_a_users_method_is_answered_in_json_also_if_it_fails(alone: None) -> None:
+    rank = CalledRank(lane=0)
+    assert json.loads(rank.omnistage_rpc("fine", [3])) == {"result": {"number": 3}, "problem": ""}
+    told = json.loads(rank.omnistage_rpc("fail", []))
+    assert told == {"result": None, "problem": r"rank 0: ValueError: \ud800"}
+    assert "TypeError" in json.loads(rank.omnistage_rpc("fine", []))["problem"]
+
+
+def test_of_another_lane_only_errors_would_be_passed_on_so_it_is_one(alone: None) -> None:
+    rank = CalledRank(lane=1)
+    assert json.loads(rank.omnistage_rpc("fine", [3]))["problem"] == ""
+    with pytest.raises(RuntimeError, match="lane 1, rank 0: ValueError"):
+        rank.omnistage_rpc("fail", [])
