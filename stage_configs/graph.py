@@ -23,10 +23,12 @@ from omnistage.connectors import CONNECTORS, connector_type
 from omnistage.connectors.options import Option, OptionError, checked
 from omnistage.stage_configs.determinism import determining, determinism_problem
 from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, named
+from omnistage.stage_configs.engine_arguments import engine_arguments
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.kinds import Payload, Payloads
 from omnistage.stage_configs.mps import SHARE, share_problem
+from omnistage.stage_configs.own_arguments import BRIDGE, MODEL, own_problem
 from omnistage.stage_configs.parallel import PARALLEL_SIZES, Problem, parallel_problem
 from omnistage.stage_configs.paths import Ends, StageNames, entries_of, ordered, path_to
 from omnistage.stage_configs.placement import (
@@ -67,6 +69,11 @@ MEMORY_SHARE = "gpu_memory_utilization"
 
 SAMPLING = "default_sampling_params"  # a stage's key
 
+# What leaves from a stage's process, not from its engine.
+OF_PROCESSES = frozenset({Payload.TEXT, Payload.TOKENS})
+
+MANY = 40  # names that are not listed
+
 DRAWN = frozenset({"image", "video"})
 
 # Names are parts of channel addresses, where the other end of some is called gateway.
@@ -78,9 +85,11 @@ STAGE_NAME = re.compile(r"(?!gateway$)[a-z][a-z0-9_]*")
 def nearest(name: str, known: Iterable[str]) -> str:
     """A sentence that says what is allowed, the most similar first."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5 if len(names) <= MANY else 0.6)
     if close:
         return f"did you mean {close[0]!r}?"
+    if len(names) > MANY:
+        return f"none of the {len(names)} names that are allowed is like it"
     return f"allowed: {', '.join(names) or 'none'}"
 
 
@@ -453,6 +462,7 @@ class StageGraph(Model):
         for number, edge in enumerate(self.edges):
             self._check_payloads(number, edge)
         self._check_hidden_states()
+        self._check_own_arguments()
         self._check_gpus()
         self._check_determinism()
         self._check_speculation()
@@ -460,6 +470,7 @@ class StageGraph(Model):
         idle = sorted(set(self.stages) - set(self.path(set(self.outputs))))
         if idle:
             raise problem(f"no output needs stage {idle[0]!r}", "stages", idle[0])
+        self._check_names()
         return self
 
     def _check_joins(self) -> None:
@@ -532,10 +543,31 @@ class StageGraph(Model):
                     message = f"the stages on GPU {gpu} want {shares[gpu]:.2f} of its memory"
                     raise problem(message, "stages", stage.name)
 
+    def _check_own_arguments(self) -> None:
+        for name, stage in self.stages.items():
+            kind = KINDS[stage.kind]
+            if not kind.is_parallel:
+                continue
+            is_fed = kind.engine_takes_feed or kind.feeds_itself
+            has_bridge = is_fed or bool(self._sent(name) - OF_PROCESSES)
+            own = {**MODEL, **(BRIDGE if has_bridge else {}), **kind.sets}
+            _refuse(name, own_problem(own, stage.engine))
+
+    def _check_names(self) -> None:
+        for name, stage in self.stages.items():
+            known = engine_arguments(stage.kind)
+            for argument in sorted(stage.engine.keys() - known) if known else ():
+                message = f"unknown key; {nearest(argument, known)}"
+                raise problem(message, "stages", name, "engine", argument)
+
+    def _sent(self, name: str) -> Payloads:
+        """What goes along all edges from a stage."""
+        return frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
+
     def _check_gpus(self) -> None:
         for name, stage in self.stages.items():
-            sent = frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
-            has_edge = bool(self.incoming(name) or sent - {Payload.TEXT})  # text is its process's
+            # Text is its process's.
+            has_edge = bool(self.incoming(name) or self._sent(name) - {Payload.TEXT})
             for replica in stage.all_replicas:
                 _refuse(
                     name, parallel_problem(KINDS[stage.kind], has_edge, replica.gpus, stage.engine)

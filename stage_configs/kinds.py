@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from omnistage.stage_configs.own_arguments import Owned
+
 
 class Payload(StrEnum):
     """What edges carry."""
@@ -47,8 +49,9 @@ class Kind:
     vLLM's, which several GPUs may share by its parallel sizes. `is_pipeline`: its layers may be cut
     into the ranks of a pipeline also if it has an edge. `has_ranks`: its denoisers may be spread
     over several GPUs, by `parallel` and `guidance_ranks`. Others use one GPU.
-    `arguments`: the names of its engine's, where that is not vLLM. `stores_voices`: it keeps what
-    it computes of the sounds of voices in the folder that its option `voices` names.
+    `arguments`: the names of its engine's, where that is not vLLM. `sets`: those of vLLM's that its
+    stages set themselves, beside those of every stage (own_arguments.py). `stores_voices`: it keeps
+    what it computes of the sounds of voices in the folder that its option `voices` names.
 
     `needs`: packages of Python that it cannot start without, and that not every kind needs.
     `uses`: others, each with what is lost without it.
@@ -72,4 +75,5 @@ class Kind:
     needs: tuple[str, ...] = ()
     uses: Mapping[str, str] = field(default_factory=dict)
     arguments: frozenset[str] = frozenset()
+    sets: Owned = field(default_factory=dict)
     stores_voices: bool = False

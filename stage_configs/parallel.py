@@ -31,6 +31,7 @@ ELSEWHERE: Mapping[str, Any] = {
     "data_parallel_address": None,
     "data_parallel_external_lb": False,
     "data_parallel_hybrid_lb": False,
+    "data_parallel_multi_port_external_lb": False,
     "node_rank": 0,
     "nnodes": 1,
     "enable_elastic_ep": False,

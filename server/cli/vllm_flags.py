@@ -1,7 +1,7 @@
 """Flags of vLLM and vllm-omni that this command line does not take, and what to use instead.
 
-docs/migrating.md shows these rows, and a test compares; names of arguments of vLLM's engine are in
-none of them: they are read from vLLM.
+docs/migrating.md shows these rows, and a test compares. Arguments of vLLM's engine are read from
+vLLM; of these only one that has no effect in any stage is here.
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,10 @@ VLLM: Rows = (
     (("--enable-force-include-usage",), "not done: requests ask by `stream_options`"),
     (("--enable-server-load-tracking",), "not needed: /load and /metrics have the load"),
     (("--log-error-stack",), "not needed: tracebacks are in the log"),
+    (
+        ("--aggregate-engine-logging",),
+        "not needed: vLLM's log of statistics is off; /metrics has them",
+    ),
     (
         (
             "--ssl-ca-certs",

@@ -6,6 +6,7 @@ from typing import Any
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 
 HERE = "omnistage.stages.qwen2_5_omni"
 WRITE_TINY = f"{HERE}.checkpoint.tiny:write_tiny_checkpoint"
@@ -40,6 +41,7 @@ FAMILY = Family(
             hears_videos=True,
             is_parallel=True,
             makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
+            sets=MODEL_CLASS,
             needs=("vllm",),
             uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
         ),
@@ -51,6 +53,7 @@ FAMILY = Family(
             makes=payloads(Payload.CODES),
             takes=(payloads(Payload.TOKENS, Payload.ROWS),),
             is_entry=False,
+            sets=TALKER,
             needs=("vllm",),
         ),
         "qwen2_5_omni.token2wav": Kind(

@@ -5,6 +5,7 @@ from pathlib import Path
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 
 HERE = "omnistage.stages.qwen3_omni"
 MODEL_TYPE = "qwen3_omni_moe"
@@ -54,6 +55,7 @@ FAMILY = Family(
             is_parallel=True,
             is_pipeline=True,
             makes=payloads(Payload.TEXT, Payload.TOKENS, Payload.ROWS),
+            sets=MODEL_CLASS,
             needs=("vllm",),
             uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
         ),
@@ -65,6 +67,7 @@ FAMILY = Family(
             makes=payloads(Payload.CODES),
             takes=(payloads(Payload.TOKENS, Payload.ROWS),),
             is_entry=False,
+            sets=TALKER,
             needs=("vllm",),
         ),
         "qwen3_omni.code2wav": Kind(

@@ -6,6 +6,7 @@ from typing import Any
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.own_arguments import TALKER
 
 HERE = "omnistage.stages.qwen3_tts"
 MODEL_TYPE = "qwen3_tts"
@@ -46,6 +47,7 @@ FAMILY = Family(
             stores_voices=True,
             is_parallel=True,
             makes=payloads(Payload.CODES),
+            sets=TALKER,
             needs=("vllm",),
         ),
         "qwen3_tts.code2wav": Kind(

@@ -2,6 +2,7 @@
 
 from omnistage.stage_configs.family import Family
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.own_arguments import TEXT_ENCODER
 
 HERE = "omnistage.stages.qwen_image"
 
@@ -14,6 +15,7 @@ FAMILY = Family(
             samples=False,
             is_parallel=True,
             makes=payloads(Payload.EMBEDS),
+            sets=TEXT_ENCODER,
             needs=("vllm", "diffusers"),
         ),
     },

@@ -10,6 +10,7 @@ from vllm.platforms import current_platform
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
 from omnistage.stages.messages.edge import Open, described
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
@@ -47,7 +48,7 @@ class TextEncoder(EngineStage):
         ports = self._ports
         self._tokens = PromptTokens.of_model(ports.model)
         needed = self._tokens.max_length + 1  # the sampled token is one more
-        length = ports.engine.get("max_model_len", needed)
+        length = ports.engine.get("max_model_len") or needed
         if length < needed:
             raise ValueError(
                 f"max_model_len is {length}; the pipeline's longest text needs {needed}"
@@ -60,9 +61,8 @@ class TextEncoder(EngineStage):
         options = {
             "skip_tokenizer_init": True,
             "dtype": "bfloat16" if current_platform.is_cuda_alike() else "float32",
-            **ports.engine,
+            **with_own(ports.engine, ROWS_OF_ALL_POSITIONS),
             "max_model_len": length,
-            "enable_prefix_caching": False,
         }
         self._engine = make_engine(
             AsyncLLM, _folder(ports.model), options, bridge, text_config, stage=ports.name

@@ -12,6 +12,7 @@ from vllm.outputs import RequestOutput
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stage_configs.own_arguments import TALKER, with_own
 from omnistage.stages.messages.edge import NOTHING, NothingToSay, Open, Waits, described
 from omnistage.stages.messages.to_gateway import Ready, Speech
 from omnistage.stages.messages.to_stage import Request
@@ -36,8 +37,6 @@ from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 from omnistage.stages.worker.watch import overdue
 
-# Our process hears of a request's first code, and then of all others at its end.
-ALL_CODES = 1 << 30
 NO_WEIGHTS = "the talker keeps tables that it made from its checkpoint while it loaded"
 
 
@@ -146,9 +145,7 @@ class TalkerStage(EngineStage, ABC):
         options = {
             "skip_tokenizer_init": True,
             "generation_config": str(generation_config_folder(parts.end_ids[0])),
-            **ports.engine,
-            "enable_prefix_caching": False,
-            "stream_interval": ALL_CODES,
+            **with_own(ports.engine, TALKER),
         }
         self._engine = make_engine(
             AsyncLLM,

@@ -14,6 +14,14 @@ from vllm.usage.usage_lib import UsageContext
 
 from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.stage_configs.determinism import SECOND_RUNNER
+from omnistage.stage_configs.own_arguments import (
+    BRIDGE,
+    LATE_INPUTS,
+    MODEL,
+    MODEL_CLASS,
+    Owned,
+    refuse_own,
+)
 from omnistage.stage_configs.speculation import drafting
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
@@ -69,6 +77,7 @@ def make_engine(
         raise ValueError(
             f"vLLM {vllm.__version__} has no engine argument {', '.join(unknown)}{meant}"
         )
+    refuse_own(options, own_arguments(bridge, hf_overrides))
     arguments: dict[str, Any] = {**options, "model": model}
     arguments["structured_outputs_config"] = _structured_outputs(options)
     asked = arguments.get("load_format", "auto")
@@ -82,14 +91,13 @@ def make_engine(
     if hf_overrides is not None:
         arguments["hf_overrides"] = hf_overrides
     if bridge is not None:
+        refuse_drafts(options, bridge)
         arguments["kv_transfer_config"] = {
             "kv_connector": "OmnistageConnector",
             "kv_connector_module_path": "omnistage.stages.vllm.connector",
             "kv_role": "kv_both",
             "kv_connector_extra_config": bridge.to_config(),
         }
-    if bridge is not None:
-        refuse_drafts(options, bridge)
     config = configured(arguments, bridge)
     if bridge is not None and bridge.row_cache_gib:
         is_async = config.scheduler_config.async_scheduling
@@ -101,9 +109,24 @@ def make_engine(
     check_fit(stage, config, options, part)
     # What is switched off here are the loggers that vLLM adds to those that it is given.
     loggers = [] if options.get("disable_log_stats") else [PrometheusStatLogger]
-    engine = engine_class.from_vllm_config(config, stat_loggers=loggers, disable_log_stats=True)
+    engine = engine_class.from_vllm_config(
+        config,
+        stat_loggers=loggers,
+        disable_log_stats=True,
+        enable_log_requests=bool(options.get("enable_log_requests")),
+    )
     tell_loading(Phase.WARMING_UP)
     return engine
+
+
+def own_arguments(bridge: BridgeConfig | None, hf_overrides: Any) -> Owned:
+    """The arguments that such an engine sets itself."""
+    return {
+        **MODEL,
+        **(BRIDGE if bridge is not None else {}),
+        **(LATE_INPUTS if bridge is not None and bridge.late_inputs else {}),
+        **(MODEL_CLASS if hf_overrides is not None else {}),
+    }
 
 
 def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> VllmConfig:
@@ -162,7 +185,7 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
 
     xgrammar computes all of it before the first one, and fails at counts above 128 in a pattern.
     """
-    chosen = {"backend": "guidance", **options.get("structured_outputs_config", {})}
+    chosen = {"backend": "guidance", **(options.get("structured_outputs_config") or {})}
     return StructuredOutputsConfig(**chosen)
 
 

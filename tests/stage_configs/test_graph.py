@@ -17,7 +17,7 @@ stages:
   thinker:
     kind: qwen3_omni.thinker
     gpus: [0]
-    engine: {gpu_memory_utilization: 0.7, anything: {goes: here}}
+    engine: {gpu_memory_utilization: 0.7, additional_config: {goes: here}}
   talker: {kind: qwen3_omni.talker, gpus: [0], engine: {gpu_memory_utilization: 0.3}}
   code2wav: {kind: qwen3_omni.code2wav}
 edges:
@@ -40,7 +40,7 @@ def test_a_good_graph(tmp_path: Path) -> None:
     graph = load(tmp_path, GOOD)
     assert graph.entries(graph.outputs) == ["thinker"]
     assert graph.order == ["thinker", "talker", "code2wav"]
-    assert graph.stages["thinker"].engine["anything"] == {"goes": "here"}
+    assert graph.stages["thinker"].engine["additional_config"] == {"goes": "here"}
     first, second = graph.edges
     assert (first.source, first.target, first.chunk_sizes) == ("thinker", "talker", [1, 1])
     assert second.connector.options == {"arena_mb": 8}

@@ -61,6 +61,60 @@ def test_check_names_the_mistake(tmp_path: Path) -> None:
     )
 
 
+SPOKEN = """model: m
+stages:
+  thinker:
+    kind: qwen3_omni.thinker
+    engine:
+      max_model_len: 512
+      {argument}
+  talker: {{kind: qwen3_omni.talker}}
+  code2wav: {{kind: qwen3_omni.code2wav}}
+edges:
+  - {{from: thinker, to: talker}}
+  - {{from: talker, to: code2wav}}
+outputs: {{text: thinker, audio: code2wav}}
+"""
+CONNECTOR = "{kv_connector: LMCacheConnectorV1, kv_role: kv_both}"
+
+
+@pytest.mark.parametrize(
+    "command", [["check"], ["plan"], ["serve", "--port", "0", "--dry-run"], ["serve"]], ids=" ".join
+)
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        (
+            f"kv_transfer_config: {CONNECTOR}",
+            "kv_transfer_config: is set by this stage itself: vLLM has one KV connector",
+        ),
+        ("hf_overrides: {a: 1}", "hf_overrides: is set by this stage itself: it chooses"),
+        ("served_model_name: mine", "served_model_name: is set by this stage itself: the"),
+        ("enfore_eager: true", "enfore_eager: unknown key; did you mean 'enforce_eager'?"),
+        ("xyzzy_qqq: 1", "xyzzy_qqq: unknown key; none of the "),
+    ],
+)
+def test_an_engine_argument_without_effect_is_refused_by_file_line_and_name(
+    argument: str, said: str, command: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "graph.yaml"
+    path.write_text(SPOKEN.format(argument=argument))
+    result = runner.invoke(cli.app, [*command, str(path)])
+    assert result.exit_code == 1
+    assert f"graph.yaml:7: stages.thinker.engine.{said}" in plain(result.output)
+
+
+def test_a_kv_connector_is_applied_where_no_edge_needs_the_engines_own(tmp_path: Path) -> None:
+    path = tmp_path / "graph.yaml"
+    engine = f"{{kv_transfer_config: {CONNECTOR}}}"
+    path.write_text(
+        f"stages: {{text: {{kind: vllm.text, engine: {engine}}}}}\noutputs: {{text: text}}\n"
+    )
+    result = runner.invoke(cli.app, ["check", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "LMCacheConnectorV1" in plain(result.output)
+
+
 def test_a_gpu_that_is_not_there_is_said_and_never_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,12 +61,12 @@ def test_a_drawing_is_well_formed_and_has_a_box_a_stage_inside_its_frame(path: P
 def test_what_would_break_a_drawing_is_written_so_that_it_does_not(tmp_path: Path) -> None:
     path = tmp_path / "graph.yaml"
     path.write_text(
-        "model: '<&\"> ]]>'\nstages: {text: {kind: vllm.text, engine: {x: '<script>'}}}\n"
+        "model: '<&\"> ]]>'\nstages: {text: {kind: vllm.text, engine: {tokenizer: '<script>'}}}\n"
         "outputs: {text: text}\n"
     )
     said = texts(drawn(path))
     assert '<&"> ]]>' in said
-    assert "x: <script>" in said
+    assert "tokenizer: <script>" in said
 
 
 def test_a_stage_with_many_arguments_is_not_endless_and_tells_no_token() -> None:

@@ -241,6 +241,20 @@ def test_a_pipeline_from_which_rows_leave_drafts_nothing() -> None:
         make_engine(AsyncLLM, "none", options, BridgeConfig(StepSchema()))
 
 
+@pytest.mark.parametrize("asked", [None, True])
+def test_vllm_logs_requests_where_the_graph_file_says_so(
+    asked: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "configured", lambda arguments, bridge: None)
+    for name in [one for one in vars(engine) if one.startswith(("refuse_", "check_fit"))]:
+        monkeypatch.setattr(engine, name, lambda *_: None)
+    given: Any = SimpleNamespace(from_vllm_config=lambda _, **more: more)
+    made: Any = make_engine(
+        given, "none", {} if asked is None else {"enable_log_requests": asked}, None
+    )
+    assert made["enable_log_requests"] is bool(asked)
+
+
 class Configured(Exception):
     """An engine's arguments are whole."""
 
