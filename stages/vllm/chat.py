@@ -18,6 +18,7 @@ from omnistage.stages.vllm.compat import (
     OpenAIServingModels,
     accepted,
 )
+from omnistage.stages.vllm.encoder_room import with_part
 from omnistage.stages.vllm.rendering import Rendering
 from omnistage.stages.vllm.traces import as_http
 from omnistage.stages.worker.failure import RequestError
@@ -139,6 +140,9 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
         message = f"{message}: {cause}" if message else str(cause)
     parameter = getattr(error, "parameter", None) or _named(message)
     param = blamed([parameter] if parameter else [], body)
+    message, part = with_part(message, body)
+    if part is not None:
+        return RequestError(400, message, param=part, code="invalid_value")
     if "tool-call-parser" in message:
         message = "tools are not supported: this stage has no tool_parser among its options"
         return RequestError(400, message, param="tools", code="unsupported_parameter")

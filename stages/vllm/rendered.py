@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from omnistage.stages.vllm.compat import SamplingParams
+from omnistage.stages.vllm.encoder_room import check_each
 from omnistage.stages.vllm.grammars import JudgedLLM
 from omnistage.stages.vllm.truncation import take_over
 
@@ -25,6 +26,8 @@ class RenderedLLM(JudgedLLM):
     ) -> AsyncGenerator[Any, None]:
         """As AsyncLLM's, with our part of `extra_args` added."""
         take_over(sampling_params)
+        if isinstance(prompt, Mapping) and prompt.get("mm_placeholders"):
+            check_each(prompt["mm_placeholders"], self.input_processor.mm_encoder_cache_size)
         extra = sampling_params.extra_args or {}
         on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
         if on_rendered is not None:

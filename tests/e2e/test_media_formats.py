@@ -191,3 +191,25 @@ async def test_a_heard_video_of_a_recorder_is_answered_as_a_plain_one(server: Ti
     _, _, alone = await answered(server, sound_part(samples))
     assert num_tokens > max(mute, alone)
     assert np.isfinite(likely).all()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "param", "code", "words"),
+    [
+        (61, "messages[0].content[1]", "invalid_value", "tokens, more than the"),
+        (660, "messages", "context_length_exceeded", "context length"),
+    ],
+)
+async def test_a_sound_longer_than_the_model_takes_is_refused_by_the_model_s_limit(
+    seconds: int, param: str, code: str, words: str, server: TinyServer
+) -> None:
+    """All of it is read, whatever vLLM's readers allow: it is the model that takes no more."""
+    long = plain_wav(np.zeros((1, seconds * 8_000)), 8_000, 8)
+    content = [text("a"), url_part("audio_url", "audio/wav", long)]
+    body = {"messages": [{"role": "user", "content": content}], "max_tokens": 1}
+    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+        response = await client.post("/v1/chat/completions", json=body)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"], error["code"]) == (400, param, code), error
+    assert words in error["message"]
+    assert "VLLM" not in error["message"]
