@@ -31,6 +31,13 @@ def test_the_head_tells_what_is_made_and_the_notes() -> None:
     assert "It is loading." in html
 
 
+def test_what_the_server_notes_of_its_model_is_a_banner() -> None:
+    noted = Offer("tiny", frozenset({"text"}), banner="random weights: <noise>")
+    banner = '<div class="os-banner" role="note">random weights: &lt;noise&gt;</div>'
+    assert status_html(noted).endswith(banner)
+    assert "os-banner" not in status_html(Offer("tiny", frozenset({"text"})))
+
+
 def test_failures_are_read_out_and_escaped() -> None:
     for html in (dead_html("<gone>"), failure_html("<gone>")):
         assert 'role="alert"' in html

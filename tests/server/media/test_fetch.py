@@ -210,7 +210,11 @@ async def test_the_environments_proxy_is_not_used(
 ) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, hosts.url("http://127.0.0.1:PORT"))
-    assert "public" in str(await _fails(MediaFetcher(), hosts.url("http://127.0.0.1:PORT/")))
+    refused = str(await _fails(MediaFetcher(), hosts.url("http://127.0.0.1:PORT/")))
+    assert refused == (
+        "is on a host that is not on the public internet; send it as a data: URL, or as a file: "
+        "URL of a folder that the server reads (--allowed-media-path)"
+    )
     await hosts.fetcher().fetch(hosts.url("http://outside.test:PORT/"), Budget(ENOUGH))
     assert hosts.accepted == {OUTSIDE: 1}
 

@@ -91,7 +91,9 @@ def test_a_file_that_is_too_large_is_not_read(root: Path) -> None:
 
 
 def test_without_a_folder_no_file_is_read() -> None:
-    with pytest.raises(MediaRefused, match="does not read"):
+    with pytest.raises(
+        MediaRefused, match="does not read: start it with --allowed-media-path, or send a data: URL"
+    ):
         MediaFolder(None).check("file:///etc/passwd")
 
 
