@@ -21,7 +21,7 @@ from vllm.entrypoints.serve.tokenize.protocol import (
 from vllm.lora.request import LoRARequest
 from vllm.pooling_params import PoolingParams
 from vllm.renderers.online_renderer import OnlineRenderer
-from vllm.sampling_params import RequestOutputKind, SamplingParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import PrometheusStatLogger
 
@@ -62,6 +62,7 @@ __all__ = [
     "RequestOutputKind",
     "SamplingParams",
     "ServingTokenization",
+    "StructuredOutputsParams",
     "TokenizeChatRequest",
     "TokenizeCompletionRequest",
     "accepted",

@@ -28,6 +28,7 @@ from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
 from omnistage.stages.vllm.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.engine_arguments import EngineArguments
 from omnistage.stages.vllm.fit import WHOLE, ModelPart, check_fit
+from omnistage.stages.vllm.grammars import GUIDANCE
 from omnistage.stages.vllm.loading import load_format_of
 from omnistage.stages.vllm.ports import BridgeConfig
 from omnistage.stages.vllm.row_cache import asked_gib
@@ -185,7 +186,7 @@ def _structured_outputs(options: Mapping[str, Any]) -> StructuredOutputsConfig:
 
     xgrammar computes all of it before the first one, and fails at counts above 128 in a pattern.
     """
-    chosen = {"backend": "guidance", **(options.get("structured_outputs_config") or {})}
+    chosen = {"backend": GUIDANCE, **(options.get("structured_outputs_config") or {})}
     return StructuredOutputsConfig(**chosen)
 
 

@@ -2,11 +2,13 @@
 
 A process of its own for each, because nothing else can end a compiler: a schema of a few hundred
 bytes can keep it busy for hours. It reads a grammar from its input as JSON, `{kind, text}`, and
-writes what is wrong with it, if anything is. It ends itself after a second or two of a CPU.
+writes what is wrong with it, if anything is. It ends itself after a second or two of a CPU. Of the
+calls of tools the text is JSON, too: `{grammar, arguments}`, the schemas by the tools' names.
 """
 
 import json
 import math
+import re
 import resource
 import sys
 from typing import Literal
@@ -18,11 +20,16 @@ MAX_MEMORY_BYTES = 2 << 30
 NUM_STEPS = 64  # some grammars grow too large only while they are followed
 STRIDE = 7  # of the bytes that may follow, not always the first
 SCHEMA: Literal["json"] = "json"
-Kind = Literal["json", "regex", "choice", "grammar"]
+CALLS: Literal["calls"] = "calls"
+Written = Literal["json", "regex", "choice", "grammar"]
+Kind = Written | Literal["calls"]
+PLACE = re.compile(r"^at \d+\(\d+\): ")  # in a grammar that no client has seen
 
 
 def problem_of(kind: Kind, text: str) -> str:
     """Why the engine cannot take a grammar; nothing if it can."""
+    if kind == CALLS:
+        return _problem_of_calls(**json.loads(text))
     try:
         grammar = _compiled(kind, text)
     except (ValueError, KeyError, TypeError) as error:
@@ -38,7 +45,17 @@ def problem_of(kind: Kind, text: str) -> str:
     return str(matcher.get_error() or "").partition("\n<state>")[0]
 
 
-def _compiled(kind: Kind, text: str) -> str:
+def _problem_of_calls(grammar: str, arguments: dict[str, str]) -> str:
+    """Blame the tool whose schema is the reason; the grammar of all is not the client's."""
+    problem = problem_of("grammar", grammar).partition("\n")[0]
+    for name, schema in arguments.items() if problem else ():
+        own = problem_of(SCHEMA, schema)
+        if own:
+            return f"the parameters of {name}: {own}"
+    return PLACE.sub("", problem)
+
+
+def _compiled(kind: Written, text: str) -> str:
     if kind == SCHEMA:
         grammar: str = llguidance.LLMatcher.grammar_from_json_schema(text)
         return grammar

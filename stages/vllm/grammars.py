@@ -10,13 +10,21 @@ import json
 import sys
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Collection
+from dataclasses import replace
 from typing import Any
 
 from omnistage.stages.messages.log_bound import shortened
-from omnistage.stages.vllm.compat import GrammarRefused, SamplingParams
-from omnistage.stages.vllm.grammar_judge import SCHEMA, Kind
+from omnistage.stages.vllm.compat import GrammarRefused, SamplingParams, StructuredOutputsParams
+from omnistage.stages.vllm.grammar_judge import CALLS, SCHEMA, Kind
+from omnistage.stages.vllm.kept_texts import Keeps, KeptTexts, keeps_all
 from omnistage.stages.vllm.spelled_tokens import check_schema, check_texts
-from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_choice, lark_of_pattern
+from omnistage.stages.vllm.structural_tags import (
+    calls_of,
+    guided,
+    lark_of_choice,
+    lark_of_pattern,
+    lark_of_schema,
+)
 from omnistage.stages.vllm.together import TogetherLLM
 
 JUDGE = "omnistage.stages.vllm.grammar_judge"
@@ -24,6 +32,7 @@ NUM_AT_ONCE = 2
 MAX_WAIT_S = 60.0  # for a second of a CPU that is busy
 MAX_REMEMBERED = 4096
 MAX_PATTERN_BYTES = 200
+GUIDANCE = "guidance"  # vLLM's name of llguidance
 
 
 class Grammars:
@@ -73,7 +82,8 @@ async def _judged(kind: Kind, text: str) -> str:
 def too_large(kind: Kind, text: str) -> str:
     """What to say of a grammar that takes its judge too long, or too much memory."""
     found = f"it takes too long to compile: {len(text)} characters"
-    longest = max(_patterns(json.loads(text)), key=len, default="") if kind == SCHEMA else text
+    is_json = kind in (SCHEMA, CALLS)
+    longest = max(_patterns(json.loads(text)), key=len, default="") if is_json else text
     if longest:
         found += f", the longest pattern {shortened(longest, MAX_PATTERN_BYTES)}"
     return f"{found}; use smaller counts, fewer patterns or fewer optional properties"
@@ -90,38 +100,39 @@ def _patterns(schema: Any) -> list[str]:
 
 
 def constraint_of(
-    params: SamplingParams, added_tokens: Collection[str] = ()
+    given: StructuredOutputsParams, added_tokens: Collection[str] = (), keeps: Keeps = keeps_all
 ) -> tuple[Kind, str] | None:
     """The kind and the text of a request's grammar, made to be one that llguidance takes.
 
-    Schemas are made to allow `oneOf`; what a call of a tool looks like becomes a grammar.
+    Schemas are made to allow `oneOf`; what a call of a tool looks like becomes a grammar, and so
+    does what has texts that the tokenizer would write otherwise.
     """
-    given = params.structured_outputs
-    if given is None:
-        return None
     if given.json is not None:
         schema = json.loads(given.json) if isinstance(given.json, str) else given.json
         check_schema(schema, added_tokens)
         if isinstance(schema, dict):
-            schema = {**schema, "x-guidance": {"coerce_one_of": True, "whitespace_flexible": True}}
-        given.json = json.dumps(schema)
-        return SCHEMA, given.json
+            schema = guided(schema)
+            given.grammar = lark_of_schema(schema, keeps)
+        judged_schema = json.dumps(schema)
+        given.json = judged_schema if given.grammar is None else None
+        return SCHEMA, judged_schema
     if given.structural_tag is not None:
-        judged = grammar_of(given.structural_tag, ())  # by a judge without the tokenizer
+        judged = calls_of(given.structural_tag, ())  # by a judge without the tokenizer
         if judged is None:
             return None
-        given.grammar = grammar_of(given.structural_tag, added_tokens)
-        given.structural_tag = None
-        return "grammar", judged
+        calls = calls_of(given.structural_tag, added_tokens, keeps)
+        assert calls is not None
+        given.grammar, given.structural_tag = calls["grammar"], None
+        return CALLS, json.dumps(judged)
     if given.regex is not None:
         judged_pattern = given.regex
-        grammar = lark_of_pattern(given.regex, added_tokens)
+        grammar = lark_of_pattern(given.regex, added_tokens, keeps)
         if grammar is not None:
             given.grammar, given.regex = grammar, None
         return "regex", judged_pattern
     if given.choice is not None:
         judged_choice = json.dumps(given.choice)
-        grammar = lark_of_choice(given.choice, added_tokens)
+        grammar = lark_of_choice(given.choice, added_tokens, keeps)
         if grammar is None:
             check_texts(given.choice, added_tokens)
         else:
@@ -134,16 +145,25 @@ class JudgedLLM(TogetherLLM):
     """AsyncLLM that gets no grammar which its engine cannot take."""
 
     grammars: Grammars
+    _kept_texts: KeptTexts | None = None  # made for the first grammar
 
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
         """As AsyncLLM's."""
-        constraint = None
         if sampling_params.structured_outputs is not None:
-            tokenizer = self.renderer.tokenizer
-            constraint = constraint_of(sampling_params, tokenizer.get_added_vocab())
-        if constraint is not None:
-            await self.grammars.check(*constraint)
+            constraint = await self._constraint_of(sampling_params.structured_outputs)
+            if constraint is not None:
+                await self.grammars.check(*constraint)
         async for output in super().generate(prompt, sampling_params, request_id, **options):
             yield output
+
+    async def _constraint_of(self, given: StructuredOutputsParams) -> tuple[Kind, str] | None:
+        """What is to be tried; another backend than llguidance gets its grammar as it is."""
+        if self.vllm_config.structured_outputs_config.backend != GUIDANCE:
+            return None if given.structural_tag is not None else constraint_of(replace(given))
+        tokenizer = self.renderer.tokenizer
+        if self._kept_texts is None:
+            vocab_size = self.model_config.get_vocab_size()
+            self._kept_texts = await asyncio.to_thread(KeptTexts, tokenizer, vocab_size)
+        return constraint_of(given, tokenizer.get_added_vocab(), self._kept_texts.keeps)

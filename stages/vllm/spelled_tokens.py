@@ -5,7 +5,7 @@ answer. Texts that a model may choose itself are not concerned.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from omnistage.stages.vllm.compat import GrammarRefused
 
@@ -16,9 +16,16 @@ VALUES = ("const", "enum")
 NOT_FOLLOWED = ("title", "description", "default", "examples", "$comment", "$id", "$schema")
 
 
+class FixedText(NamedTuple):
+    """A name, a value or a pattern that a schema wants written."""
+
+    text: str
+    is_pattern: bool = False
+
+
 def check_schema(schema: Any, added_tokens: Collection[str]) -> None:
     """Raise GrammarRefused for a JSON schema with such a text."""
-    check_texts(fixed_texts(schema), added_tokens)
+    check_texts((one.text for one in fixed_texts(schema)), added_tokens)
 
 
 def check_texts(texts: Iterable[str], added_tokens: Collection[str]) -> None:
@@ -32,18 +39,19 @@ def check_texts(texts: Iterable[str], added_tokens: Collection[str]) -> None:
                 )
 
 
-def fixed_texts(schema: Any) -> Iterator[str]:
-    """What a schema wants written as it stands: names, values, patterns."""
+def fixed_texts(schema: Any) -> Iterator[FixedText]:
+    """Yield what a schema wants written as it stands: names, values, patterns."""
     if not isinstance(schema, dict):
         return
     for keyword, value in schema.items():
         if keyword in VALUES:
-            yield from _strings(value)
+            yield from map(FixedText, _strings(value))
         elif keyword == "pattern" and isinstance(value, str):
-            yield value
+            yield FixedText(value, is_pattern=True)
         elif keyword in (*NAMED, *NAMED_BY_TEXT) and isinstance(value, dict):
             if keyword in NAMED_BY_TEXT:
-                yield from value
+                is_pattern = keyword == "patternProperties"
+                yield from (FixedText(name, is_pattern) for name in value)
             for one in value.values():
                 yield from fixed_texts(one)
         elif keyword not in NOT_FOLLOWED:

@@ -11,9 +11,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from vllm.sampling_params import StructuredOutputsParams
-
-from omnistage.stages.vllm.compat import GrammarRefused, SamplingParams
+from omnistage.stages.vllm.compat import GrammarRefused, StructuredOutputsParams
 from omnistage.stages.vllm.grammar_judge import SCHEMA, problem_of
 from omnistage.stages.vllm.grammars import Grammars, constraint_of
 
@@ -59,6 +57,27 @@ def test_what_the_engine_cannot_take_is_named(kind: Any, given: str, words: str)
     assert words in problem_of(kind, given)
 
 
+def test_a_tool_whose_parameters_cannot_be_followed_is_named() -> None:
+    """Without the grammar around them, which is not the client's."""
+    tags = [
+        {
+            "begin": f'<tool_call>{{"name": "{name}", "arguments": ',
+            "content": {"type": "json_schema", "json_schema": schema},
+            "end": "}</tool_call>",
+        }
+        for name, schema in (("look", {"const": 1}), ("go", {"not": {}}))
+    ]
+    more = {"separator": "", "at_least_one": True, "stop_after_first": True}
+    tag = {"format": {"type": "tags_with_separator", "tags": tags, **more}}
+    constraint = constraint_of(StructuredOutputsParams(structural_tag=json.dumps(tag)))
+    assert constraint is not None
+    problem = problem_of(*constraint)
+    assert problem.startswith("the parameters of go: ")
+    assert "not" in problem
+    assert "\n" not in problem
+    assert "%json" not in problem
+
+
 async def test_a_heavy_grammar_is_ended_and_names_its_largest_pattern() -> None:
     started = time.monotonic()
     with pytest.raises(GrammarRefused, match=r"too long to compile.*\(a\|b\){1\d\d}"):
@@ -91,8 +110,8 @@ async def test_who_gives_up_leaves_no_judge_behind() -> None:
 def test_schemas_are_allowed_one_of() -> None:
     schema = {"oneOf": [{"type": "integer"}, {"type": "number"}]}
     assert "oneOf" in problem_of(SCHEMA, json.dumps(schema))
-    params = SamplingParams(structured_outputs=StructuredOutputsParams(json=schema))
-    constraint = constraint_of(params)
+    given = StructuredOutputsParams(json=schema)
+    constraint = constraint_of(given)
     assert constraint is not None
     assert problem_of(*constraint) == ""
-    assert params.structured_outputs.json == constraint[1]
+    assert given.json == constraint[1]

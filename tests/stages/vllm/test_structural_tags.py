@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from collections.abc import Collection
 from typing import Any
 
 import llguidance
@@ -12,7 +13,7 @@ from transformers import AutoTokenizer
 
 from omnistage.stages.vllm.compat import GrammarRefused
 from omnistage.stages.vllm.grammar_judge import problem_of
-from omnistage.stages.vllm.structural_tags import grammar_of, lark_of_choice, lark_of_pattern
+from omnistage.stages.vllm.structural_tags import calls_of, lark_of_choice, lark_of_pattern
 
 SCHEMA = {"type": "object", "properties": {"at": {"enum": [1, 2]}}, "required": ["at"]}
 GO = '<tool_call>\n{"name": "Go", "arguments": {"at": 2}}\n</tool_call>'
@@ -34,6 +35,7 @@ def tag(kind: str, **more: Any) -> str:
     return json.dumps({"type": "structural_tag", "format": form})
 
 
+LAST = tag("triggered_tags", triggers=["<tool_call>"], stop_after_first=True)
 FREE = tag("triggered_tags", triggers=["<tool_call>"], stop_after_first=False)
 ONE = tag("tags_with_separator", separator="", stop_after_first=True)
 MANY = tag("tags_with_separator", separator=", ", stop_after_first=False)
@@ -55,6 +57,11 @@ EITHER = json.dumps(
 PATTERN = "Well, (a|b)+<tool_call>[0-9]{2}</tool_call>"
 
 
+def grammar_of(form: str, added_tokens: Collection[str]) -> str | None:
+    calls = calls_of(form, added_tokens)
+    return None if calls is None else calls["grammar"]
+
+
 def follows(grammar: str, text: str) -> bool:
     """Whether the bytes are a whole text of the grammar."""
     matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0)
@@ -67,6 +74,7 @@ def follows(grammar: str, text: str) -> bool:
         (ONE, [GO], ["", "words", BAD, GO + GO, f"words {GO}"]),
         (MANY, [GO, f"{GO}, {GO}"], ["", "words", BAD, GO + GO]),
         (json.dumps({"format": {"type": "regex", "pattern": "a/b"}}), ["a/b"], ["a", "words"]),
+        (LAST, ["", "words", GO, f"words {GO}"], [BAD, f"words {BAD}", GO + GO, f"{GO} more"]),
         (FREE, ["", "words", GO, f"words {GO} and {GO} more"], [BAD, f"words {BAD}"]),
     ],
 )
@@ -78,7 +86,7 @@ def test_a_text_is_followed_as_the_tag_says(form: str, good: list[str], bad: lis
     assert [follows(grammar, text) for text in bad] == [False] * len(bad)
 
 
-@pytest.mark.parametrize("form", [ONE, MANY, FREE, EITHER, PATTERN])
+@pytest.mark.parametrize("form", [ONE, MANY, FREE, LAST, EITHER, PATTERN])
 def test_a_call_can_be_made_of_a_tokenizer_s_own_tokens(form: str, tiny_checkpoint: Any) -> None:
     """Each token that the grammar allows is one that it then takes."""
     tokenizer = AutoTokenizer.from_pretrained(str(tiny_checkpoint))
@@ -136,6 +144,21 @@ def test_tokens_inside_of_a_group_are_refused(pattern: str) -> None:
         lark_of_pattern(pattern, ("<tool_call>",))
 
 
+def test_the_schemas_of_calls_are_known_by_their_tools() -> None:
+    calls = calls_of(FREE, ())
+    assert calls is not None
+    assert calls["arguments"].keys() == {"Go", "Look"}
+    assert json.loads(calls["arguments"]["Go"]).items() >= SCHEMA.items()
+
+
+def test_alternatives_of_arguments_are_allowed() -> None:
+    """`oneOf`, as pydantic writes unions, is read as `anyOf`."""
+    form = {"type": "json_schema", "json_schema": {"oneOf": [{"const": 1}, {"const": 2}]}}
+    grammar = grammar_of(json.dumps({"format": form}), ())
+    assert grammar is not None
+    assert [follows(grammar, text) for text in ("1", "2", "3")] == [True, True, False]
+
+
 def test_the_older_form_is_left_to_the_engine() -> None:
     older = {"type": "structural_tag", "structures": [], "triggers": []}
     assert grammar_of(json.dumps(older), ()) is None
@@ -160,6 +183,7 @@ def test_the_older_form_is_left_to_the_engine() -> None:
             "at_least_one": True,
             "stop_after_first": True,
         },
+        {"type": "json_schema", "json_schema": SCHEMA, "style": "qwen_xml"},
     ],
 )
 def test_another_form_is_refused_by_name(form: dict[str, Any]) -> None:
