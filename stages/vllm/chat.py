@@ -46,6 +46,8 @@ class Chat:
         }
         chat_options = {**template, **shared, "response_role": "assistant"}
         self._with_tools = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
+        strict = {**chat_options, "online_renderer": rendering.strict_renderer}
+        self._with_forced_calls = OpenAIServingChat(**accepted(OpenAIServingChat, strict))
         # A parser goes through the whole answer again at each token.
         chat_options |= {"tool_parser": None, "enable_auto_tools": False}
         self._chat = OpenAIServingChat(**accepted(OpenAIServingChat, chat_options))
@@ -107,7 +109,9 @@ class Chat:
             return await self._completion.create_completion(asked, as_http(headers))
         fields["messages"] = [self._rendering.message(one) for one in body["messages"]]
         fields["return_token_ids"] = True
-        chat = self._with_tools if "tools" in body else self._chat
+        chat = self._chat
+        if "tools" in body:
+            chat = self._with_forced_calls if must_call(body) else self._with_tools
         asked_chat = ChatCompletionRequest(**fields)
         return await chat.create_chat_completion(asked_chat, as_http(headers))
 
@@ -132,6 +136,12 @@ def asked(body: Mapping[str, Any]) -> str:
     return "prompt" if "prompt" in body else "messages"
 
 
+def must_call(body: Mapping[str, Any]) -> bool:
+    """Whether the answer has to be a call: of a named tool, or of any."""
+    choice = body.get("tool_choice")
+    return choice == "required" or isinstance(choice, Mapping)
+
+
 def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     """A refusal of vLLM's as ours."""
     message = str(error)
@@ -149,7 +159,8 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     if any(reason in message for reason in INPUT_REFUSALS):
         param = asked(body)
     if message.startswith("Grammar error"):
-        param = next((name for name in CONSTRAINING if name in body), param)
+        given = ("tools",) if must_call(body) else CONSTRAINING
+        param = next((name for name in given if name in body), param)
     if "maximum context length" in message or "max_model_len" in message:
         code = "context_length_exceeded"
         return RequestError(400, message, param=param or asked(body), code=code)

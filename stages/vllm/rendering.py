@@ -8,6 +8,8 @@ from omnistage.stages.vllm.frames import UNASKED, samples_as_asked
 from omnistage.stages.vllm.media import use_received_media
 from omnistage.stages.worker.failure import RequestError
 
+STRICT = "tool_strict_level"
+
 
 class Rendering:
     """Shared by all that reads messages, so that the same ones are the same prompt everywhere."""
@@ -32,6 +34,10 @@ class Rendering:
             "trust_request_mm_kwargs": True,  # the gateway lets few pass
         }
         self.renderer = OnlineRenderer(**accepted(OnlineRenderer, renderer_options))
+        # Of calls that must be made, whose arguments follow their schemas: elsewhere vLLM holds
+        # to its schema only a tool that says `strict: true`.
+        renderer_options |= {STRICT: "parameter"}
+        self.strict_renderer = OnlineRenderer(**accepted(OnlineRenderer, renderer_options))
         known = getattr(engine.renderer.tokenizer, "chat_template", None)
         self._knows_developer = "developer" in str(self.template["chat_template"] or known)
 
