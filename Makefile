@@ -3,25 +3,34 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+DEMO := .venv-demo
+COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells compose kubernetes nodes serve check lock wheel docs snippets
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets words compose
+
+# A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
+define INSTALL
+	$(PYTHON) -m venv $(1)
+	$(1)/bin/python -m pip install --quiet --dry-run --no-deps --ignore-installed --report $(1)/torch.json $(TORCH)
+	$(1)/bin/python -m pip install $(3) $$($(1)/bin/python scripts/torch_index.py $(1)/torch.json) $(TORCH)
+	$(1)/bin/python -m pip install $(3) --editable ".[$(2)]"
+	$(1)/bin/python stages/cpu_shim.py
+	touch $(1)/.ready
+endef
 
 venv: $(STAMP)
 
-$(STAMP): pyproject.toml scripts/check_torch.py stages/cpu_shim.py
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --dry-run --no-deps --ignore-installed \
-	  --report $(VENV)/torch.json $(TORCH)
-	@$(BIN)/python scripts/check_torch.py $(VENV)/torch.json
-	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable ".[cpu,dev]"
-	$(BIN)/python stages/cpu_shim.py
-	touch $(STAMP)
+$(STAMP): pyproject.toml scripts/torch_index.py stages/cpu_shim.py
+	$(call INSTALL,$(VENV),cpu$(COMMA)dev,--quiet)
 
-demo: venv
-	@$(BIN)/python scripts/tiny_demo.py
+$(DEMO)/.ready: pyproject.toml scripts/torch_index.py stages/cpu_shim.py
+	$(call INSTALL,$(DEMO),cpu$(COMMA)demo,)
+
+# A tiny model, a server, one question about an image and audio, and answer.wav; in an environment without the developers' tools.
+demo: $(DEMO)/.ready
+	@$(DEMO)/bin/python scripts/tiny_demo.py
 
 # What starts engines, of which one test at a time has the machine; then the rest, in two processes. ARGS="tests/server": these.
 # Python keeps what it has compiled, whatever the environment says: hundreds of processes start.
@@ -157,6 +166,10 @@ wheel: venv
 docs: venv
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	$(BIN)/python -m mkdocs build --strict $(ARGS)
+
+# Counts, per page of the docs, what breaks the rules of language (docs/contributing.md, Style). ARGS="docs/api.md": these pages.
+words: venv
+	$(BIN)/python scripts/words.py $(ARGS)
 
 # The snippets of docs/clients.md in each language, with curl, and with node and npm's openai.
 snippets: venv

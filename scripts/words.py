@@ -1,0 +1,61 @@
+"""Reports where the docs break the rules of language.
+
+python scripts/words.py [PAGE ...]
+
+A sentence has at most 30 words; it does not open with What, Which, Whether, Of, As, Those or Its;
+its verbs are the field's ("reports", not "tells"). Code and the addresses of links are not read.
+Prints a line per page, most findings first.
+"""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MAX_WORDS = 30
+OPENINGS = re.compile(r"^(What|Which|Whether|Of|As|Those|Its)\b")
+VERBS = re.compile(
+    r"\b(tell|tells|told|say|says|said|shown|ask|asks|asked|hear|hears|heard|obey|obeys|struck|dear)\b",
+    re.IGNORECASE,
+)
+KINDS = ("long", "opening", "verb")
+
+
+def sentences(page: str) -> Iterator[str]:
+    """Yield a page's sentences: of paragraphs, list items and cells of tables."""
+    text = re.sub(r"^(```|~~~).*?^\1", "", page, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"`[^`]*`", "CODE", text)
+    text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
+    text = re.sub(r"^\|[-| :]+\|$", "", text, flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n|\n(?=[|#]|\s*[-*] |\s*\d+\. )|(?<=\S) \| ", text):
+        words = " ".join(block.strip("|#-* \n").split())
+        yield from (one for one in re.split(r"(?<=[.!?]) +(?=[A-Z*])|: (?=[A-Z])", words) if one)
+
+
+def findings(page: str) -> Counter[str]:
+    """Count a page's long sentences, wrong openings and verbs of another field."""
+    found: Counter[str] = Counter()
+    for sentence in sentences(page):
+        found["long"] += len(sentence.split()) > MAX_WORDS
+        found["opening"] += bool(OPENINGS.match(sentence))
+        found["verb"] += len(VERBS.findall(sentence))
+    return found
+
+
+def main() -> None:
+    """Print the counts of each page, and their sums."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("pages", nargs="*", type=Path)
+    pages = parser.parse_args().pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    counts = {page: findings(page.read_text(encoding="utf-8")) for page in pages}
+    for page in sorted(counts, key=lambda one: -counts[one].total()):
+        print(f"{page.name:28}", *(f"{kind} {counts[page][kind]:4}" for kind in KINDS))
+    total = sum(counts.values(), Counter[str]())
+    print(f"{'all':28}", *(f"{kind} {total[kind]:4}" for kind in KINDS))
+
+
+if __name__ == "__main__":
+    main()
