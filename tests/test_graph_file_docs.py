@@ -4,14 +4,27 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from omnistage.server import cli
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import Edge, StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Payload
 
-TEXT = (Path(__file__).parent.parent / "docs" / "graph-file.md").read_text()
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "graph-file.md").read_text()
 GRAPHS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+
+
+def test_the_drawing_is_the_graph_s() -> None:
+    ((path, drawing),) = re.findall(
+        r"`omnistage check (\S+) --mermaid` draws that graph:\n\n```mermaid\n(.*?)```",
+        TEXT,
+        re.DOTALL,
+    )
+    result = CliRunner().invoke(cli.app, ["check", str(ROOT / path), "--mermaid"])
+    assert result.output == drawing
 
 
 def table(head: str) -> dict[str, list[str]]:

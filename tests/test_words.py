@@ -1,0 +1,40 @@
+"""The report of language counts what breaks a rule, and nothing in code."""
+
+import pytest
+from words import MAX_WORDS, findings, sentences
+
+LONG = " ".join(["word"] * (MAX_WORDS + 1))
+
+
+@pytest.mark.parametrize(
+    ("page", "kind", "count"),
+    [
+        (f"{LONG}.", "long", 1),
+        (f"{' '.join(['word'] * MAX_WORDS)}.", "long", 0),
+        (f"A sentence. {LONG}. Another.", "long", 1),
+        (f"| one | {LONG} |", "long", 1),
+        (f"```\n{LONG}\n```", "long", 0),
+        ("Which one it is.", "opening", 1),
+        ("It works. Of all, one is left.", "opening", 1),
+        ("- Whether it runs", "opening", 1),
+        ("Offline it works.", "opening", 0),
+        ("The log tells it, as was said.", "verb", 2),
+        ("`tells` is a flag; [x](told.md) a link.", "verb", 0),
+    ],
+)
+def test_a_page_s_findings_are_counted(page: str, kind: str, count: int) -> None:
+    assert findings(page)[kind] == count
+
+
+def test_cells_and_items_are_sentences_of_their_own() -> None:
+    page = "# Title\n\n| a | b |\n|---|---|\n| One. Two. | three |\n\n- item\n- other\n  goes on"
+    assert list(sentences(page)) == [
+        "Title",
+        "a",
+        "b",
+        "One.",
+        "Two.",
+        "three",
+        "item",
+        "other goes on",
+    ]
