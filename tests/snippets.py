@@ -20,7 +20,10 @@ LIMIT_S = 120
 
 def run(words: list[str], folder: Path) -> str:
     """What a program prints."""
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    env = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, env=env
+    )
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout
 
@@ -28,7 +31,7 @@ def run(words: list[str], folder: Path) -> str:
 def check(section: Section, url: str, folder: Path) -> None:
     """Fails unless each language prints what is shown."""
     texts = {name: text.replace(SERVER, url) for name, text in section.blocks.items()}
-    printed = run(["bash", "-c", f"{texts['sh'].strip()} --silent --show-error"], folder)
+    printed = run(["bash", "-c", texts["sh"].replace("curl ", "curl -sS ", 1)], folder)
     if "json" in section.blocks:
         check_json(printed, section.blocks["json"])
     (folder / "snippet.py").write_text(texts["python"])

@@ -8,6 +8,7 @@ here.
 import contextlib
 import io
 import json
+import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from support.snippets import (
     LANGUAGES,
+    PLAYED,
     SERVER,
     Section,
     check_json,
@@ -40,7 +42,7 @@ def urls(folder: Path) -> Iterator[dict[str, str]]:
 
 
 def test_every_section_has_every_language_and_what_is_printed() -> None:
-    assert len(SECTIONS) == 8
+    assert len(SECTIONS) == 9
     for section in SECTIONS.values():
         assert section.blocks.keys() - {"json"} == {*LANGUAGES, "text"}, section.title
         assert "openai" in section.blocks["js"], section.title
@@ -51,12 +53,16 @@ def test_a_snippet_in_python_prints_what_is_shown(
     title: str, folder: Path, urls: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
+    (folder / "played.pcm").unlink(missing_ok=True)
     section, printed = SECTIONS[title], io.StringIO()
     names: dict[str, Any] = {"__name__": "snippet"}
     with contextlib.redirect_stdout(printed):
         exec(at(section, "python", urls), names)
     names["client"].close()
     assert printed.getvalue() == section.blocks["text"]
+    if title == PLAYED:
+        assert (folder / "played.pcm").stat().st_size > 0
 
 
 @pytest.mark.parametrize("title", SECTIONS)
@@ -65,7 +71,7 @@ def test_a_command_of_curl_is_answered_as_is_shown(
 ) -> None:
     section = SECTIONS[title]
     answer = send(shlex.split(at(section, "sh", urls)), folder)
-    assert answer.status_code == (400 if "fails" in title else 200), answer.text
+    assert answer.status_code == (400 if title == "Errors" else 200), answer.text
     if "json" in section.blocks:
         check_json(answer.text, section.blocks["json"])
 

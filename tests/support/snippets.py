@@ -17,7 +17,8 @@ SERVER = "http://localhost:8000"
 LANGUAGES = ("sh", "python", "js")
 SPEAKER = {**OMNI, "model": "Qwen/Qwen3-Omni-30B-A3B-Instruct"}
 PAINTER = {**IMAGES, "model": "Qwen/Qwen-Image"}
-PICTURES = "A picture from a text"  # the section that asks a server of images
+PICTURES = "An image from text"  # the section that calls an image server
+PLAYED = "Speech, played as it arrives"  # the section whose snippets start a player
 DIFFERS = "…"
 
 
@@ -42,8 +43,15 @@ def sections() -> list[Section]:
 
 @contextlib.contextmanager
 def servers(folder: Path) -> Iterator[dict[str, str]]:
-    """The address of a server for each section, over fake stages."""
+    """Yield the address of a server for each section, over fake stages.
+
+    The folder gets what snippets read, and below bin/ a player that saves what it should play.
+    """
     (folder / "picture.png").write_bytes(png(8, 8))
+    (folder / "bin").mkdir()
+    player = folder / "bin" / "aplay"
+    player.write_text("#!/bin/sh\nexec cat > played.pcm\n")
+    player.chmod(0o755)
     (folder / "speaker").mkdir()
     (folder / "painter").mkdir()
     with (
@@ -89,7 +97,9 @@ def send(words: list[str], folder: Path) -> httpx.Response:
             request["files"] = {field: (path, (folder / path).read_bytes())}
         elif word == "-o":
             output = folder / words.pop(0)
-        elif word != "-N":
+        elif word == "|":  # what follows is the player's
+            output, words = folder / "played.pcm", []
+        elif word not in ("-N", "-sN"):
             assert word.startswith("http"), word
             url = word
     answer = httpx.post(url, **request, timeout=10)
