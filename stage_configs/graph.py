@@ -381,13 +381,14 @@ class StageGraph(Model):
     A stage may send to several others and, if its kind joins, receive from several. Each output has
     one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
     the model the graph leaves out, for the log and /v1/models. `served_model_name`: what the model
-    is called by clients, one name or several; without it, as `model` says. `placement`: where its
-    stages run. `deterministic`: the same seed gives the same answer, whatever else runs.
+    is called by clients, one name or several; without it, as `model` says. `voice_aliases`: further
+    names of voices, in any case, such as `{alloy: ethan}`. `placement`: where its stages run. `deterministic`: the same seed gives the same answer, whatever else runs.
     """
 
     model: str = ""
     note: str = ""
     served_model_name: Names = ()
+    voice_aliases: dict[str, str] = {}
     stages: dict[str, StageSpec]
     edges: tuple[Edge, ...] = ()
     outputs: dict[str, str]
@@ -407,6 +408,14 @@ class StageGraph(Model):
             if name in value[:number]:
                 raise problem(f"{name!r} is there twice", number)
         return value
+
+    @field_validator("voice_aliases")
+    @classmethod
+    def _aliases_differ(cls, value: dict[str, str]) -> dict[str, str]:
+        lower = {name.lower(): voice for name, voice in value.items()}
+        if len(lower) < len(value):
+            raise problem("an alias is given twice, in different case")
+        return lower
 
     @field_validator("stages", mode="before")
     @classmethod
@@ -594,6 +603,10 @@ class StageGraph(Model):
     def served_names(self) -> tuple[str, ...]:
         """What requests may call the model."""
         return self.served_model_name or (self.model,)
+
+    def voice_called(self, name: str | None) -> str | None:
+        """Return the voice for which a name is an alias, else the name itself."""
+        return None if name is None else self.voice_aliases.get(name.lower(), name)
 
     @property
     def served_name(self) -> str:

@@ -58,7 +58,7 @@ class Translator:
         check_model(chat.model, self.graph.served_names, self.adapters)
         chat.check()
         outputs = self._outputs(chat)
-        voice = chat.audio.voice if chat.audio is not None else None
+        voice = self.graph.voice_called(chat.audio.voice) if chat.audio is not None else None
         speaker = known_speaker(voice, self.speakers, "audio.voice")
         path = self.graph.path(set(outputs))
         given = checked_stage_params(chat.stage_params or {}, self.graph, path)

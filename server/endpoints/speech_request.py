@@ -1,5 +1,6 @@
 """A text to be spoken, checked by what the model takes, as the stages get it."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 from omnistage.server.chat.translate import checked_stage_params, stage_params_of
@@ -65,7 +66,9 @@ def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) 
         raise invalid("return_codes", "needs stream_format sse")
     check_instructions(asked.instructions, speech)
     chosen_language(asked.language, speech)
-    return chosen_voice(asked.asked_voice, speech, runtime.fleet.voices, voices)
+    called = asked.asked_voice
+    called = replace(called, voice=runtime.graph.voice_called(called.voice))
+    return chosen_voice(called, speech, runtime.fleet.voices, voices)
 
 
 def speech_request(asked: SpeechRequest, runtime: Runtime, choice: Choice) -> Request:
