@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets words compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -166,6 +166,24 @@ wheel: venv
 docs: venv
 	$(BIN)/python -m pip install --quiet --editable ".[docs]"
 	$(BIN)/python -m mkdocs build --strict $(ARGS)
+
+# The real Open WebUI, in an environment of its own, driven by a headless Chromium; and LangChain and LiteLLM.
+OPEN_WEBUI := .venv-open-webui
+$(OPEN_WEBUI)/.ready: pyproject.toml scripts/torch_index.py
+	$(PYTHON) -m venv $(OPEN_WEBUI)
+	$(OPEN_WEBUI)/bin/python -m pip install --quiet $(TORCH)
+	$(OPEN_WEBUI)/bin/python -m pip install --quiet open-webui==0.12.4
+	touch $@
+
+open-webui: venv $(OPEN_WEBUI)/.ready
+	$(BIN)/python -m pip install --quiet playwright
+	PYTHONPATH=tests $(BIN)/python tests/open_webui.py --program $(OPEN_WEBUI)/bin/open-webui $(ARGS)
+
+CLIENTS := .venv-clients
+integrations: venv
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet langchain-openai litellm
+	PYTHONPATH=tests $(BIN)/python tests/integrations.py --python $(CLIENTS)/bin/python
 
 # Counts, per page of the docs, what breaks the rules of language (docs/contributing.md, Style). ARGS="docs/api.md": these pages.
 words: venv
