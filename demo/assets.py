@@ -8,7 +8,8 @@ FOLDER = Path(__file__).parent
 CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
 PLAYER_SCRIPT = (FOLDER / "player.js").read_text(encoding="utf-8")
 PLAYER_HTML = """<div class="os-player" data-state="idle">
-<span class="os-player-words"></span><button type="button" disabled>Stop sound</button></div>"""
+<span class="os-player-words"></span><a hidden download="answer.wav">Save</a>
+<button type="button" disabled>Pause</button></div>"""
 # Names of fonts that are on the reader's machine: nothing is fetched.
 SANS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"]
 MONO = ["ui-monospace", "Menlo", "Consolas", "monospace"]
@@ -36,6 +37,11 @@ def theme() -> gr.themes.Base:
     )
 
 
-def player() -> gr.HTML:
-    """Its value is the id of the sound to play; None is silence."""
-    return gr.HTML(html_template=PLAYER_HTML, js_on_load=PLAYER_SCRIPT, apply_default_css=False)
+def player(name: str) -> gr.HTML:
+    """Return the player: its value is the id of the audio to play; None is silence."""
+    return gr.HTML(
+        html_template=PLAYER_HTML,
+        js_on_load=PLAYER_SCRIPT,
+        apply_default_css=False,
+        elem_id=name,
+    )

@@ -20,15 +20,16 @@ from omnistage.demo.sound import wav
 from omnistage.demo.waterfall import EMPTY, times_html
 
 FILE_TYPES = ["image", "audio", "video", "text"]
-UNSET = "left to the server"
-PLACEHOLDER = "Ask with words and files"
-HELLO = "**Ask something.** Type, attach files, record your voice, or click an example below."
+UNSET = "server default"
+PLACEHOLDER = "Ask something; attach files or record your voice"
+HELLO = "**Ask something.** Type, attach files, record your voice, or click an example."
+READY, RUNNING = ({"submit_btn": True, "stop_btn": False}, {"submit_btn": False, "stop_btn": True})
 # By what a reader clicks: the question, and the names of its files.
 EXAMPLES = {
     "A short story": ("Tell me a very short story about a lighthouse.", ()),
-    "A picture": ("What is in this picture?", ("picture",)),
+    "An image": ("What is in this image?", ("picture",)),
     "A melody": ("What do you hear?", ("melody",)),
-    "A picture and a melody": ("Does the melody fit the picture?", ("picture", "melody")),
+    "An image and a melody": ("Does the melody fit the image?", ("picture", "melody")),
 }
 
 Updates = tuple[Any, ...]
@@ -40,6 +41,7 @@ class ChatTab:
 
     mode: gr.Radio
     voice: gr.Dropdown
+    conversation: gr.Chatbot
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Chatting:
             return
         before = turns or ()
         answer = Answer(self.backend.sounds.open())
-        yield bubbles((*before, question), True), None, (*before, question), None, EMPTY
+        emptied = gr.update(value=None, **RUNNING)
+        yield bubbles((*before, question), True), emptied, (*before, question), None, EMPTY
         try:
             settings = chat_settings(await self.backend.offer(offer), *chosen)
             question = replace(question, parts=tuple(parts_of(question.files)))
@@ -82,7 +85,8 @@ class Chatting:
 
     def _show(self, turns: tuple[Turn, ...], answer: Answer, is_running: bool) -> Updates:
         times = times_html(answer.timing, answer.marks)
-        return bubbles(turns, is_running), gr.skip(), turns, gr.skip(), times
+        box = gr.skip() if is_running else gr.update(**READY)
+        return bubbles(turns, is_running), box, turns, gr.skip(), times
 
     def _files(self, answer: Answer) -> tuple[str, ...]:
         """The pictures and the sound of an answer, to be looked at and heard again."""
@@ -107,7 +111,7 @@ def chat_settings(
         mode if mode in offer.modes else offer.modes[0],
         voice or next(iter(offer.voices), None),
         written(system),
-        whole("Most tokens of text", max_tokens),
+        whole("Maximum tokens of text", max_tokens),
         number("Temperature", temperature),
         whole("Seed", seed),
         offer.has_timeline,
@@ -125,7 +129,8 @@ def add_capture(capture: str | None, asked: Mapping[str, Any] | None) -> Updates
 
 def build(backend: Backend, offer: gr.State) -> ChatTab:
     """Lay it out and connect it."""
-    turns = gr.State(())
+    turns, clicked = gr.State(()), gr.State(None)
+    questions = example_questions(backend)
     with gr.Row(equal_height=False):
         with gr.Column(scale=2, min_width=320):
             chat = gr.Chatbot(
@@ -135,8 +140,12 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
                 elem_id="chat",
                 buttons=["copy"],
                 feedback_options=None,
+                examples=[
+                    {"display_text": label, **question}
+                    for label, question in zip(EXAMPLES, questions, strict=True)
+                ],
             )
-            player = assets.player()
+            player = assets.player("chat-player")
             box = gr.MultimodalTextbox(
                 sources=["upload", "microphone"],
                 file_count="multiple",
@@ -146,43 +155,49 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
                 show_label=False,
                 elem_id="question",
             )
-            with gr.Row():
-                stop = gr.Button("Stop", size="sm", min_width=80)
-                new = gr.Button("New conversation", size="sm", min_width=80)
             with gr.Accordion("Camera", open=False):
                 camera = gr.Image(
                     sources=["webcam"],
                     type="filepath",
-                    label="Take a picture for the question",
+                    label="Take an image for the question",
                     height=260,
                     buttons=[],
                 )
-            gr.Examples(
-                example_questions(backend), box, label="Examples", example_labels=list(EXAMPLES)
-            )
         with gr.Column(scale=1, min_width=300):
             mode = gr.Radio(["Text"], value="Text", label="Answer with", elem_id="mode")
             voice = gr.Dropdown([], label="Voice", visible=False, elem_id="voice")
             with gr.Accordion("More settings", open=False):
                 system = gr.Textbox(label="System prompt", lines=2)
-                limit = gr.Textbox(label="Most tokens of text", placeholder=UNSET)
+                limit = gr.Textbox(label="Maximum tokens of text", placeholder=UNSET)
                 temperature = gr.Textbox(label="Temperature", placeholder=UNSET)
                 seed = gr.Textbox(label="Seed", placeholder=UNSET)
-            gr.Markdown("### Times of the last answer")
+            gr.Markdown("### Timings of the last answer")
             times = gr.HTML(EMPTY, elem_id="times")
     chatting = Chatting(backend)
     chosen = [mode, voice, system, limit, temperature, seed]
     shown = [chat, box, turns, player, times]
     running = box.submit(chatting.answer, [box, turns, offer, *chosen], shown, api_name="chat")
-    stop.click(lambda: None, None, player, cancels=[running], api_visibility="private")
-    for clearing in (new.click, chat.clear):
-        clearing(
-            lambda: ([], (), None, EMPTY),
-            None,
-            [chat, turns, player, times],
-            cancels=[running],
-            api_visibility="private",
-        )
+
+    def pick(event: gr.SelectData) -> dict[str, Any]:
+        return questions[event.index]
+
+    picked = chat.example_select(pick, None, clicked, api_visibility="private").then(
+        chatting.answer, [clicked, turns, offer, *chosen], shown, api_visibility="private"
+    )
+    box.stop(
+        lambda: (None, gr.update(**READY)),
+        None,
+        [player, box],
+        cancels=[running, picked],
+        api_visibility="private",
+    )
+    chat.clear(
+        lambda: ([], (), None, EMPTY, gr.update(**READY)),
+        None,
+        [chat, turns, player, times, box],
+        cancels=[running, picked],
+        api_visibility="private",
+    )
     camera.change(add_capture, [camera, box], [box, camera], api_visibility="private")
     mode.change(
         lambda chosen: gr.update(visible=chosen == "Text and speech"),
@@ -190,15 +205,15 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
         voice,
         api_visibility="private",
     )
-    return ChatTab(mode, voice)
+    return ChatTab(mode, voice, chat)
 
 
-def example_questions(backend: Backend) -> list[list[dict[str, Any]]]:
-    """One of each kind."""
+def example_questions(backend: Backend) -> list[dict[str, Any]]:
+    """Return the examples as values of the box, in order."""
     picture = backend.files.save(png(examples.picture()), ".png")
     melody = backend.files.save(examples.melody(), ".wav")
     files = {"picture": picture, "melody": melody}
     return [
-        [{"text": text, "files": [files[name] for name in names]}]
+        {"text": text, "files": [files[name] for name in names]}
         for text, names in EXAMPLES.values()
     ]

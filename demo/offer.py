@@ -13,7 +13,7 @@ LOADING = "Its voices are not known yet: stages are still loading."
 MODES: Mapping[str, tuple[str, ...]] = {
     "Text": ("text",),
     "Text and speech": ("text", "audio"),
-    "Text and picture": ("text", "image"),
+    "Text and image": ("text", "image"),
 }
 
 
@@ -29,6 +29,11 @@ class Offer:
     has_timeline: bool = False
 
     @property
+    def is_noise(self) -> bool:
+        """Whether the server notes that its weights are random."""
+        return any("random weights" in note for note in self.notes)
+
+    @property
     def modes(self) -> list[str]:
         """The choices of a chat's output. A server without a text model sends pictures alone."""
         return [name for name, outputs in MODES.items() if outputs[-1] in self.outputs]
@@ -36,13 +41,15 @@ class Offer:
     @property
     def tabs(self) -> frozenset[str]:
         """The tabs that this server can serve."""
-        found = {"chat"} if self.modes else set()
+        found = set()
         if "text" in self.outputs:
-            found.add("transcription")
+            found |= {"chat", "transcription"}
         if "audio" in self.outputs:
             found.add("speech")
         if "image" in self.outputs:
             found |= {"pictures", "edits"}
+        if "video" in self.outputs:
+            found.add("videos")
         return frozenset(found)
 
 

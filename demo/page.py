@@ -5,7 +5,7 @@ from typing import Any
 
 import gradio as gr
 
-from omnistage.demo import chat_tab, picture_tabs, sound_tabs
+from omnistage.demo import chat_tab, picture_tabs, sound_tabs, video_tab
 from omnistage.demo.backend import Backend, dead_html, status_html
 from omnistage.demo.failure import FAILURES
 from omnistage.demo.offer import Offer, learn
@@ -13,8 +13,9 @@ from omnistage.demo.offer import Offer, learn
 TITLE = "omnistage"
 TABS = {
     "chat": "Chat",
-    "pictures": "Pictures",
+    "pictures": "Images",
     "edits": "Edits",
+    "videos": "Videos",
     "speech": "Speech",
     "transcription": "Transcription",
 }
@@ -29,12 +30,12 @@ class Reflection:
     backend: Backend
 
     async def look(self, mode: str | None, voice: str | None) -> tuple[Any, ...]:
-        """Updates of the head, the offer, the tabs, and the choices of output and voice."""
+        """Return updates of the head, the offer, the tabs, the choices and the conversation."""
         try:
             offer = await learn(self.backend.client)
         except FAILURES as error:
             tabs = [gr.update(visible=name == "chat") for name in TABS]
-            return dead_html(self.backend.plain(error)), None, gr.skip(), *tabs, *[gr.skip()] * 3
+            return dead_html(self.backend.plain(error)), None, gr.skip(), *tabs, *[gr.skip()] * 4
         tabs = [gr.update(visible=name in offer.tabs) for name in TABS]
         first = next(name for name in TABS if name in offer.tabs or name == "chat")
         return (
@@ -43,6 +44,7 @@ class Reflection:
             gr.update(selected=first),
             *tabs,
             *choices(offer, mode, voice),
+            gr.update(render_markdown=not offer.is_noise),
         )
 
 
@@ -66,8 +68,8 @@ def build_page(backend: Backend) -> gr.Blocks:
     ) as page:
         offer = gr.State(None)
         with gr.Row(equal_height=True):
-            head = gr.HTML(dead_html("Asking the server."), elem_id="head")
-            again = gr.Button("Reconnect", size="sm", scale=0, min_width=110, elem_id="reconnect")
+            head = gr.HTML(dead_html("Connecting to the server."), elem_id="head")
+            again = gr.Button("Reconnect", size="sm", scale=0, min_width=90, elem_id="reconnect")
         with gr.Tabs() as tabs:
             with gr.Tab(TABS["chat"], id="chat") as chat_place:
                 chat = chat_tab.build(backend, offer)
@@ -75,16 +77,18 @@ def build_page(backend: Backend) -> gr.Blocks:
                 picture_tabs.build_make(backend, offer)
             with gr.Tab(TABS["edits"], id="edits", visible=False) as edits_place:
                 picture_tabs.build_edit(backend, offer)
+            with gr.Tab(TABS["videos"], id="videos", visible=False) as videos_place:
+                video_tab.build(backend, offer)
             with gr.Tab(TABS["speech"], id="speech", visible=False) as speech_place:
                 voice = sound_tabs.build_speech(backend, offer)
             with gr.Tab(TABS["transcription"], id="transcription", visible=False) as heard_place:
                 sound_tabs.build_transcription(backend, offer)
-        places = [chat_place, pictures_place, edits_place, speech_place, heard_place]
+        places = [chat_place, pictures_place, edits_place, videos_place, speech_place, heard_place]
         gr.on(
             [page.load, again.click],
             Reflection(backend).look,
             [chat.mode, chat.voice],
-            [head, offer, tabs, *places, chat.mode, chat.voice, voice],
+            [head, offer, tabs, *places, chat.mode, chat.voice, voice, chat.conversation],
             api_name="look",
             show_progress="hidden",
         )

@@ -1,4 +1,4 @@
-"""The tabs of pictures: made from a text, and edited."""
+"""The tabs of images: made from a text, and edited."""
 
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
@@ -25,7 +25,7 @@ from omnistage.demo.pictures import (
 )
 from omnistage.demo.waterfall import EMPTY, times_html
 
-UNSET = "left to the server"
+UNSET = "server default"
 PROMPTS = [
     "A lighthouse on a cliff in the evening sun, oil on canvas",
     "A red bicycle in front of a blue door, photograph",
@@ -49,7 +49,7 @@ def shown_first(pictures: list[tuple[str, str]]) -> Any:
 def prompt_in(field: str | None) -> str:
     prompt = written(field)
     if not prompt:
-        raise Unusable("Say what the picture should show.")
+        raise Unusable("Describe the image.")
     return prompt
 
 
@@ -146,7 +146,7 @@ class Painting:
 
 def _results(name: str) -> tuple[gr.Gallery, gr.HTML, gr.HTML]:
     gallery = gr.Gallery(
-        label="Pictures",
+        label="Images",
         preview=True,
         height=420,
         object_fit="contain",
@@ -156,7 +156,7 @@ def _results(name: str) -> tuple[gr.Gallery, gr.HTML, gr.HTML]:
         buttons=["download", "fullscreen"],
     )
     progress = gr.HTML("", elem_id=f"{name}-progress")
-    gr.Markdown("### Times")
+    gr.Markdown("### Timings")
     return gallery, progress, gr.HTML(EMPTY)
 
 
@@ -172,7 +172,7 @@ def build_make(backend: Backend, offer: gr.State) -> None:
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=300):
             prompt = gr.Textbox(
-                label="Picture of", lines=3, elem_id="picture-prompt", placeholder=PROMPTS[0]
+                label="Image of", lines=3, elem_id="picture-prompt", placeholder=PROMPTS[0]
             )
             with gr.Row():
                 start = gr.Button("Make", variant="primary", min_width=120, elem_id="picture-make")
@@ -181,7 +181,7 @@ def build_make(backend: Backend, offer: gr.State) -> None:
                 size = gr.Dropdown(
                     list(SIZES), value="auto", label="Size", allow_custom_value=True, min_width=120
                 )
-                count = gr.Slider(1, 4, 1, step=1, label="Pictures", min_width=120)
+                count = gr.Slider(1, 4, 1, step=1, label="Images", min_width=120)
             with gr.Accordion("More settings", open=False):
                 negative = gr.Textbox(label="What it should not show")
                 previews, steps, seed = _common()
@@ -203,10 +203,10 @@ def build_edit(backend: Backend, offer: gr.State) -> None:
     """Lay out and connect the tab that edits pictures."""
     with gr.Row(equal_height=False):
         with gr.Column(scale=1, min_width=320):
-            gr.Markdown("Choose a picture and paint over what should change.")
+            gr.Markdown("Choose an image and paint over what should change.")
             drawn = gr.ImageEditor(
                 type="pil",
-                label="Picture",
+                label="Image",
                 height=420,
                 sources=["upload", "clipboard"],
                 transforms=(),
@@ -227,10 +227,10 @@ def build_edit(backend: Backend, offer: gr.State) -> None:
                     sources=["upload"],
                     height=160,
                     buttons=[],
-                    label="Mask as a file: transparent where the picture may change",
+                    label="Mask as a file: transparent where the image may change",
                 )
                 strength = gr.Textbox(
-                    label="Strength: how far from the picture, up to 1", placeholder=UNSET
+                    label="Strength: how far from the image, up to 1", placeholder=UNSET
                 )
                 previews, steps, seed = _common()
             house = backend.files.save(png(examples.picture()), ".png")

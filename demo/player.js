@@ -1,17 +1,23 @@
-// Plays the sound that `props.value` names while it is made: 16-bit samples at one rate.
-// The state is told by attributes: data-state is idle, waiting, playing or ended.
+// Plays the samples that `props.value` names as they arrive: 16 bit, one rate. At their end they can be played again and saved.
+// data-state is idle, waiting, playing, paused or ended.
 const RATE_HZ = 24000;
 const AHEAD_S = 0.08;
 const root = element.querySelector(".os-player");
 const words = root.querySelector(".os-player-words");
 const button = root.querySelector("button");
+const link = root.querySelector("a");
+const LABELS = { idle: "Pause", waiting: "Pause", playing: "Pause", paused: "Resume", ended: "Play again" };
 let context = null;
 let current = null;
+let latest = null;
 
 function show(state, text) {
   root.dataset.state = state;
   words.textContent = text;
-  button.disabled = state !== "waiting" && state !== "playing";
+  button.textContent = LABELS[state];
+  button.disabled = state === "waiting" || state === "idle";
+  link.hidden = state !== "ended";
+  if (latest !== null) link.href = `sound/${latest}.wav`;
 }
 
 function stop() {
@@ -37,30 +43,32 @@ function schedule(playing, samples) {
   source.onended = () => playing.sources.delete(source);
 }
 
-function tell(playing) {
+function report(playing) {
   if (current !== playing) return;
   if (playing.isComplete && context.currentTime >= playing.at) {
-    show("ended", playing.total > 0 ? `Played ${playing.total.toFixed(1)} s.` : "No sound came.");
+    show("ended", playing.total > 0 ? `${playing.total.toFixed(1)} s of audio.` : "No audio arrived.");
     current = null;
     return;
   }
-  if (playing.total > 0 && context.state === "running") {
+  if (playing.total > 0) {
     const left = Math.max(0, playing.at - context.currentTime);
-    show("playing", `Playing; ${left.toFixed(1)} s are here.`);
+    const state = context.state === "running" ? "playing" : "paused";
+    show(state, `${state === "playing" ? "Playing" : "Paused"} (${left.toFixed(1)} s buffered)`);
   }
-  setTimeout(() => tell(playing), 100);
+  setTimeout(() => report(playing), 100);
 }
 
 async function play(id) {
   stop();
+  latest = id;
   context = context ?? new AudioContext({ sampleRate: RATE_HZ });
   await context.resume();
   const playing = { at: 0, total: 0, sources: new Set(), isComplete: false };
   playing.fetching = new AbortController();
   current = playing;
   window.dispatchEvent(new CustomEvent("omnistage-sound", { detail: root }));
-  show("waiting", "Waiting for the first sound.");
-  tell(playing);
+  show("waiting", "Waiting for the first audio.");
+  report(playing);
   const answer = await fetch(`sound/${id}`, { signal: playing.fetching.signal });
   const reader = answer.body.getReader();
   let rest = new Uint8Array(0);
@@ -77,16 +85,21 @@ async function play(id) {
   playing.isComplete = true;
 }
 
-button.addEventListener("click", stop);
+function start(id) {
+  play(id).catch((error) => {
+    if (error.name !== "AbortError") show("ended", "The audio could not be fetched.");
+  });
+}
+
+button.addEventListener("click", () => {
+  if (current === null) start(latest);
+  else if (context.state === "running") context.suspend();
+  else context.resume();
+});
 window.addEventListener("omnistage-sound", (event) => {
   if (event.detail !== root) stop();
 });
 watch("value", () => {
-  if (props.value) {
-    play(props.value).catch((error) => {
-      if (error.name !== "AbortError") show("ended", "The sound could not be fetched.");
-    });
-  } else {
-    stop();
-  }
+  if (props.value) start(props.value);
+  else stop();
 });

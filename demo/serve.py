@@ -13,14 +13,14 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # gradio reads it when it is i
 import gradio as gr
 import uvicorn
 from fastapi import FastAPI, HTTPException
-from fastapi.responses import StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 from rich.console import Console
 
 from omnistage.demo import assets
 from omnistage.demo.backend import Backend
 from omnistage.demo.files import FileStore
 from omnistage.demo.page import build_page
-from omnistage.demo.sound import Sounds
+from omnistage.demo.sound import Sound, Sounds, wav
 
 MAX_FILE = "32mb"
 SAMPLES = "application/octet-stream"
@@ -54,14 +54,21 @@ def build_app(backend: Backend) -> FastAPI:
 
 
 def add_sounds(app: FastAPI, sounds: Sounds) -> None:
-    """GET /sound/{id}: samples, each as soon as it is there."""
+    """Add GET /sound/{id}, samples as they arrive, and /sound/{id}.wav, those that are there."""
+
+    def find(sound_id: str) -> Sound:
+        found = sounds.find(sound_id)
+        if found is None:
+            raise HTTPException(404, "This audio is no longer kept.")
+        return found
+
+    @app.get("/sound/{sound_id}.wav")
+    async def file(sound_id: str) -> Response:
+        return Response(wav(find(sound_id).samples), media_type="audio/wav")
 
     @app.get("/sound/{sound_id}")
     async def sound(sound_id: str) -> StreamingResponse:
-        found = sounds.find(sound_id)
-        if found is None:
-            raise HTTPException(404, "This sound is not there any more.")
-        return StreamingResponse(found.read(), media_type=SAMPLES)
+        return StreamingResponse(find(sound_id).read(), media_type=SAMPLES)
 
 
 def serve(url: str, api_key: str | None, listening: socket) -> None:

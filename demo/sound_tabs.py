@@ -13,7 +13,6 @@ from omnistage.demo.backend import Backend, failure_html, line_html, written
 from omnistage.demo.failure import FAILURES, Unusable
 from omnistage.demo.offer import Offer
 from omnistage.demo.pace import paced
-from omnistage.demo.sound import wav
 from omnistage.demo.speech import SpeechSettings, Spoken, speak, transcribe, translate
 from omnistage.demo.waterfall import EMPTY, times_html
 
@@ -40,25 +39,24 @@ class Speaking:
         speed: float,
         instructions: str | None,
     ) -> AsyncGenerator[Updates, None]:
-        """Updates of the player, the file, the line and the times."""
+        """Yield updates of the player, the line and the timings."""
         spoken = Spoken(self.backend.sounds.open())
-        yield None, None, line_html("Asked."), EMPTY
+        yield None, line_html("Sent."), EMPTY
         try:
             known = await self.backend.offer(offer)
             text = written(field)
             if not text:
-                raise Unusable("Write what should be said.")
+                raise Unusable("Write a text to speak.")
             chosen = voice or next(iter(known.voices), "")
             settings = SpeechSettings(known.model, text, chosen, speed, written(instructions))
-            yield spoken.sound.id, gr.skip(), gr.skip(), gr.skip()
+            yield spoken.sound.id, gr.skip(), gr.skip()
             coming = speak(self.backend.client, settings, spoken)
             async with aclosing(paced(coming)) as news:
                 async for _ in news:
-                    yield gr.skip(), gr.skip(), line_html("Speaks."), times_html(spoken.timing)
-            file = self.backend.files.save(wav(spoken.sound.samples), ".wav")
-            yield gr.skip(), file, line_html("Done."), times_html(spoken.timing)
+                    yield gr.skip(), line_html("Speaking."), times_html(spoken.timing)
+            yield gr.skip(), line_html("Done."), times_html(spoken.timing)
         except FAILURES as error:
-            yield gr.skip(), None, failure_html(self.backend.plain(error)), EMPTY
+            yield gr.skip(), failure_html(self.backend.plain(error)), EMPTY
         finally:
             spoken.sound.end()
 
@@ -66,10 +64,10 @@ class Speaking:
         self, file: str | None, offer: Offer | None, task: str, language: str | None
     ) -> AsyncGenerator[Updates, None]:
         """Updates of the text, the line and the times."""
-        yield "", line_html("Listens."), EMPTY
+        yield "", line_html("Listening."), EMPTY
         try:
             if file is None:
-                raise Unusable("Record or choose a sound first.")
+                raise Unusable("Record or choose audio first.")
             known = await self.backend.offer(offer)
             if task == TRANSLATE:
                 told = await translate(self.backend.client, known.model, Path(file))
@@ -92,21 +90,20 @@ def build_speech(backend: Backend, offer: gr.State) -> gr.Dropdown:
             with gr.Row():
                 start = gr.Button("Speak", variant="primary", min_width=120, elem_id="speech-start")
                 stop = gr.Button("Stop", min_width=80)
+            player = assets.player("speech-player")
+            line = gr.HTML("", elem_id="speech-line")
             voice = gr.Dropdown([], label="Voice", elem_id="speech-voice")
             speed = gr.Slider(0.25, 4, 1, step=0.05, label="Speed")
             with gr.Accordion("More settings", open=False):
-                instructions = gr.Textbox(label="Instructions: how it should be said", lines=2)
+                instructions = gr.Textbox(label="Instructions: how to speak", lines=2)
             gr.Examples([[one] for one in TEXTS], text, label="Examples")
         with gr.Column(scale=1, min_width=300):
-            player = assets.player()
-            line = gr.HTML("", elem_id="speech-line")
-            file = gr.Audio(label="Whole sound", interactive=False, elem_id="speech-sound")
-            gr.Markdown("### Times")
+            gr.Markdown("### Timings")
             times = gr.HTML(EMPTY)
     running = start.click(
         Speaking(backend).speak,
         [text, offer, voice, speed, instructions],
-        [player, file, line, times],
+        [player, line, times],
         api_name="speak",
     )
     stop.click(lambda: None, None, player, cancels=[running], api_visibility="private")
@@ -120,19 +117,19 @@ def build_transcription(backend: Backend, offer: gr.State) -> None:
             sound = gr.Audio(
                 sources=["upload", "microphone"],
                 type="filepath",
-                label="Sound",
+                label="Audio",
                 elem_id="heard",
                 buttons=[],
             )
             task = gr.Radio([TRANSCRIBE, TRANSLATE], value=TRANSCRIBE, label="Task")
-            language = gr.Textbox(label="Language of the sound, if known", placeholder="en")
+            language = gr.Textbox(label="Language, if known", placeholder="en")
             with gr.Row():
                 start = gr.Button("Start", variant="primary", min_width=120, elem_id="heard-start")
                 stop = gr.Button("Stop", min_width=80)
         with gr.Column(scale=1, min_width=300):
             text = gr.Textbox(label="Text", lines=8, elem_id="heard-text", buttons=["copy"])
             line = gr.HTML("", elem_id="heard-line")
-            gr.Markdown("### Times")
+            gr.Markdown("### Timings")
             times = gr.HTML(EMPTY)
     running = start.click(
         Speaking(backend).understand,

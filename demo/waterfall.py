@@ -11,7 +11,7 @@ ROW_PX, TEXT_PX, BAR_PX = 38, 14, 10
 # Of equal contrast on light and dark; stages take them in the order of their first stamps.
 COLORS = ("#3b82f6", "#d97706", "#10a37f", "#c0529c", "#8b6fe8", "#7d8590")
 PAGE = "page"
-EMPTY = '<p class="os-hint">The times of the last answer will be here.</p>'
+EMPTY = '<p class="os-hint">Timings appear after the first answer.</p>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,24 @@ def figures(timing: Timing) -> list[tuple[str, str, str]]:
     """Short names, values and meanings of what is known."""
     known: list[tuple[str, str, str, float | None, float, str]] = [
         ("TTFT", "ms", "time to the first text", timing.first_text_s, 1e3, ".0f"),
-        ("TTFP", "ms", "time to the first packet of sound", timing.first_sound_s, 1e3, ".0f"),
-        ("RTF", "", "time of the whole answer over the length of its sound", timing.rtf, 1, ".2f"),
-        ("First picture", "ms", "time to the first picture", timing.first_image_s, 1e3, ".0f"),
-        ("Whole answer", "s", "time to the answer's end", timing.ended_s, 1, ".2f"),
+        ("TTFP", "ms", "time to the first packet of audio", timing.first_sound_s, 1e3, ".0f"),
+        (
+            "RTF",
+            "",
+            "time of the answer over the length of its audio, below 1 is faster than real time",
+            timing.rtf,
+            1,
+            ".2f",
+        ),
+        (
+            "First image",
+            "ms",
+            "time to the first preview or image",
+            timing.first_image_s,
+            1e3,
+            ".0f",
+        ),
+        ("Whole answer", "s", "time to the end of the answer", timing.ended_s, 1, ".2f"),
     ]
     return [
         (name, f"{value * factor:{form}} {unit}".strip(), meaning)
@@ -114,5 +128,7 @@ def times_html(timing: Timing, marks: Sequence[Mark] = ()) -> str:
         f'<div title="{_attribute(meaning)}"><dt>{name}</dt><dd>{value}</dd></div>'
         for name, value, meaning in figures(timing)
     )
+    meanings = "; ".join(f"{name}: {meaning}" for name, _, meaning in figures(timing))
     drawn = waterfall_svg(with_page(marks, timing))
-    return f'<dl class="os-figures">{cells}</dl>{drawn}' if cells else EMPTY
+    legend = f'<p class="os-legend">{escape(meanings)}.</p>'
+    return f'<dl class="os-figures">{cells}</dl>{legend}{drawn}' if cells else EMPTY

@@ -27,6 +27,8 @@ chromium, and --browser names one that is elsewhere"""
 DEAD = "http://127.0.0.1:9"
 WIDTHS = (1280, 390)
 WAIT_S = 60
+SPEAKING = "Playing ("
+HEARD = ("playing", "ended")
 PLAYER = "() => document.querySelector('.os-player').dataset.state"
 
 
@@ -74,7 +76,7 @@ def answered(page: Page) -> bool:
 
 def limit_tokens(page: Page) -> None:
     page.get_by_role("button", name="More settings").first.click()
-    page.get_by_label("Most tokens of text").first.fill("48")
+    page.get_by_label("Maximum tokens of text").first.fill("48")
 
 
 def question_by_keyboard(page: Page) -> None:
@@ -90,36 +92,45 @@ def question_by_keyboard(page: Page) -> None:
     assert all(word in times for word in ("TTFT", "TTFP", "RTF")), times
     label = page.get_attribute("#times svg", "aria-label") or ""
     assert all(stage in label for stage in ("thinker", "talker", "code2wav")), label
-    page.get_by_role("button", name="Stop sound").click()
-    assert page.evaluate(PLAYER) == "ended"
+    assert page.locator("#chat-player .os-player").get_attribute("data-state") in HEARD
     assert page.locator("#chat .message.bot, #chat .bot").count() > 0
 
 
 def example_with_media(page: Page) -> None:
-    """A picture and a sound, from an example, are answered."""
+    """An example with an image and a melody is sent by a click, and answered."""
     limit_tokens(page)
-    page.get_by_role("button", name="A picture and a melody").click()
-    until(page, lambda: page.locator("#question img").count() > 0)
-    page.locator("#question textarea").press("Enter")
+    page.get_by_role("button", name="An image and a melody").click()
     until(page, lambda: answered(page))
     assert page.locator("#chat img").count() > 0
     assert "Failed" not in page.inner_text("#chat")
 
 
 def speech(page: Page) -> None:
-    """A text is spoken, and the whole sound can be heard again."""
+    """A text is spoken; the one player plays it again and saves it."""
     open_tab(page, "Speech")
     page.get_by_role("button", name="The tide is out").click()
     page.locator("#speech-start").click()
     until(page, lambda: "Done." in page.inner_text("#speech-line"))
-    until(page, lambda: page.locator("#speech-sound button").count() > 1)
+    until(page, lambda: page.locator("#speech-player a").is_visible())
+    page.get_by_role("button", name="Play again").click()
+    until(page, lambda: SPEAKING in page.inner_text("#speech-player"))
+
+
+def stopped_answer(page: Page) -> None:
+    """Stop is in place of the arrow while an answer runs, and ends it."""
+    box = page.locator("#question textarea")
+    box.fill("Tell me a long story.")
+    box.press("Enter")
+    page.locator("#question .stop-button").click()
+    page.wait_for_selector("#question .submit-button")
+    assert "Failed" not in page.inner_text("#chat")
 
 
 def transcription(page: Page, sound: Path) -> None:
     """A sound is written down; without one it is said what is missing."""
     open_tab(page, "Transcription")
     page.locator("#heard-start").click()
-    until(page, lambda: "Record or choose" in page.inner_text("#heard-line"))
+    until(page, lambda: "Record or choose audio" in page.inner_text("#heard-line"))
     page.locator("#heard input[type=file]").set_input_files(sound)
     page.wait_for_timeout(1500)
     page.locator("#heard-start").click()
@@ -134,7 +145,7 @@ def few_steps(page: Page) -> None:
 
 def picture(page: Page) -> None:
     """An image is made, with steps and previews on the way."""
-    open_tab(page, "Pictures")
+    open_tab(page, "Images")
     few_steps(page)
     size = page.get_by_label("Size")
     size.fill("256x256")
@@ -212,7 +223,7 @@ def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
 
     sound.write_bytes(melody())
     with running_server(str(omni), folder / "omni.log") as server, running_page(server.url) as url:
-        for flow in (question_by_keyboard, example_with_media, speech):
+        for flow in (question_by_keyboard, example_with_media, stopped_answer, speech):
             with opened(browser, url) as page:
                 flow(page)
                 keep(page, flow.__name__, shots)
@@ -230,7 +241,7 @@ def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
                 flow(page)
                 keep(page, flow.__name__, shots)
             tell(flow)
-        shoot(browser, url, "images", shots, ["Chat", "Pictures", "Edits"])
+        shoot(browser, url, "images", shots, ["Images", "Edits"])
     with running_page(DEAD) as url:
         with opened(browser, url) as page:
             dead_server(page)

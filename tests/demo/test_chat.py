@@ -48,7 +48,7 @@ def test_text_and_sound_of_a_stream_are_read() -> None:
 
 
 def test_pictures_of_a_stream_are_read() -> None:
-    answer = asked(FakeOpenAI(Script([0.0], images=2)), settings("Text and picture"))
+    answer = asked(FakeOpenAI(Script([0.0], images=2)), settings("Text and image"))
     assert answer.images == [base64.b64decode("AAAA")] * 2
     assert answer.timing.first_image_s is not None
 
@@ -106,7 +106,7 @@ def test_what_was_not_chosen_is_left_to_the_server() -> None:
 
 
 def test_a_chat_of_pictures_asks_for_no_tokens_and_no_voice() -> None:
-    chosen = settings("Text and picture", max_tokens=7, temperature=1.0, has_timeline=True, seed=1)
+    chosen = settings("Text and image", max_tokens=7, temperature=1.0, has_timeline=True, seed=1)
     request = chat_request(chosen, [QUESTION])
     assert request.keys() == {"model", "messages", "modalities", "stream", "seed"}
     assert request["modalities"] == ["text", "image"]

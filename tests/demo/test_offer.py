@@ -33,8 +33,8 @@ async def test_a_server_that_speaks_offers_its_voices(tmp_path: Path) -> None:
 async def test_a_server_of_pictures_offers_pictures_and_edits(tmp_path: Path) -> None:
     with running_gateway(tmp_path, IMAGES) as gateway:
         offer = await learnt(gateway.url)
-    assert offer.modes == ["Text and picture"]
-    assert offer.tabs == {"chat", "pictures", "edits"}
+    assert offer.modes == ["Text and image"]
+    assert offer.tabs == {"pictures", "edits"}
 
 
 async def test_a_server_of_text_offers_text(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import httpx
 import pytest
 from gradio_client import Client, handle_file
@@ -64,6 +65,17 @@ def images(
     image_gateway: RunningGateway, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Client]:
     with opened(image_gateway.url, tmp_path_factory.mktemp("page")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    stages = {"camera": {"kind": "diffusers"}}
+    graph = {**IMAGES, "stages": stages, "outputs": {"video": "camera"}}
+    with (
+        running_gateway(tmp_path_factory.mktemp("gateway"), graph) as gateway,
+        opened(gateway.url, tmp_path_factory.mktemp("page")) as client,
+    ):
         yield client
 
 
@@ -155,9 +167,12 @@ def test_an_empty_question_asks_nothing(omni: Client) -> None:
 def test_a_text_is_spoken(omni: Client) -> None:
     job = omni.submit("words", "ethan", 1.0, "", api_name="/speak")
     updates = list(job)
-    player, file, line, times = (last(updates, index) for index in range(4))
-    assert httpx.get(f"{omni.src}sound/{player}").content[:4] == b"\0\0\1\0"
-    assert Path(file).read_bytes()[44:] == httpx.get(f"{omni.src}sound/{player}").content
+    player, line, times = (last(updates, index) for index in range(3))
+    samples = httpx.get(f"{omni.src}sound/{player}").content
+    assert samples[:4] == b"\0\0\1\0"
+    file = httpx.get(f"{omni.src}sound/{player}.wav")
+    assert file.headers["content-type"] == "audio/wav"
+    assert file.content[44:] == samples
     assert "Done." in line
     assert "TTFP" in times
 
@@ -173,7 +188,7 @@ def test_a_sound_is_written_down(omni: Client, tmp_path: Path, task: str) -> Non
 
 
 def visible_tabs(client: Client) -> list[bool]:
-    """Of chat, pictures, edits, speech, transcription."""
+    """Return whether each tab is visible: chat, images, edits, videos, speech, transcription."""
     call = f"{client.src}gradio_api/call/look"
     event = httpx.post(call, json={"data": [None, None]}).json()["event_id"]
     (data,) = re.findall(r"^data: (.*)$", httpx.get(f"{call}/{event}").text, re.MULTILINE)
@@ -184,9 +199,12 @@ def is_tab(update: Any) -> bool:
     return isinstance(update, dict) and update.keys() == {"visible", "__type__"}
 
 
-def test_tabs_that_a_server_cannot_serve_are_hidden(omni: Client, images: Client) -> None:
-    assert visible_tabs(omni) == [True, False, False, True, True]
-    assert visible_tabs(images) == [True, True, True, False, False]
+def test_tabs_that_a_server_cannot_serve_are_hidden(
+    omni: Client, images: Client, videos: Client
+) -> None:
+    assert visible_tabs(omni) == [True, False, False, False, True, True]
+    assert visible_tabs(images) == [False, True, True, False, False, False]
+    assert visible_tabs(videos) == [False, False, False, True, False, False]
 
 
 def make(client: Client, prompt: str) -> Job:
@@ -199,14 +217,14 @@ def test_a_picture_is_made(images: Client) -> None:
     with Image.open(made["image"]) as picture:
         assert picture.size == (48, 32)
     assert "Done in" in last(updates, 1)
-    assert "First picture" in last(updates, 2)
+    assert "First image" in last(updates, 2)
 
 
 def test_a_chat_is_answered_by_a_picture(images: Client) -> None:
-    chosen = ("Text and picture", None, "", None, None, None)
+    chosen = ("Text and image", None, "", None, None, None)
     updates = ask(images, "a boat", chosen=chosen)
     assert files(last(updates, 0), "assistant") == [".png"]
-    assert "First picture" in last(updates, 3)
+    assert "First image" in last(updates, 3)
 
 
 def test_steps_and_a_preview_are_shown_and_stop_ends_it_at_the_server(
@@ -247,20 +265,40 @@ def test_a_picture_is_edited_below_a_mask(
     assert not repainted[128:].any()
 
 
+def test_a_video_is_made(videos: Client) -> None:
+    numbers = ("64", "48", "5", "8", None, None)
+    updates = list(videos.submit("a boat", *numbers, api_name="/make_video"))
+    file, line, times = (last(updates, index) for index in range(3))
+    with av.open(file) as container:
+        (stream,) = container.streams.video
+        assert (stream.width, stream.height, stream.frames, stream.average_rate) == (64, 48, 5, 8)
+    assert "Done." in line
+    assert "Whole answer" in times
+
+
+@pytest.mark.parametrize(("prompt", "frames"), [(" ", None), ("a boat", "many")])
+def test_a_video_that_cannot_be_asked_for_is_refused_on_the_page(
+    videos: Client, prompt: str, frames: str | None
+) -> None:
+    numbers = (None, None, frames, None, None, None)
+    updates = list(videos.submit(prompt, *numbers, api_name="/make_video"))
+    assert "os-failure" in last(updates, 1)
+
+
 def test_a_picture_of_nothing_is_refused_before_the_server_is_asked(images: Client) -> None:
-    assert "Say what the picture should show." in last(list(make(images, " ")), 1)
+    assert "Describe the image." in last(list(make(images, " ")), 1)
 
 
 def test_a_dead_server_is_told_wherever_it_is_asked(dead: Client, tmp_path: Path) -> None:
     sentence = f"The server at {DEAD} does not answer."
     head = dead.predict(None, None, api_name="/look")[0]
     chat = ask(dead, "words", chosen=UNKNOWN)[-1][0]
-    spoken = list(dead.submit("words", None, 1.0, "", api_name="/speak"))[-1][2]
+    spoken = list(dead.submit("words", None, 1.0, "", api_name="/speak"))[-1][1]
     made = last(list(make(dead, "a boat")), 1)
     for told in (head, texts(chat)[-1], spoken, made):
         assert sentence in told
         assert "Traceback" not in told
-    assert visible_tabs(dead) == [True, False, False, False, False]
+    assert visible_tabs(dead) == [True, False, False, False, False, False]
 
 
 def test_the_page_names_no_other_host_to_load_from(omni: Client) -> None:
