@@ -31,7 +31,7 @@ class Offer:
     @property
     def is_noise(self) -> bool:
         """Whether the server notes that its weights are random."""
-        return any("random weights" in note for note in self.notes)
+        return "random weights" in self.banner
 
     @property
     def modes(self) -> list[str]:

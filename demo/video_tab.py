@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
-import httpx
+from openai import HttpxBinaryResponseContent
 
 from omnistage.demo.backend import Backend, failure_html, line_html, whole, written
 from omnistage.demo.failure import FAILURES, Unusable
@@ -50,7 +50,9 @@ class Filming:
             for (name, field), value in zip(NUMBERS.items(), numbers, strict=True):
                 if (given := whole(name, value)) is not None:
                     body[field] = given
-            answer = await self.backend.client.post(PATH, body=body, cast_to=httpx.Response)
+            answer = await self.backend.client.post(
+                PATH, body=body, cast_to=HttpxBinaryResponseContent
+            )
             timing.end()
             file = self.backend.files.save(answer.content, ".mp4")
             yield file, line_html("Done."), times_html(timing)

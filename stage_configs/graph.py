@@ -382,7 +382,8 @@ class StageGraph(Model):
     one entry: a stage without edges to it, which gets the requests for that output. `note`: what of
     the model the graph leaves out, for the log and /v1/models. `served_model_name`: what the model
     is called by clients, one name or several; without it, as `model` says. `voice_aliases`: further
-    names of voices, in any case, such as `{alloy: ethan}`. `placement`: where its stages run. `deterministic`: the same seed gives the same answer, whatever else runs.
+    names of voices, in any case, such as `{alloy: ethan}`. `placement`: where its
+    stages run. `deterministic`: the same seed gives the same answer, whatever else runs.
     """
 
     model: str = ""

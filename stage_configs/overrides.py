@@ -15,7 +15,7 @@ from omnistage.stage_configs.graph import SAMPLING, StageGraph, StageSpec, neare
 from omnistage.stage_configs.yaml_document import Place, YamlProblem, dotted, parse
 
 STAGE, ANY, DEFAULT, NAMES = "--stage", "--set", "--set-default", "--served-model-name"
-DETERMINISTIC = "--deterministic"
+DETERMINISTIC, ALIAS = "--deterministic", "--voice-alias"
 STAGE_KEYS = frozenset(StageSpec.model_fields) - {"name"}
 GRAPH_KEYS = frozenset(StageGraph.model_fields)
 
@@ -65,6 +65,14 @@ def name_override(names: Sequence[str]) -> Override:
         raise OverrideError(f"{NAMES}: a name has at least one character")
     typed = " ".join(f"{NAMES} {name}" for name in names)
     return Override(typed, ("served_model_name",), list(names))
+
+
+def alias_override(text: str) -> Override:
+    """Returns the change of `NAME=VOICE`, a further name of a voice; raises OverrideError."""
+    name, sign, voice = text.partition("=")
+    if not (sign and name and voice):
+        raise OverrideError(f"{ALIAS} {text}: must be NAME=VOICE, such as alloy=ethan")
+    return Override(f"{ALIAS} {text}", ("voice_aliases", name), voice)
 
 
 def deterministic_override() -> Override:

@@ -100,6 +100,7 @@ def graph_of_a_cell(
         options.set_any,
         options.set_default,
         options.served_model_name,
+        options.voice_alias,
         deterministic=options.deterministic,
     )
     gpus = visible_gpus()

@@ -8,6 +8,7 @@ from omnistage.server.cli.graphs import fail
 from omnistage.stage_configs.overrides import (
     Override,
     OverrideError,
+    alias_override,
     any_override,
     default_override,
     deterministic_override,
@@ -69,6 +70,17 @@ ModelNames = Annotated[
     ),
 ]
 
+VoiceAliases = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--voice-alias",
+        rich_help_panel=MODEL,
+        metavar="NAME=VOICE",
+        help="A further name of a voice, for clients that send OpenAI's: alloy=ethan. May be given "
+        "several times.",
+    ),
+]
+
 Deterministic = Annotated[
     bool,
     typer.Option(
@@ -85,6 +97,7 @@ def changes_of(
     set_any: list[str] | None,
     set_default: list[str] | None,
     names: list[str] | None = None,
+    aliases: list[str] | None = None,
     *,
     deterministic: bool = False,
 ) -> list[Override]:
@@ -95,6 +108,7 @@ def changes_of(
             *map(stage_override, stage or ()),
             *map(default_override, set_default or ()),
             *([name_override(names)] if names else []),
+            *map(alias_override, aliases or ()),
             *([deterministic_override()] if deterministic else []),
         ]
     except OverrideError as error:

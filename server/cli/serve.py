@@ -65,6 +65,7 @@ def graph_of(options: ServeOptions) -> StageGraph:
         options.set_any,
         options.set_default,
         options.served_model_name,
+        options.voice_alias,
         deterministic=options.deterministic,
     )
     try:

@@ -10,6 +10,7 @@ from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stage_configs.overrides import (
     Override,
     OverrideError,
+    alias_override,
     any_override,
     default_override,
     name_override,
@@ -80,6 +81,7 @@ def test_a_model_has_the_names_that_it_is_given_or_its_own() -> None:
     assert (named.served_name, named.served_names, named.model) == ("a", ("a", "b"), "m")
     assert load_graph(TINY, "m").served_names == ("m",)
     assert changed(any_override, "served_model_name=a").served_names == ("a",)
+    assert changed(alias_override, "Alloy=ethan").voice_called("ALLOY") == "ethan"
 
 
 def test_a_graph_file_may_have_them_itself(tmp_path: Path) -> None:
@@ -112,6 +114,8 @@ REFUSED: list[tuple[Read, str, str]] = [
     (stage_override, "thinker.dtype.x=1", f"{ENGINE}.dtype is 'float32', which has no keys"),
     (stage_override, "thinker.seed=[", "the value is no YAML"),
     (stage_override, "thinker.seed=!!python/name:os.system x", "the value is no YAML"),
+    (alias_override, "alloy", "must be NAME=VOICE, such as alloy=ethan"),
+    (alias_override, "=ethan", "must be NAME=VOICE, such as alloy=ethan"),
     (any_override, "edges.0.chunk.stedy=5", "edges.0.chunk.stedy: unknown key; did you mean"),
     (any_override, "edges.7.chunk=whole", "the numbers of its items are 0 to 1"),
     (any_override, "edge.0.chunk=whole", "unknown key; did you mean 'edges'?"),
@@ -129,6 +133,7 @@ REFUSED: list[tuple[Read, str, str]] = [
 @pytest.mark.parametrize(("read", "text", "says"), REFUSED, ids=[case[1] for case in REFUSED])
 def test_a_refusal_begins_with_the_flag_as_it_was_typed(read: Read, text: str, says: str) -> None:
     flags: dict[Read, str] = {
+        alias_override: "--voice-alias",
         stage_override: "--stage",
         any_override: "--set",
         default_override: "--set-default",

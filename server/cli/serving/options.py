@@ -15,6 +15,7 @@ from omnistage.server.cli.changes import (
     OtherModel,
     StageChanges,
     Target,
+    VoiceAliases,
 )
 from omnistage.server.cli.guard import HIGHEST_PORT
 from omnistage.server.runtime.mps_daemon import Mps
@@ -67,6 +68,7 @@ class ServeOptions:
     ] = None
     model: OtherModel = None
     served_model_name: ModelNames = None
+    voice_alias: VoiceAliases = None
     stage: StageChanges = None
     set_any: AnyChanges = None
     set_default: DefaultChanges = None

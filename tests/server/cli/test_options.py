@@ -61,6 +61,7 @@ VALUES = {
     "--ssl-certfile": "FOLDER/cert.pem",
     "--ssl-keyfile": "FOLDER/key.pem",
     "--stage": "thinker.max_model_len=99",
+    "--voice-alias": "alloy=ethan",
     "--voices": "FOLDER",
 }
 # What an option has no effect without, or cannot be used with all others.
