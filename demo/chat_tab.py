@@ -179,7 +179,7 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
     running = box.submit(chatting.answer, [box, turns, offer, *chosen], shown, api_name="chat")
 
     def pick(event: gr.SelectData) -> dict[str, Any]:
-        return questions[event.index]
+        return questions[int(event.index)]
 
     picked = chat.example_select(pick, None, clicked, api_visibility="private").then(
         chatting.answer, [clicked, turns, offer, *chosen], shown, api_visibility="private"

@@ -55,15 +55,15 @@ def draw(rows: list[Row]) -> str:
         for side, (name, colour) in enumerate(COLOURS.items()):
             if (value := values.get(name)) is None:
                 continue
-            x = middle - BAR - GAP / 2 + side * (BAR + GAP)
+            left = middle - BAR - GAP / 2 + side * (BAR + GAP)
             height = (BOTTOM - TOP - 16) * value / peak
-            y = BOTTOM - height
+            y, centre = BOTTOM - height, left + BAR / 2
             parts.append(
-                f'<rect x="{x:.0f}" y="{y:.1f}" width="{BAR}" height="{height:.1f}" '
+                f'<rect x="{left:.0f}" y="{y:.1f}" width="{BAR}" height="{height:.1f}" '
                 f'fill="{colour}"/>'
             )
             parts.append(
-                f'<text x="{x + BAR / 2:.0f}" y="{y - 4:.1f}" text-anchor="middle">{value:g}</text>'
+                f'<text x="{centre:.0f}" y="{y - 4:.1f}" text-anchor="middle">{value:g}</text>'
             )
     return "\n".join([*parts, "</svg>", ""])
 

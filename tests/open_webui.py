@@ -116,7 +116,7 @@ def send(page: Page, text: str) -> None:
 
 def answers(page: Page) -> int:
     """Count the finished answers of a chat: each has a button that reads it aloud."""
-    return page.get_by_role("button", name="Read Aloud").count()
+    return len(page.get_by_role("button", name="Read Aloud").all())
 
 
 def until(page: Page, count: int) -> None:

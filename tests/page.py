@@ -91,9 +91,11 @@ def question_by_keyboard(page: Page) -> None:
     assert all(word in times for word in ("TTFT", "TTFP", "RTF")), times
     label = page.get_attribute("#times svg", "aria-label") or ""
     assert all(stage in label for stage in ("thinker", "talker", "code2wav")), label
-    for button, state in (("Pause", "paused"), ("Resume", "playing")):
-        page.locator("#chat-player").get_by_role("button", name=button).click()
-        until(page, lambda state=state: page.evaluate(PLAYER) == state)
+    player = page.locator("#chat-player")
+    player.get_by_role("button", name="Pause").click()
+    until(page, lambda: page.evaluate(PLAYER) == "paused")
+    player.get_by_role("button", name="Resume").click()
+    until(page, lambda: page.evaluate(PLAYER) == "playing")
     assert page.locator("#chat .message.bot, #chat .bot").count() > 0
 
 
