@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class AudioEncoder(Protocol):
-    """Makes one file; without samples it makes nothing at all."""
+    """Makes one file, also of no samples: then `finish` returns all of it."""
 
     is_slow: bool
     """Takes longer than an event loop should: call it in a thread."""

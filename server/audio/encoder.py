@@ -1,7 +1,8 @@
 """From samples (s16le) to the bytes of one continuous file with the same rate and channels.
 
 A streamed file's bytes come as early as its format allows, and joined they are one valid file.
-One that is not streamed comes whole at the end, with its length in its header.
+One that is not streamed comes whole at the end, with its length in its header. Without samples it
+is a file of that format all the same.
 """
 
 import io
@@ -21,12 +22,16 @@ BIT_RATE = 64_000  # of each channel, in the formats that lose something
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How PyAV makes a format: container, encoder, options of both."""
+    """How PyAV makes a format: container, encoder, options of both.
+
+    `shortest`: how many samples a file has at least, for readers to take it for one.
+    """
 
     container: str
     encoder: str
     container_options: Mapping[str, str] = field(default_factory=dict)
     encoder_options: Mapping[str, str] = field(default_factory=dict)
+    shortest: int = 1
 
 
 CODECS = {
@@ -34,7 +39,9 @@ CODECS = {
     "mp3": Codec("mp3", "libmp3lame", {"id3v2_version": "0"}, {"reservoir": "0"}),
     "opus": Codec("ogg", "libopus", {"page_duration": "20000"}),
     "aac": Codec("adts", "aac"),
-    "flac": Codec("flac", "flac", {"metadata_header_padding": "0"}, {"frame_size": "1152"}),
+    "flac": Codec(
+        "flac", "flac", {"metadata_header_padding": "0"}, {"frame_size": "1152"}, shortest=0
+    ),
 }
 PCM = ("pcm16", "pcm")
 RAW = SampleFormat(24_000)  # what OpenAI's PCM is: nothing in its bytes says it
@@ -98,8 +105,8 @@ class RawEncoder:
         return wav_header(self._samples) + pcm if is_first and self._has_header else pcm
 
     def finish(self) -> bytes:
-        """What was kept."""
-        if self._is_streamed or not self._num_bytes:
+        """What was kept; the header of a file without samples."""
+        if self._is_streamed and self._num_bytes:
             return b""
         header = wav_header(self._samples, self._num_bytes) if self._has_header else b""
         return header + b"".join(self._kept)
@@ -148,30 +155,33 @@ class CompressedEncoder:
         return b"" if self._pipe is None else self._pipe.drain()
 
     def finish(self) -> bytes:
-        """What the encoder still holds, and the end of the container."""
+        """Return what the encoder still holds, and the end of the container."""
+        head = b""
         if self._container is None:
-            return b""
+            head = self.encode(bytes(self._codec.shortest * self._samples.num_bytes))
+        container = self._container or self._open()
         self._write(None)
-        self._container.close()
-        return self._file.getvalue() if self._pipe is None else self._pipe.drain()
+        container.close()
+        return self._file.getvalue() if self._pipe is None else head + self._pipe.drain()
 
-    def _open(self) -> None:
+    def _open(self) -> av.container.OutputContainer:
         codec = self._codec
         options = {**codec.container_options, "flush_packets": "1"}
         if codec.container == "mp3" and self._pipe is not None:
             options["write_xing"] = "0"  # a header with the length, written at the end
-        self._container = av.open(
+        container = self._container = av.open(
             self._file if self._pipe is None else self._pipe,
             "w",
             format=codec.container,
             options=options,
         )
-        self._stream = self._container.add_stream(
+        self._stream = container.add_stream(
             codec.encoder,
             rate=self._samples.rate_hz,
             layout=layout_of(self._samples),
             options={**codec.encoder_options, "b": str(BIT_RATE * self._samples.num_channels)},
         )
+        return container
 
     def _write(self, frame: av.AudioFrame | None) -> None:
         assert self._container is not None

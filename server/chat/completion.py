@@ -26,7 +26,7 @@ class Audio:
         self.codes += audio.get("codes", ())
 
     def to_message(self, has_codes: bool) -> ChatChunk:
-        """`message.audio`; without samples its data is empty."""
+        """Return `message.audio`; its data are a file, also without samples."""
         return {
             "id": self.id,
             "data": bytes(self.data),

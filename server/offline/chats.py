@@ -153,7 +153,7 @@ class Words:
         return Answer(
             id=self._request.id,
             choices=tuple(map(choice_of, whole["choices"])) or (Choice(),),
-            audio=audio_of(pcm, self.samples) if self.samples is not None and pcm else None,
+            audio=audio_of(pcm, self.samples) if self.samples is not None else None,
             images=tuple(self._images),
             codes=tuple(map(tuple, audio.get("codes", ()))) if audio else (),
             usage=Usage.of(whole["usage"]),

@@ -59,7 +59,7 @@ async def speech(engine: Engine, fields: Mapping[str, Any]) -> Pieces:
         raise about_input(error) from None
     yield Answer(
         request.id,
-        audio=audio_of(bytes(pcm), samples) if samples is not None and pcm else None,
+        audio=audio_of(bytes(pcm), samples) if samples is not None else None,
         usage=Usage(usage.num_tokens, usage.num_frames),
         timeline=stamps_of(current_trace().timeline.to_list()),
     )

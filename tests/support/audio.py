@@ -6,7 +6,19 @@ import av
 import numpy as np
 import numpy.typing as npt
 
+# Samples that the shortest file has: formats without a header have one silent frame at least.
+SHORTEST = {"wav": 0, "flac": 0, "pcm": 0, "pcm16": 0, "opus": 2, "mp3": 3 * 1152, "aac": 2 * 2048}
+PCM = ("pcm", "pcm16")
 RATE_HZ = 24_000  # of Qwen3-Omni, and of the fake stages
+
+
+def num_samples_of(form: str, data: bytes) -> int:
+    """How many samples a file of one of the gateway's formats has; PCM has no container."""
+    if form in PCM:
+        return len(data) // 2
+    with av.open(io.BytesIO(data)) as container:
+        assert container.format.name == {"opus": "ogg"}.get(form, form)
+        return sum(frame.samples for frame in container.decode(audio=0))
 
 
 def samples_of(data: bytes, rate_hz: int = RATE_HZ) -> npt.NDArray[np.int16]:

@@ -10,9 +10,11 @@ import httpx
 import numpy as np
 import pytest
 from openai import APIError, BadRequestError, InternalServerError, OpenAI
-from support.audio import samples_of
+from support.audio import SHORTEST, num_samples_of, samples_of
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, WORDS
 from support.gateway import MODEL, RunningGateway
+
+from omnistage.server.chat.translate import CHAT_FORMATS
 
 TEXT = "".join(WORDS)
 NUM_FRAMES = sum(FRAMES)
@@ -345,15 +347,22 @@ def test_the_stream_helper_reads_speech(openai: OpenAI) -> None:
 
 
 @pytest.mark.parametrize("script", ["silent", "tool"])
-def test_an_answer_without_sound(script: str, openai: OpenAI, client: httpx.Client) -> None:
-    message = openai.chat.completions.create(**spoken(script, "wav")).choices[0].message
+@pytest.mark.parametrize("form", CHAT_FORMATS)
+def test_an_answer_without_words_is_a_file_without_samples(
+    form: str, script: str, openai: OpenAI, client: httpx.Client
+) -> None:
+    message = openai.chat.completions.create(**spoken(script, form)).choices[0].message
     assert message.audio is not None
-    assert message.audio.data == ""
+    data = base64.b64decode(message.audio.data)
+    assert bool(data) == (form != "pcm16")
+    assert num_samples_of(form, data) <= SHORTEST[form]
     assert message.audio.transcript == ""
     assert bool(message.tool_calls) == (script == "tool")
-    events = events_of(client, spoken(script, "wav"))
+    events = events_of(client, spoken(script, form))
     sounds = [event["choices"][0]["delta"].get("audio", {}) for event in events]
-    assert not any("data" in sound for sound in sounds)
+    streamed = b"".join(base64.b64decode(sound.get("data", "")) for sound in sounds)
+    assert bool(streamed) == (form != "pcm16")
+    assert num_samples_of(form, streamed) <= SHORTEST[form]
     assert sum("id" in sound for sound in sounds) == 1
     assert sum("expires_at" in sound for sound in sounds) == 1
 

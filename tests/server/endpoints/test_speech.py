@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError, InternalServerError, OpenAI
-from support.audio import samples_of
+from support.audio import SHORTEST, num_samples_of, samples_of
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, SPEAKERS
 from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
@@ -124,10 +124,16 @@ def test_speed(speed: float, client: httpx.Client) -> None:
     assert len(answer.content) / 2 == len(PCM) / speed
 
 
-def test_speech_without_sound_is_empty(client: httpx.Client) -> None:
-    answer = client.post(URL, json=asked("silent"))
-    assert (answer.status_code, answer.content) == (200, b"")
-    (done,) = events_of(client, asked("silent"))
+@pytest.mark.parametrize("form", TYPES)
+def test_speech_without_words_is_a_file_without_samples(form: str, client: httpx.Client) -> None:
+    answer = client.post(URL, json=asked("silent", response_format=form))
+    assert answer.status_code == 200
+    assert bool(answer.content) == (form != "pcm")
+    assert num_samples_of(form, answer.content) <= SHORTEST[form]
+    *deltas, done = events_of(client, asked("silent", response_format=form))
+    streamed = b"".join(base64.b64decode(delta["audio"]) for delta in deltas)
+    assert bool(streamed) == (form != "pcm")
+    assert num_samples_of(form, streamed) <= SHORTEST[form]
     assert done["usage"]["output_tokens"] == 0
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
+from support.audio import num_samples_of
 from support.gateway import MODEL, OMNI
 from support.offline import FakeStages, engine_of, fake_async_omni, fake_omni, served
 from support.waiting import until, wait_until
@@ -64,6 +65,14 @@ def test_a_chat_is_answered_with_speech(omni: Omni) -> None:
     assert answer.audio.sample_rate_hz == 24_000
     assert np.array_equal(answer.audio.samples, np.arange(len(answer.audio.samples)))
     assert answer.audio.to_float().max() == answer.audio.samples.max() / 32768
+
+
+def test_an_answer_without_words_is_an_audio_without_samples(omni: Omni) -> None:
+    for answer in (omni.chat("silent", modalities=SPOKEN), omni.speech("silent", voice="ethan")):
+        assert answer.audio is not None
+        assert str(answer.audio.samples.dtype) == "int16"
+        assert answer.audio.samples.shape == (0,)
+        assert num_samples_of("wav", answer.audio.to_wav()) == 0
 
 
 @pytest.mark.parametrize(
