@@ -13,10 +13,14 @@ MEGA = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is too much: the field to blame, and a sentence."""
+    """Why a request cannot be made: the field to blame, and a sentence.
+
+    `is_too_much`: it could be made if it were less.
+    """
 
     param: str
     message: str
+    is_too_much: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,7 @@ class WorkBound:
 
     None: any. `reason` says where the first comes from. The rest is what a request gets that does
     not say it, if the stage knows; `keeps_size`: what is made from a picture has its size.
+    `side_multiple`: widths and heights are multiples of it.
     """
 
     max_megapixels: float | None = None
@@ -35,11 +40,17 @@ class WorkBound:
     num_frames: int = 1
     steps: int | None = None
     keeps_size: bool = False
+    side_multiple: int = 1
 
     def refusal(
         self, body: Mapping[str, Any], picture: tuple[int, int] | None = None
     ) -> Refusal | None:
-        """Of a request, if it is too much; `picture`: width and height of the one to be edited."""
+        """Of a request, if it is too much or of a size that is not made.
+
+        `picture`: width and height of the one to be edited.
+        """
+        if (wrong := self._wrong_size(body)) is not None:
+            return wrong
         asked = _Asked.of(body, picture, self)
         if asked is None:
             return None
@@ -55,6 +66,18 @@ class WorkBound:
             allowed = f"at most {_said(limit)} (max_megapixel_steps)"
             return Refusal("num_inference_steps", f"{what}; this server makes {allowed}.")
         return None
+
+    def _wrong_size(self, body: Mapping[str, Any]) -> Refusal | None:
+        step = self.side_multiple
+        sides = {name: body[name] for name in ("width", "height") if body.get(name) is not None}
+        wrong = [name for name, side in sides.items() if side % step]
+        if not wrong:
+            return None
+        nearest = "x".join(str(max(1, round(side / step)) * step) for side in sides.values())
+        given = "x".join(map(str, sides.values()))
+        message = f"{given} is not made by this model: each side must be a multiple of {step}"
+        param = "size" if body.get("size") is not None else wrong[0]
+        return Refusal(param, f"{message}, such as {nearest}.", False)
 
 
 @dataclass(frozen=True, slots=True)

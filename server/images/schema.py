@@ -101,7 +101,9 @@ class ImageRequest(RequestFields):
         tensors = {f"image{i}": Tensor.from_numpy(image) for i, image in enumerate(given.images)}
         if given.mask is not None:
             tensors["mask"] = Tensor.from_numpy(given.mask)
-        body = {"n": self.n or 1, "width": width, "height": height, "num_images": len(given.images)}
+        size = None if self.size == "auto" else self.size
+        body = {"n": self.n or 1, "size": size, "width": width, "height": height}
+        body["num_images"] = len(given.images)
         return Request(
             id=f"img-{uuid4().hex}",
             outputs=IMAGE_ONLY,

@@ -10,7 +10,7 @@ MAKES_IMAGES = {"image", "video"}
 
 
 def check_work(request: Request, path: Iterable[StageLink]) -> None:
-    """Raise ApiError for a request that is too much for a stage on its path."""
+    """Raise ApiError for a request that a stage on its path does not make: too much, or a size."""
     if not MAKES_IMAGES & set(request.outputs):
         return
     given = request.tensors.get("image0")
@@ -20,4 +20,6 @@ def check_work(request: Request, path: Iterable[StageLink]) -> None:
         refusal = link.record.work.refusal(body, image)
         if refusal is not None:
             message = f"{refusal.param}: {refusal.message}"
+            if not refusal.is_too_much:
+                raise ApiError(400, message, param=refusal.param, code="invalid_value")
             raise ApiError(400, message, param=refusal.param, code="too_much_work")

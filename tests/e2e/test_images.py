@@ -303,6 +303,52 @@ async def test_the_documented_request_and_graph_work(images: TinyServer) -> None
     assert options.offload == "sequential"
 
 
+def test_it_announces_images_alone(images: TinyServer) -> None:
+    (model,) = httpx.get(f"{images.url}/v1/models").json()["data"]
+    assert model["output_modalities"] == ["image"]
+
+
+async def test_a_chat_without_modalities_is_answered_by_an_image(images: TinyServer) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "a cat"}],
+        "size": "64x64",
+        "num_inference_steps": 2,
+    }
+    async with httpx.AsyncClient(base_url=images.url, timeout=60) as client:
+        answer = await client.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        (image,) = answer.json()["choices"][0]["message"]["images"]
+        _, _, data = image["image_url"]["url"].partition(",")
+        assert pixels_of(data).shape == (64, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("size", "param"),
+    [
+        ({"size": "100x100"}, "size"),
+        ({"size": "64x65"}, "size"),
+        ({"width": 68, "height": 64}, "width"),
+    ],
+)
+@pytest.mark.parametrize("door", ["images/generations", "images/edits", "chat/completions"])
+def test_a_size_that_the_pipeline_does_not_make_is_refused_at_every_door(
+    door: str, size: dict[str, Any], param: str, images: TinyServer
+) -> None:
+    url = f"{images.url}/v1/{door}"
+    if door == "images/edits":
+        files = {"image": ("a.png", png(64, 64), "image/png")}
+        answer = httpx.post(url, data={"prompt": "a cat", **size}, files=files)
+    elif door == "chat/completions":
+        messages = [{"role": "user", "content": "a cat"}]
+        answer = httpx.post(url, json={"messages": messages, **size})
+    else:
+        answer = httpx.post(url, json={"prompt": "a cat", **size})
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (param, "invalid_value")
+    assert "each side must be a multiple of 8" in error["message"]
+
+
 def test_a_folder_of_a_pipeline_picks_its_graph(tiny_qwen_image: Path) -> None:
     assert pick_graph(str(tiny_qwen_image), 0).file.name == "diffusers.yaml"
 

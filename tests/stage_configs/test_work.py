@@ -1,11 +1,13 @@
 """How much a request asks for, against what a stage takes."""
 
+import re
 from typing import Any
 
 import pytest
 
 from omnistage.stage_configs.work import WorkBound
 
+SIDES = WorkBound(side_multiple=16)
 BOUND = WorkBound(1.0, 20.0, "because", width=512, height=512, steps=50, keeps_size=True)
 
 
@@ -64,3 +66,32 @@ def test_a_size_that_cannot_be_known_is_not_refused() -> None:
 def test_without_a_bound_nothing_is_refused() -> None:
     body = {"prompt": "a", "width": 4096, "height": 4096, "n": 10, "num_inference_steps": 1000}
     assert WorkBound().refusal(body) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "said"),
+    [
+        ({"width": 100, "height": 100, "size": "100x100"}, "size", "100x100 is not.* as 96x96"),
+        ({"width": 65, "height": 64, "size": "65x64"}, "size", "65x64 is not .* as 64x64"),
+        ({"width": 64, "height": 72}, "height", "64x72 is not .* such as 64x64"),
+        ({"width": 17, "height": None, "num_frames": 5}, "width", "17 is not .* such as 16"),
+        ({"width": 3, "height": 4}, "width", "such as 16x16"),
+        ({"width": 65, "height": 65, "num_frames": 5}, "width", "such as 64x64"),
+    ],
+)
+def test_a_size_that_is_not_made_is_refused_with_the_next(
+    body: dict[str, Any], param: str, said: str
+) -> None:
+    refusal = SIDES.refusal({"prompt": "a", **body})
+    assert refusal is not None
+    assert (refusal.param, refusal.is_too_much) == (param, False)
+    assert re.search(said, refusal.message)
+    assert "each side must be a multiple of 16" in refusal.message
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"width": None, "height": None}, {"width": 64, "height": 4096}, {"width": 48}]
+)
+def test_a_size_that_is_made_is_not_refused(body: dict[str, Any]) -> None:
+    assert SIDES.refusal({"prompt": "a", **body}) is None
+    assert SIDES.refusal({"prompt": "a", **body}, (100, 65)) is None  # an image's own is rounded

@@ -12,6 +12,7 @@ from omnistage.stages.diffusion.engine.speed import Speed
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.request.arguments import STEPS
 from omnistage.stages.diffusion.request.previews import ON_STEP
+from omnistage.stages.diffusion.request.sides import side_multiple
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of
 from omnistage.stages.diffusion.request.videos import output_kind
 
@@ -56,6 +57,7 @@ class BoundOptions(EngineOptions):
             frames or 1,
             _default(known, STEPS),
             edits is not None and "strength" in arguments_of(edits),
+            side_multiple(pipeline),
         )
 
 
