@@ -8,7 +8,6 @@ from omnistage.server.http.fields import RequestFields
 from omnistage.server.images.schema import MAX_PROMPT, Scale
 from omnistage.stage_configs.sampling import Count, Seed
 
-DEFAULT_FPS = 16
 Side = Annotated[Count, Field(ge=16, le=4096, multiple_of=2)]
 
 
@@ -21,7 +20,7 @@ class VideoRequest(RequestFields):
     width: Side | None = None
     height: Side | None = None
     num_frames: Annotated[Count, Field(ge=1, le=1024)] | None = None
-    fps: Annotated[Count, Field(ge=1, le=120)] = DEFAULT_FPS
+    fps: Annotated[Count, Field(ge=1, le=120)] | None = None
     num_inference_steps: Annotated[Count, Field(ge=1, le=1000)] | None = None
     guidance_scale: Scale | None = None
     seed: Seed | None = None

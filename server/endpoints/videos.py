@@ -26,6 +26,8 @@ from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.runtime.ticket import Ticket
 
 MEDIA_TYPE = "video/mp4"
+DEFAULT_FPS = 16
+MAX_DENOMINATOR = 1001  # of a rate: that of NTSC
 # Of h264 with colours in quarter size, which every player knows.
 CODEC, PIXEL_FORMAT = "libx264", "yuv420p"
 
@@ -50,27 +52,28 @@ class Videos:
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.served_names)
         check_draws(graph, "video", "videos")
-        body = asked.model_dump(exclude={"model", "fps", "seed", *(asked.model_extra or {})})
+        body = asked.model_dump(exclude={"model", "seed", *(asked.model_extra or {})})
         request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
         ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
         headers = warning_headers(asked.unknown)
         making = self._make(request, asked.fps, ticket)
         return await whole_answer(http, request.id, making, headers, MEDIA_TYPE)
 
-    async def _make(self, request: Request, fps: int, ticket: Ticket) -> bytes:
+    async def _make(self, request: Request, fps: int | None, ticket: Ticket) -> bytes:
         frames: list[ImageOutput] = []
         async with aclosing(ticket.run(request)) as outputs:
             async for output in outputs:
                 if isinstance(output, ImageOutput) and output.pixels:
                     frames.append(output)
-        return await asyncio.to_thread(encode, frames, fps)
+        rate = fps or frames[0].fps or DEFAULT_FPS
+        return await asyncio.to_thread(encode, frames, rate)
 
 
-def encode(frames: list[ImageOutput], fps: int) -> bytes:
-    """An mp4 of frames of even sides."""
+def encode(frames: list[ImageOutput], fps: float) -> bytes:
+    """Return an mp4 of frames of even sides, so many per second."""
     buffer = io.BytesIO()
     with av.open(buffer, "w", format="mp4") as container:
-        stream = container.add_stream(CODEC, rate=Fraction(fps))
+        stream = container.add_stream(CODEC, rate=Fraction(fps).limit_denominator(MAX_DENOMINATOR))
         stream.width, stream.height = frames[0].width, frames[0].height
         stream.pix_fmt = PIXEL_FORMAT
         for frame in frames:

@@ -76,7 +76,8 @@ class AudioOutput:
 class ImageOutput:
     """One image or frame, a preview of one, or the number of a step that was taken.
 
-    `text_tokens` counts the request's words; `last` is on the last image.
+    `text_tokens` counts the request's words; `fps` is the rate that a frame was made for, in frames
+    per second, 0 if none is known; `last` is on the last image.
     """
 
     pixels: bytes = b""  # [height, width, num_channels]
@@ -87,6 +88,7 @@ class ImageOutput:
     step: int = 0
     num_steps: int = 0  # 0 if the pipeline does not say it
     text_tokens: int = 0
+    fps: float = 0
     last: bool = False
 
     @property
@@ -169,5 +171,6 @@ def image_of(image: to_gateway.Picture, pixels: Tensor, last: bool = False) -> I
         num_channels,
         image.is_preview,
         text_tokens=image.text_tokens,
+        fps=image.fps,
         last=last,
     )

@@ -20,7 +20,12 @@ from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import Ranks, check_ranks
-from omnistage.stages.diffusion.request.arguments import STEPS, call_arguments, num_pictures
+from omnistage.stages.diffusion.request.arguments import (
+    STEPS,
+    call_arguments,
+    frame_rate,
+    num_pictures,
+)
 from omnistage.stages.diffusion.request.edits import picture_arguments, pictures_for_warm_up
 from omnistage.stages.diffusion.request.outputs import pictures_of, to_uint8
 from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_steps
@@ -199,7 +204,7 @@ class DiffusionStage:
         times.finish(num_pictures(body))
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
-        await told.finish(pictures, text_tokens)
+        await told.finish(pictures, text_tokens, frame_rate(pipeline, arguments))
 
     async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
         """What is wanted, with the text that the stage upstream writes; None: it wrote nothing."""

@@ -154,13 +154,15 @@ class Sound(Message, frozen=True):
 class Picture(Message, frozen=True):
     """A picture, a frame of a video or a preview: tensor `pixels`, uint8 [height, width, channels].
 
-    `text_tokens` counts the request's words.
+    `text_tokens` counts the request's words; `fps` is the rate that a video was made for, in frames
+    per second, 0 if its pipeline knows none.
     """
 
     output: PictureOutput
     index: int = 0
     is_preview: bool = False
     text_tokens: int = 0
+    fps: float = 0
 
 
 class Step(Message, frozen=True):

@@ -582,7 +582,7 @@ class FakeCode2Wav(FakeStage):
 class FakeCamera(FakeStage):
     """Makes frames of one grey each, every one lighter by 40 than the one before."""
 
-    work = WorkBound(max_megapixels=0.1, reason="its camera")
+    work = WorkBound(max_megapixels=0.1, reason="its camera", side_multiple=16)
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
         body = request.body
@@ -594,4 +594,5 @@ class FakeCamera(FakeStage):
         for index in range(body["num_frames"]):
             pixels = Tensor.from_numpy(np.full(shape, 40 * index, np.uint8))
             last = index == body["num_frames"] - 1
-            yield Picture("video", index), {"pixels": pixels}, last
+            fps = 25.0 if body["prompt"] == "at 25" else 0
+            yield Picture("video", index, fps=fps), {"pixels": pixels}, last

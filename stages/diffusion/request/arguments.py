@@ -23,6 +23,7 @@ FIELDS = (
     "num_frames",
 )
 STEPS = "num_inference_steps"
+RATES = ("frame_rate", "fps")  # a video's, as pipelines that are told call it
 
 
 def call_arguments(
@@ -40,6 +41,9 @@ def call_arguments(
         if name not in known:
             raise RequestError(400, f"this pipeline takes no {name}", param=name)
         arguments[name] = body[name]
+    rate = next((one for one in RATES if one in known), None)
+    if rate is not None and body.get("fps") is not None:
+        arguments[rate] = body["fps"]
     share = SHARE_OF_STEPS.get(body.get("quality") or "")
     if share is not None and STEPS not in arguments:
         arguments[STEPS] = math.ceil(share * known[STEPS].default)
@@ -48,6 +52,14 @@ def call_arguments(
     if seed is not None:
         arguments["generator"] = torch.Generator().manual_seed(seed)
     return arguments
+
+
+def frame_rate(pipeline: Any, arguments: Mapping[str, Any]) -> float:
+    """Return the frames per second that a call is made for; 0 where its pipeline is not told."""
+    known = arguments_of(pipeline)
+    name = next((one for one in RATES if one in known), None)
+    rate = 0 if name is None else arguments.get(name, known[name].default)
+    return rate if isinstance(rate, int | float) else 0
 
 
 def num_pictures(body: Mapping[str, Any]) -> int:

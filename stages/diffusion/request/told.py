@@ -71,14 +71,16 @@ class Told:
             await self._ports.room.wait(self._request_id)
             self._send(*self._waiting.popleft())
 
-    async def finish(self, pictures: list[outputs.Picture], text_tokens: int) -> None:
+    async def finish(
+        self, pictures: list[outputs.Picture], text_tokens: int, fps: float = 0
+    ) -> None:
         """All that waits, then the pictures, each once there is room for it."""
         self._ports.mark(self._request_id, "decoded")
         if self._sending is not None:
             await self._sending
         for index, pixels in enumerate(pictures):
             await self._ports.room.wait(self._request_id)
-            message = Picture(self._kind, index, text_tokens=text_tokens)
+            message = Picture(self._kind, index, text_tokens=text_tokens, fps=fps)
             self._send(message, pixels, last=index == len(pictures) - 1)
 
     def nothing(self) -> None:

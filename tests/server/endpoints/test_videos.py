@@ -44,6 +44,31 @@ def test_frames_become_an_mp4(videos: RunningGateway) -> None:
 
 
 @pytest.mark.parametrize(
+    ("prompt", "asked", "rate"), [("a cat", {}, 16), ("at 25", {}, 25), ("at 25", {"fps": 8}, 8)]
+)
+def test_the_file_has_the_rate_that_was_asked_for_or_that_the_pipeline_made(
+    prompt: str, asked: dict[str, int], rate: int, videos: RunningGateway
+) -> None:
+    answer = ask(videos, prompt=prompt, **asked)
+    with av.open(io.BytesIO(answer.content)) as container:
+        assert container.streams.video[0].average_rate == rate
+    assert videos.stages.stages["camera"].opened[-1].message.body["fps"] == asked.get("fps")
+
+
+@pytest.mark.parametrize(("field", "value"), [("width", 72), ("height", 66)])
+def test_a_size_that_the_pipeline_does_not_make_is_refused_before_it_begins(
+    field: str, value: int, videos: RunningGateway
+) -> None:
+    before = len(videos.stages.stages["camera"].seen)
+    answer = ask(videos, **{field: value})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (field, "invalid_value")
+    assert "each side must be a multiple of 16" in error["message"]
+    assert len(videos.stages.stages["camera"].seen) == before
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [("prompt", ""), ("width", 63), ("height", 8), ("num_frames", 0), ("fps", 0), ("seed", "a")],
 )
