@@ -1,9 +1,11 @@
 """The kinds of stages: where each one's class is, what it makes and what it takes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.own_arguments import Owned
 
 
@@ -36,6 +38,14 @@ def payloads(*names: Payload) -> Payloads:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What a stage makes of its model; `note`: a sentence on what of the model it leaves out."""
+
+    outputs: frozenset[str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge.
 
@@ -52,6 +62,9 @@ class Kind:
     `arguments`: the names of its engine's, where that is not vLLM. `sets`: those of vLLM's that its
     stages set themselves, beside those of every stage (own_arguments.py). `stores_voices`: it keeps
     what it computes of the sounds of voices in the folder that its option `voices` names.
+
+    `offer`: reads from a checkpoint and the engine's arguments what of `outputs` a model makes. It
+    returns None if that is not known, and raises ValueError if none of it is served.
 
     `needs`: packages of Python that it cannot start without, and that not every kind needs.
     `uses`: others, each with what is lost without it.
@@ -77,3 +90,4 @@ class Kind:
     arguments: frozenset[str] = frozenset()
     sets: Owned = field(default_factory=dict)
     stores_voices: bool = False
+    offer: Callable[[Checkpoint, Mapping[str, Any]], Offer | None] | None = None

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from omnistage.connectors.registry import Unusable
 from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
-from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.families import FAMILIES, KINDS
 from omnistage.stage_configs.family import GRAPHS as GRAPHS
 from omnistage.stage_configs.family import Family, Picked
 from omnistage.stage_configs.gpus import visible_gpus
-from omnistage.stage_configs.graph import StageGraph
+from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.kinds import Offer
 from omnistage.stage_configs.overrides import Override
 
 logger = logging.getLogger("omnistage.families")
@@ -24,10 +25,10 @@ def find_graph(
 ) -> StageGraph:
     """The graph of a YAML file, which may name no model, of a folder or a Hugging Face name."""
     if target.endswith(YAML_ENDINGS):
-        return load_graph(Path(target), model, changes)
+        return offered(load_graph(Path(target), model, changes))
     picked = pick_graph(target, len(visible_gpus()))
     graph = load_graph(picked.file, model or target, changes)
-    return graph.model_copy(update={"note": graph.note or picked.note})
+    return offered(graph.model_copy(update={"note": graph.note or picked.note}), has_hub=True)
 
 
 def resolve(target: str, model: str | None, changes: Sequence[Override] = ()) -> StageGraph:
@@ -36,6 +37,38 @@ def resolve(target: str, model: str | None, changes: Sequence[Override] = ()) ->
     if not graph.model:
         raise GraphError(f"{target}:1: model: the key is missing; give one with --model")
     return graph
+
+
+def offered(graph: StageGraph, has_hub: bool = False) -> StageGraph:
+    """Return the graph with those of its outputs that its stages make of their models.
+
+    Models that are no folders are looked at if the hub may be asked. Raises GraphError for a model
+    that is not served, and for an output that nobody makes.
+    """
+    outputs, notes = dict(graph.outputs), [graph.note]
+    for name, spec in graph.stages.items():
+        offer = _offer(spec, spec.model or graph.model, has_hub)
+        if offer is None:
+            continue
+        notes.append(offer.note)
+        own = {output for output, maker in outputs.items() if maker == name}
+        if own and not own & offer.outputs:
+            makes = " and ".join(sorted(offer.outputs))
+            raise GraphError(f"outputs.{min(own)}: the model of {name} makes {makes}")
+        for output in own - offer.outputs:
+            del outputs[output]
+    note = " ".join(filter(None, notes))
+    return graph.model_copy(update={"outputs": outputs, "note": note})
+
+
+def _offer(spec: StageSpec, model: str, has_hub: bool) -> Offer | None:
+    offer = KINDS[spec.kind].offer
+    if offer is None or not (has_hub or Path(model or "-").is_dir()):
+        return None
+    try:
+        return offer(Checkpoint(model), spec.engine)
+    except ValueError as error:
+        raise GraphError(f"stages.{spec.name}: {model}: {error}") from error
 
 
 def pick_graph(model: str, num_gpus: int) -> Picked:

@@ -99,7 +99,7 @@ SHARED: Table = {
 BESIDE: Table = {
     "server": ("app", "serve", "serve_app", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
-    "stages/diffusion": ("stage", "family"),
+    "stages/diffusion": ("stage", "family", "makes"),
 }
 FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for

@@ -14,7 +14,7 @@ from omnistage.server.chat.schema import DONE, ChatRequest
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
-from omnistage.server.http.served import adapter_of, check_model
+from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -76,6 +76,8 @@ class Translator:
         )
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
+        if chat.modalities is None:
+            check_makes("text", self.graph.outputs, "text")
         wanted = {"text"} if chat.modalities is None else set(chat.modalities)
         draws = "image" in self.graph.outputs and "text" in self.graph.waits_for("image")
         choices: list[tuple[str, ...]] = [*MODALITIES, *(WITH_IMAGE if draws else ())]

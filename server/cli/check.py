@@ -17,6 +17,7 @@ from omnistage.server.cli.drawing import mermaid
 from omnistage.server.cli.graphs import fail
 from omnistage.server.cli.plan import print_plan
 from omnistage.stage_configs.graph_file import GraphError, load_graph
+from omnistage.stage_configs.pick import offered
 
 
 def check(
@@ -40,7 +41,7 @@ def check(
         stage, set_any, set_default, served_model_name, deterministic=deterministic
     )
     try:
-        graph = load_graph(file, None, changes)
+        graph = offered(load_graph(file, None, changes))
     except GraphError as error:
         raise fail(str(error)) from None
     if as_mermaid:

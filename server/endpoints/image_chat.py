@@ -46,9 +46,9 @@ class ImageChatRequest(EditRequest):
 
 
 def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
-    """Whether nothing but images is asked for; where there is nothing else, by saying nothing."""
+    """Whether nothing but images is asked for; where the graph has no text, by saying nothing."""
     if chat.modalities is None:
-        return set(graph.outputs) == {"image"}
+        return "image" in graph.outputs and "text" not in graph.outputs
     return "image" in chat.modalities and not (
         "image" in graph.outputs and graph.waits_for("image")
     )

@@ -3,6 +3,7 @@
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stages.diffusion.makes import offer
 
 HERE = "omnistage.stages.diffusion"
 PIPELINE_INDEX = "model_index.json"
@@ -49,6 +50,7 @@ FAMILY = Family(
                     "worker_extension_cls",
                 }
             ),
+            offer=offer,
             needs=("diffusers", "accelerate", "greenlet"),
             uses={
                 "peft": "it takes no LoRA",

@@ -11,6 +11,7 @@ import diffusers
 import torch
 from diffusers import DiffusionPipeline
 
+from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.dtypes import dtype_of
 from omnistage.stages.device.memory import free_bytes
@@ -43,6 +44,7 @@ from omnistage.stages.diffusion.loading.engine_options import EngineOptions
 from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
 from omnistage.stages.diffusion.loading.offload import OFFLOADS, Turns, offload
 from omnistage.stages.diffusion.loading.tiling import Tiling, check_tiling, tile
+from omnistage.stages.diffusion.makes import check_class, offer
 from omnistage.stages.messages.loading import Phase, tell_loading
 
 T = TypeVar("T")
@@ -114,6 +116,8 @@ class LoadOptions(EngineOptions):
         Roles.of(self.modules or {})
         made = class_of(self.pipeline_class)
         check_custom_args(self.pipeline_class, made, self.custom_pipeline_args)
+        if self.pipeline_class is not None:
+            check_class(made)
 
     def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> Loaded:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
@@ -203,6 +207,8 @@ class LoadOptions(EngineOptions):
         Their values are made on the options' device, wherever they go.
         """
         folder = self.folder_of(model)
+        if self.pipeline_class is None:
+            offer(Checkpoint(str(folder)), {})
         check_no_modules(self.custom_pipeline_args, classes_in(folder))
         left_out = {} if has_text else dict.fromkeys(text_parts(folder))
         if only_denoisers:

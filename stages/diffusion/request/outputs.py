@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from omnistage.stages.diffusion.makes import RESULTS
 from omnistage.stages.worker.failure import RequestError
 
 Picture = npt.NDArray[np.uint8]
-KEYS = ("images", "frames", "image", "video")
 CHANNELS = (1, 3, 4)
 
 
@@ -60,7 +60,7 @@ def _picture(picture: Any) -> Picture:
 def _unwrapped(result: Any) -> tuple[Any, bool]:
     """The pictures, one after the other; and whether they are videos."""
     if isinstance(result, Mapping):
-        key = next((one for one in KEYS if result.get(one) is not None), None)
+        key = next((one for one in RESULTS if result.get(one) is not None), None)
         if key is None:
             raise _wrong(f"returned {', '.join(map(str, result)) or 'an empty mapping'} only")
         pictures, _ = _unwrapped(result[key])

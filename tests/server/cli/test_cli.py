@@ -115,6 +115,21 @@ def test_a_kv_connector_is_applied_where_no_edge_needs_the_engines_own(tmp_path:
     assert "LMCacheConnectorV1" in plain(result.output)
 
 
+def test_a_pipeline_of_audio_is_refused_by_check_serve_and_a_dry_run(tmp_path: Path) -> None:
+    (tmp_path / "model_index.json").write_text('{"_class_name": "StableAudioPipeline"}')
+    path = tmp_path / "graph.yaml"
+    graph = "stages: {dit: {kind: diffusers}}\noutputs: {image: dit}\n"
+    path.write_text(f"{graph}model: {tmp_path}\n")
+    for command in (
+        ["check", str(path)],
+        ["serve", str(tmp_path)],
+        ["serve", str(tmp_path), "--dry-run"],
+    ):
+        result = runner.invoke(cli.app, command)
+        assert result.exit_code == 1
+        assert "StableAudioPipeline returns audios only" in plain(result.output)
+
+
 def test_a_gpu_that_is_not_there_is_said_and_never_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

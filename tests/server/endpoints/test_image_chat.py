@@ -2,12 +2,13 @@
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from openai import OpenAI
-from support.gateway import MODEL, RunningGateway
+from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 from support.openai_answers import ask
 from support.pictures import pixels_of, png
 
@@ -167,6 +168,55 @@ def test_a_model_without_pictures_says_so(client: httpx.Client) -> None:
     answer = client.post(URL, json={"messages": [user("a")], "modalities": ["image"]})
     assert answer.status_code == 400
     assert "this model makes" in answer.json()["error"]["message"]
+
+
+BOTH_KINDS = {
+    "model": MODEL,
+    "stages": {"dit": {"kind": "diffusers"}, "camera": {"kind": "diffusers"}},
+    "edges": [],
+    "outputs": {"image": "dit", "video": "camera"},
+}
+CAMERA = {**BOTH_KINDS, "stages": {"camera": {"kind": "diffusers"}}, "outputs": {"video": "camera"}}
+SPEAKER = {
+    "model": MODEL,
+    "stages": {"talker": {"kind": "qwen3_tts.talker"}, "code2wav": {"kind": "qwen3_tts.code2wav"}},
+    "edges": [{"from": "talker", "to": "code2wav"}],
+    "outputs": {"audio": "code2wav"},
+}
+
+
+def test_a_chat_without_modalities_is_answered_by_images_where_there_is_no_text(
+    tmp_path: Path,
+) -> None:
+    body = {"messages": [user("a fox")]}
+    with (
+        running_gateway(tmp_path, BOTH_KINDS) as running,
+        httpx.Client(base_url=running.url, timeout=10) as client,
+    ):
+        answer = client.post(URL, json=body)
+        assert answer.status_code == 200, answer.text
+        (image,) = answer.json()["choices"][0]["message"]["images"]
+        assert picture_of(image)[2] == 3
+        lines = client.post(URL, json={**body, "stream": True}).text.splitlines()
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        deltas = [choice["delta"] for event in events for choice in event["choices"]]
+        assert sum(len(delta.get("images", ())) for delta in deltas) == 1
+
+
+@pytest.mark.parametrize(
+    ("graph", "makes"), [(CAMERA, "video"), (SPEAKER, "audio"), (EMBEDDING, "embedding")]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_graph_that_cannot_answer_chats_says_what_it_makes_and_blames_no_field(
+    graph: dict[str, Any], makes: str, stream: bool, tmp_path: Path
+) -> None:
+    with running_gateway(tmp_path, graph) as running:
+        body = {"messages": [user("a fox")], "stream": stream}
+        answer = httpx.post(running.url + URL, json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == (None, "unsupported_model")
+    assert error["message"] == f"This model makes no text; it makes {makes}."
 
 
 def test_a_late_failure_ends_the_stream(images_client: httpx.Client) -> None:

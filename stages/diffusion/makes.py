@@ -1,0 +1,119 @@
+"""What a pipeline makes, by the source of its class: nothing is imported, no weights are read."""
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
+from omnistage.stage_configs.kinds import Offer
+
+RESULTS = ("images", "frames", "image", "video")  # names of pixels in what a call returns
+SOUNDS = {"audio", "audios", "sound"}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A pipeline's `__call__`: its parameters, and names of what it returns (empty: unknown)."""
+
+    name: str
+    parameters: frozenset[str]
+    returns: frozenset[str]
+
+    @classmethod
+    def read(cls, name: str, function: ast.FunctionDef) -> "Call":
+        """Read it from the syntax tree of the method of a class with this name."""
+        arguments = function.args
+        named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
+        returned = (one.value for one in ast.walk(function) if isinstance(one, ast.Return))
+        keys = (key for one in returned for key in _keys(one))
+        return cls(name, frozenset(one.arg for one in named), frozenset(keys))
+
+    @property
+    def output(self) -> str:
+        """What is made: `image` or `video`."""
+        return "video" if "num_frames" in self.parameters else "image"
+
+    @property
+    def has_sound(self) -> bool:
+        """Whether audio comes beside the pixels."""
+        return bool(SOUNDS & self.returns)
+
+    def check(self) -> None:
+        """Raise ValueError for a pipeline that returns neither images nor frames."""
+        if self.returns and not self.returns.intersection(RESULTS):
+            made = ", ".join(sorted(self.returns))
+            raise ValueError(
+                f"{self.name} returns {made} only: pipelines are served that return images or "
+                "frames"
+            )
+
+
+def offer(checkpoint: Checkpoint, engine: Mapping[str, Any]) -> Offer | None:
+    """Return what a checkpoint's pipeline makes, None where its class is not of Diffusers.
+
+    Raises ValueError if it makes nothing that is served.
+    """
+    name = checkpoint.json(PIPELINE).get("_class_name")
+    if engine.get("pipeline_class") is not None or not isinstance(name, str):
+        return None
+    call = call_of(name)
+    if call is None:
+        return None
+    call.check()
+    note = f"The audio that {name} makes beside its frames is dropped." if call.has_sound else ""
+    return Offer(frozenset({call.output}), note)
+
+
+def _keys(returned: ast.expr | None) -> list[str]:
+    """Return the names in what a call returns: an object made with keywords, or a dict."""
+    match returned:
+        case ast.Call(keywords=keywords):
+            return [keyword.arg for keyword in keywords if keyword.arg]
+        case ast.Dict(keys=keys):
+            values = (key.value for key in keys if isinstance(key, ast.Constant))
+            return [value for value in values if isinstance(value, str)]
+    return []
+
+
+def check_class(made: Any) -> None:
+    """Raise ValueError for a user's pipeline class that makes nothing that is served."""
+    try:
+        (function,) = ast.parse(dedent(inspect.getsource(made.__call__))).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return  # it has no source that could be read
+    if isinstance(function, ast.FunctionDef):
+        Call.read(made.__name__, function).check()
+
+
+@cache
+def call_of(name: str) -> Call | None:
+    """Return the call of one of Diffusers' pipelines; None if there is no such class."""
+    for made in _classes(name):
+        for part in made.body:
+            if isinstance(part, ast.FunctionDef) and part.name == "__call__":
+                return Call.read(name, part)
+        for base in made.bases:
+            inherited = call_of(base.id) if isinstance(base, ast.Name) else None
+            if inherited is not None:
+                return Call(name, inherited.parameters, inherited.returns)
+    return None
+
+
+def _classes(name: str) -> Iterator[ast.ClassDef]:
+    """Yield the classes of a name among Diffusers' pipelines."""
+    spec = find_spec("diffusers")
+    if spec is None or spec.origin is None or not name.isidentifier():
+        return
+    declared = re.compile(rf"^class {name}\b", re.MULTILINE)
+    for file in sorted((Path(spec.origin).parent / "pipelines").rglob("*.py")):
+        text = file.read_text("utf-8")
+        if name in text and declared.search(text):
+            parts = ast.parse(text).body
+            yield from (one for one in parts if isinstance(one, ast.ClassDef) and one.name == name)
