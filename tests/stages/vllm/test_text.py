@@ -3,9 +3,7 @@
 import asyncio
 import json
 import os
-from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping
-from importlib import import_module
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,148 +11,18 @@ import pytest
 import pytest_asyncio
 import torch
 from safetensors import safe_open
-from support.parallel import sizes
 from support.text_loras import adapted, write_text_lora
-from support.tiny_text import likeliest, write_tiny_text
-from transformers import AutoTokenizer, Qwen3ForCausalLM
+from support.text_stage import ENGINE, NUM_TOKENS, TextHarness, hello, running_text
+from support.tiny_text import write_tiny_text
+from transformers import Qwen3ForCausalLM
 
-from omnistage.connectors import make_connector
-from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph_file import load_graph
-from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.device.shared_weights import shared_weights
-from omnistage.stages.messages.to_gateway import (
-    TO_GATEWAY,
-    Answer,
-    Marks,
-    Ready,
-    TextDelta,
-    ToGateway,
-    Tokenized,
-)
-from omnistage.stages.messages.to_stage import Command, Request
-from omnistage.stages.worker.commands import Commands
 from omnistage.stages.worker.failure import RequestError
-from omnistage.stages.worker.stage import Opened, StagePorts
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
-ADDRESS = "text.gateway"
-NUM_TOKENS = 16
-ENGINE: dict[str, Any] = {
-    "dtype": "float32",
-    "enforce_eager": True,
-    "max_model_len": 512,
-    "max_num_seqs": 4,
-    "max_num_batched_tokens": 64,
-    "kv_cache_memory_bytes": 16 << 20,
-}
 LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 METHODS = {"worker_extension_cls": "support.worker_methods.Methods"}
-
-
-def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
-    """The body of a greedy request."""
-    messages = [{"role": "user", "content": text}]
-    return {
-        "messages": messages,
-        "max_completion_tokens": NUM_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-    }
-
-
-class Harness:
-    """A stage, the far end of its channel, and transformers over the same folder."""
-
-    def __init__(
-        self, stage: Any, ready: Ready, near: Sender, outputs: Receiver[ToGateway], model: str
-    ) -> None:
-        self.stage = stage
-        self._near = near
-        self.ready = ready
-        self._outputs = outputs
-        self._came: defaultdict[str, list[Chunk[ToGateway]]] = defaultdict(list)
-        self.model: Any = Qwen3ForCausalLM.from_pretrained(model).eval()
-        self._tokenizer = AutoTokenizer.from_pretrained(model)
-
-    async def chunks(self, name: str, body: Mapping[str, Any]) -> list[Any]:
-        """Serve one request; OpenAI's chunks."""
-        serving = asyncio.create_task(self.stage.serve(Opened(name, Request(dict(body), ["text"]))))
-        try:
-            async with asyncio.timeout(60):
-                while not (serving.done() and self._has_all(name)):
-                    self._look()
-                    if serving.done():
-                        serving.result()
-                    await asyncio.sleep(0.005)
-        finally:
-            serving.cancel()
-        told = [chunk.message for chunk in self._came.pop(name)]
-        return [message.chunk for message in told if isinstance(message, TextDelta)]
-
-    async def told(self, name: str, body: Mapping[str, Any]) -> list[Tokenized]:
-        """What is told of tokens."""
-        await self.stage.serve(Opened(name, Request(dict(body), ["text"])))
-        self._look()
-        chunks = self._came.pop(name)
-        assert [chunk.last for chunk in chunks if not isinstance(chunk.message, Marks)][-1]
-        return [chunk.message for chunk in chunks if isinstance(chunk.message, Tokenized)]
-
-    async def answer(self, name: str, body: Mapping[str, Any]) -> list[int]:
-        """The token ids of one answer."""
-        chunks = await self.chunks(name, body)
-        return [one for chunk in chunks for choice in chunk["choices"] for one in ids_of(choice)]
-
-    def expected(self, body: Mapping[str, Any], model: Any = None) -> list[int]:
-        """What transformers answers, with the stage's own model or another."""
-        ids = self._tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
-        prompt = ids["input_ids"] if isinstance(ids, Mapping) else ids
-        return likeliest(model or self.model, prompt, NUM_TOKENS)
-
-    async def obey(self, command: str, **arguments: Any) -> Mapping[str, Any]:
-        """What the stage answers to a command."""
-        answer: Mapping[str, Any] = await self.stage.control(command, arguments)
-        return answer
-
-    async def rpc(self, method: str, *args: Any) -> Any:
-        """What a method of the user's extension gives."""
-        asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
-        return (await self.obey("rpc", **asked))["result"]
-
-    async def obeyed_within(self, limit_s: float, method: str, *args: Any) -> Answer:
-        """What the gateway would get for such a call, if commands may take so long."""
-        commands = Commands(self.stage, "text", self._near, limit_s)
-        asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
-        commands.begin("command", Command("rpc", asked))
-        async with asyncio.timeout(60):
-            while not self._has_all("command"):
-                self._look()
-                await asyncio.sleep(0.005)
-        (chunk,) = self._came.pop("command")
-        assert isinstance(chunk.message, Answer)
-        return chunk.message
-
-    async def add(self, name: str, path: Path, pinned: bool = False) -> Any:
-        """The adapters that the stage has with one more."""
-        answer = await self.obey(
-            "add_lora", name=name, path=str(path), weight_name=None, pinned=pinned
-        )
-        return answer["loras"]
-
-    def _has_all(self, name: str) -> bool:
-        return bool(self._came[name]) and self._came[name][-1].last
-
-    def _look(self) -> None:
-        while (chunk := self._outputs.receive()) is not None:
-            self._outputs.grant(chunk.request_id)
-            self._came[chunk.request_id].append(chunk)
-
-
-def ids_of(choice: Mapping[str, Any]) -> list[int]:
-    return choice.get("token_ids") or []
 
 
 @pytest.fixture(scope="module")
@@ -186,29 +54,14 @@ def loras(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def text(
     folder: Path, loras: dict[str, Path], run_directory: Path, cpu_engine: None
-) -> AsyncIterator[Harness]:
-    """The one stage of the graph that is picked for the folder, made by its kind."""
-    spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["text"]
-    assert spec.kind == "vllm.text"
-    module, _, class_name = KINDS[spec.kind].path.partition(":")
-    connector = make_connector("shm", run_directory, {})
-    connector.create(ADDRESS)
-    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
-    engine = {**spec.engine, **ENGINE, **LORA, **METHODS, **sizes()}
-    options = {**spec.options, "lora_modules": {"from-the-start": str(loras["from-the-start"])}}
-    ports = StagePorts(spec.name, str(folder), engine, options, outputs)
-    asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
-    stage = getattr(import_module(module), class_name)(ports)
-    ready = await stage.start()
-    yield Harness(stage, ready, outputs, far, str(folder))
-    await stage.close()
-    asyncio.get_running_loop().remove_reader(outputs.fileno())
-    outputs.close()
-    far.close()
-    connector.destroy(ADDRESS)
+) -> AsyncIterator[TextHarness]:
+    """With adapters, one of them from the start, and methods of a user's."""
+    options = {"lora_modules": {"from-the-start": str(loras["from-the-start"])}}
+    async with running_text(folder, run_directory, {**LORA, **METHODS}, options) as harness:
+        yield harness
 
 
-async def test_an_answer_equals_transformers_and_ends_with_its_usage(text: Harness) -> None:
+async def test_an_answer_equals_transformers_and_ends_with_its_usage(text: TextHarness) -> None:
     expected = text.expected(hello())
     assert len(set(expected)) > 4
     assert await text.answer("alone", hello()) == expected
@@ -218,13 +71,13 @@ async def test_an_answer_equals_transformers_and_ends_with_its_usage(text: Harne
     assert text.ready.max_model_len == ENGINE["max_model_len"]
 
 
-async def test_a_turn_of_a_role_of_the_template_s_own_is_in_the_prompt(text: Harness) -> None:
+async def test_a_turn_of_a_role_of_the_template_s_own_is_in_the_prompt(text: TextHarness) -> None:
     body = hello()
     body["messages"] = [{"role": "critic", "content": "Hm."}, *body["messages"]]
     assert await text.answer("critic", body) == text.expected(body)
 
 
-async def test_each_chunk_has_the_usage_so_far_for_who_asks(text: Harness) -> None:
+async def test_each_chunk_has_the_usage_so_far_for_who_asks(text: TextHarness) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
     *chunks, last = await text.chunks("running", {**hello(), "stream_options": options})
     assert {chunk["usage"]["prompt_tokens"] for chunk in chunks} == {last["usage"]["prompt_tokens"]}
@@ -234,20 +87,20 @@ async def test_each_chunk_has_the_usage_so_far_for_who_asks(text: Harness) -> No
     assert last["usage"]["completion_tokens"] == NUM_TOKENS
 
 
-async def test_many_at_once_answer_as_each_alone(text: Harness) -> None:
+async def test_many_at_once_answer_as_each_alone(text: TextHarness) -> None:
     bodies = [hello(f"Number {number}? " * (number + 1)) for number in range(8)]
     asked = (text.answer(f"many-{number}", body) for number, body in enumerate(bodies))
     assert await asyncio.gather(*asked) == [text.expected(body) for body in bodies]
 
 
-async def test_a_prompt_that_does_not_fit_is_refused(text: Harness) -> None:
+async def test_a_prompt_that_does_not_fit_is_refused(text: TextHarness) -> None:
     with pytest.raises(RequestError) as caught:
         await text.chunks("long", hello("long " * 500))
     assert (caught.value.status, caught.value.code) == (400, "context_length_exceeded")
 
 
 async def test_the_tokens_of_a_conversation_are_those_that_its_chat_begins_with(
-    text: Harness,
+    text: TextHarness,
 ) -> None:
     body = hello("été and <|im_end|>")
     (first, *_) = await text.chunks("begun", body)
@@ -263,33 +116,33 @@ async def test_the_tokens_of_a_conversation_are_those_that_its_chat_begins_with(
     assert bytes(prompt.token_ids).decode() == "été"  # a byte is a token
 
 
-async def test_tokens_that_are_more_than_a_piece_come_in_several(text: Harness) -> None:
+async def test_tokens_that_are_more_than_a_piece_come_in_several(text: TextHarness) -> None:
     words = "word " * 5000
     pieces = await text.told("long text", {"tokenize": {"prompt": words}})
     assert len(pieces) > 1  # more than the context, too
     assert bytes(one for piece in pieces for one in piece.token_ids).decode() == words
 
 
-async def test_ids_that_are_no_tokens_have_no_text(text: Harness) -> None:
+async def test_ids_that_are_no_tokens_have_no_text(text: TextHarness) -> None:
     with pytest.raises(RequestError) as caught:
         await text.told("no token", {"detokenize": {"tokens": [1, 1 << 20]}})
     assert (caught.value.param, caught.value.code) == ("tokens", "invalid_value")
 
 
-async def test_an_answer_keeps_to_a_grammar(text: Harness) -> None:
+async def test_an_answer_keeps_to_a_grammar(text: TextHarness) -> None:
     body = {**hello(), "structured_outputs": {"choice": ["yes", "no"]}, "ignore_eos": False}
     chunks = await text.chunks("grammar", body)
     deltas = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
     assert "".join(delta.get("content") or "" for delta in deltas) in ("yes", "no")
 
 
-async def test_an_engine_on_a_cpu_takes_no_command_to_sleep_and_says_why(text: Harness) -> None:
+async def test_an_engine_on_a_cpu_takes_no_command_to_sleep_and_says_why(text: TextHarness) -> None:
     for command in ("sleep", "wake"):
         assert "enable_sleep_mode" in text.ready.commands[command]
 
 
 async def test_answers_with_adapters_and_without_in_one_batch_are_transformers_and_pefts(
-    text: Harness, loras: dict[str, Path]
+    text: TextHarness, loras: dict[str, Path]
 ) -> None:
     assert text.ready.loras is not None
     assert [lora.name for lora in text.ready.loras] == ["from-the-start"]
@@ -309,7 +162,7 @@ async def test_answers_with_adapters_and_without_in_one_batch_are_transformers_a
     assert len({tuple(answer) for answer in answers}) == 3
 
 
-def expected_with(text: Harness, name: str | None, loras: dict[str, Path]) -> list[int]:
+def expected_with(text: TextHarness, name: str | None, loras: dict[str, Path]) -> list[int]:
     if name is None:
         return text.expected(hello())
     model = adapted(text.model, loras[name])
@@ -320,7 +173,7 @@ def expected_with(text: Harness, name: str | None, loras: dict[str, Path]) -> li
 
 
 async def test_an_adapter_that_is_removed_is_gone_from_the_engine(
-    text: Harness, loras: dict[str, Path]
+    text: TextHarness, loras: dict[str, Path]
 ) -> None:
     engine = text.stage._engine
     before = await engine.list_loras()
@@ -348,7 +201,7 @@ async def test_an_adapter_that_is_removed_is_gone_from_the_engine(
 
 
 async def test_adapters_that_vllm_cannot_take_are_refused_and_the_engine_goes_on(
-    text: Harness, folder: Path, tmp_path: Path
+    text: TextHarness, folder: Path, tmp_path: Path
 ) -> None:
     model = Qwen3ForCausalLM.from_pretrained(folder)
     large = write_text_lora(model, tmp_path / "large", 1, rank=16)
@@ -363,7 +216,7 @@ async def test_adapters_that_vllm_cannot_take_are_refused_and_the_engine_goes_on
 
 
 async def test_other_weights_answer_as_their_checkpoint_with_adapters_and_without(
-    text: Harness, folder: Path, other_folder: Path, loras: dict[str, Path]
+    text: TextHarness, folder: Path, other_folder: Path, loras: dict[str, Path]
 ) -> None:
     own, inked = {**hello()}, {**hello(), "model": "from-the-start"}
     other = Qwen3ForCausalLM.from_pretrained(other_folder).eval()
@@ -422,7 +275,7 @@ async def test_vllms_metrics_are_kept_unless_they_are_switched_off(
 
 
 async def test_a_real_engine_serves_nobody_while_it_sleeps_and_the_same_answer_afterwards(
-    text: Harness,
+    text: TextHarness,
 ) -> None:
     """vLLM's scheduler sleeps on a CPU too; its weights stay where they are there."""
     engine, expected = text.stage._engine, text.expected(hello())
@@ -443,7 +296,7 @@ async def test_a_real_engine_serves_nobody_while_it_sleeps_and_the_same_answer_a
     assert await text.answer("awake", hello()) == expected
 
 
-async def test_methods_of_a_worker_extension_are_called_between_steps(text: Harness) -> None:
+async def test_methods_of_a_worker_extension_are_called_between_steps(text: TextHarness) -> None:
     assert text.ready.commands["rpc"] == ""
     asking = asyncio.create_task(text.answer("beside", hello()))
     assert await text.rpc("num_weights") > 10_000  # of its bases too
@@ -453,7 +306,7 @@ async def test_methods_of_a_worker_extension_are_called_between_steps(text: Harn
 
 
 @pytest.mark.parametrize("name", ["_times", "sleep", "omnistage_load_weights", "not_there"])
-async def test_no_other_method_of_a_worker_is_called(name: str, text: Harness) -> None:
+async def test_no_other_method_of_a_worker_is_called(name: str, text: TextHarness) -> None:
     with pytest.raises(RequestError, match="of the extension; it has num_weights, ") as caught:
         await text.rpc(name)
     assert (caught.value.status, caught.value.param) == (400, "method")
@@ -472,7 +325,7 @@ async def test_no_other_method_of_a_worker_is_called(name: str, text: Harness) -
     ],
 )
 async def test_a_method_that_fails_is_an_error_and_the_engine_goes_on(
-    method: str, argument: Any, said: str, text: Harness
+    method: str, argument: Any, said: str, text: TextHarness
 ) -> None:
     with pytest.raises(RequestError, match=said) as caught:
         await text.rpc(method, argument)
@@ -482,7 +335,7 @@ async def test_a_method_that_fails_is_an_error_and_the_engine_goes_on(
 
 
 async def test_a_method_that_takes_too_long_is_told_and_its_late_result_harms_nothing(
-    text: Harness,
+    text: TextHarness,
 ) -> None:
     told = await text.obeyed_within(0.2, "wait", 1.0)
     assert told.error is not None

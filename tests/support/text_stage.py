@@ -1,0 +1,175 @@
+"""A stage of one text model in the test's own process, with the gateway's end of its channel."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from support.parallel import sizes
+from support.tiny_text import likeliest
+from transformers import AutoTokenizer, Qwen3ForCausalLM
+
+from omnistage.connectors import make_connector
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stage_configs.families import KINDS
+from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.pick import pick_graph
+from omnistage.stages.messages.to_gateway import (
+    TO_GATEWAY,
+    Answer,
+    Marks,
+    Ready,
+    TextDelta,
+    ToGateway,
+    Tokenized,
+)
+from omnistage.stages.messages.to_stage import Command, Request
+from omnistage.stages.worker.commands import Commands
+from omnistage.stages.worker.stage import Opened, StagePorts
+
+ADDRESS = "text.gateway"
+NUM_TOKENS = 16
+ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": True,
+    "max_model_len": 512,
+    "max_num_seqs": 4,
+    "max_num_batched_tokens": 64,
+    "kv_cache_memory_bytes": 16 << 20,
+}
+
+
+def hello(text: str = "Hello, who are you?") -> dict[str, Any]:
+    """The body of a greedy request."""
+    messages = [{"role": "user", "content": text}]
+    return {
+        "messages": messages,
+        "max_completion_tokens": NUM_TOKENS,
+        "temperature": 0,
+        "ignore_eos": True,
+    }
+
+
+class TextHarness:
+    """A stage, the far end of its channel, and transformers over the same folder."""
+
+    def __init__(
+        self, stage: Any, ready: Ready, near: Sender, outputs: Receiver[ToGateway], model: str
+    ) -> None:
+        self.stage = stage
+        self._near = near
+        self.ready = ready
+        self._outputs = outputs
+        self._came: defaultdict[str, list[Chunk[ToGateway]]] = defaultdict(list)
+        self._folder = model
+        self._tokenizer = AutoTokenizer.from_pretrained(model)
+
+    @cached_property
+    def model(self) -> Any:
+        """transformers' over the same folder."""
+        return Qwen3ForCausalLM.from_pretrained(self._folder).eval()
+
+    async def chunks(self, name: str, body: Mapping[str, Any]) -> list[Any]:
+        """Serve one request; OpenAI's chunks."""
+        serving = asyncio.create_task(self.stage.serve(Opened(name, Request(dict(body), ["text"]))))
+        try:
+            async with asyncio.timeout(60):
+                while not (serving.done() and self._has_all(name)):
+                    self._look()
+                    if serving.done():
+                        serving.result()
+                    await asyncio.sleep(0.005)
+        finally:
+            serving.cancel()
+        told = [chunk.message for chunk in self._came.pop(name)]
+        return [message.chunk for message in told if isinstance(message, TextDelta)]
+
+    async def told(self, name: str, body: Mapping[str, Any]) -> list[Tokenized]:
+        """What is told of tokens."""
+        await self.stage.serve(Opened(name, Request(dict(body), ["text"])))
+        self._look()
+        chunks = self._came.pop(name)
+        assert [chunk.last for chunk in chunks if not isinstance(chunk.message, Marks)][-1]
+        return [chunk.message for chunk in chunks if isinstance(chunk.message, Tokenized)]
+
+    async def answer(self, name: str, body: Mapping[str, Any]) -> list[int]:
+        """The token ids of one answer."""
+        chunks = await self.chunks(name, body)
+        return [one for chunk in chunks for choice in chunk["choices"] for one in ids_of(choice)]
+
+    def expected(self, body: Mapping[str, Any], model: Any = None) -> list[int]:
+        """What transformers answers, with the stage's own model or another."""
+        ids = self._tokenizer.apply_chat_template(body["messages"], add_generation_prompt=True)
+        prompt = ids["input_ids"] if isinstance(ids, Mapping) else ids
+        return likeliest(model or self.model, prompt, NUM_TOKENS)
+
+    async def obey(self, command: str, **arguments: Any) -> Mapping[str, Any]:
+        """What the stage answers to a command."""
+        answer: Mapping[str, Any] = await self.stage.control(command, arguments)
+        return answer
+
+    async def rpc(self, method: str, *args: Any) -> Any:
+        """What a method of the user's extension gives."""
+        asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
+        return (await self.obey("rpc", **asked))["result"]
+
+    async def obeyed_within(self, limit_s: float, method: str, *args: Any) -> Answer:
+        """What the gateway would get for such a call, if commands may take so long."""
+        commands = Commands(self.stage, "text", self._near, limit_s)
+        asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
+        commands.begin("command", Command("rpc", asked))
+        async with asyncio.timeout(60):
+            while not self._has_all("command"):
+                self._look()
+                await asyncio.sleep(0.005)
+        (chunk,) = self._came.pop("command")
+        assert isinstance(chunk.message, Answer)
+        return chunk.message
+
+    async def add(self, name: str, path: Path, pinned: bool = False) -> Any:
+        """The adapters that the stage has with one more."""
+        answer = await self.obey(
+            "add_lora", name=name, path=str(path), weight_name=None, pinned=pinned
+        )
+        return answer["loras"]
+
+    def _has_all(self, name: str) -> bool:
+        return bool(self._came[name]) and self._came[name][-1].last
+
+    def _look(self) -> None:
+        while (chunk := self._outputs.receive()) is not None:
+            self._outputs.grant(chunk.request_id)
+            self._came[chunk.request_id].append(chunk)
+
+
+def ids_of(choice: Mapping[str, Any]) -> list[int]:
+    return choice.get("token_ids") or []
+
+
+@asynccontextmanager
+async def running_text(
+    folder: Path, run: Path, engine: Mapping[str, Any], options: Mapping[str, Any]
+) -> AsyncIterator[TextHarness]:
+    """The one stage of the graph that is picked for a folder, with more arguments and options."""
+    spec = load_graph(pick_graph(str(folder), 0).file, str(folder)).stages["text"]
+    assert spec.kind == "vllm.text"
+    module, _, class_name = KINDS[spec.kind].path.partition(":")
+    connector = make_connector("shm", run, {})
+    connector.create(ADDRESS)
+    outputs, far = connector.sender(ADDRESS), connector.receiver(ADDRESS, TO_GATEWAY)
+    arguments = {**spec.engine, **ENGINE, **engine, **sizes()}
+    ports = StagePorts(spec.name, str(folder), arguments, {**spec.options, **options}, outputs)
+    asyncio.get_running_loop().add_reader(outputs.fileno(), ports.room.flush)
+    stage = getattr(import_module(module), class_name)(ports)
+    ready = await stage.start()
+    yield TextHarness(stage, ready, outputs, far, str(folder))
+    await stage.close()
+    asyncio.get_running_loop().remove_reader(outputs.fileno())
+    outputs.close()
+    far.close()
+    connector.destroy(ADDRESS)
