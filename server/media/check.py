@@ -7,33 +7,35 @@ client calls it.
 import io
 import struct
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from PIL.AvifImagePlugin import AvifImageFile
 from PIL.ImageFile import ImageFile
 
 from omnistage.server.errors import invalid
 from omnistage.server.media.blocks import MAX_FRAMES as MAX_PAGES
 from omnistage.server.media.blocks import check_blocks
+from omnistage.server.media.unreadable import (
+    IMAGE_FORMATS,
+    MAX_PIXELS,
+    Unreadable,
+    reading_image,
+)
 
-MAX_PIXELS = 64_000_000
 MAX_ICON_SIDE = 1024
 ICON, PNG = b"\0\0\1\0", b"\x89PNG\r\n\x1a\n"
-BOMB = Image.DecompressionBombError
-# Read by Pillow itself: others start programs (EPS) or are no images (PDF).
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF", "PPM", "ICO")
 
 
 def check_image(data: bytes, place: str) -> None:
-    """Raise ApiError for an image that cannot be read or is too large; may take a while."""
+    """Raise ApiError for an image whose header or sums are wrong, or that is too large.
+
+    It is not decoded: that takes memory for each of its pixels. May take a while.
+    """
     check_blocks(data, place)
-    try:
-        with opened_image(data) as image:
-            width, height = image.size
-            if width * height > MAX_PIXELS:
-                raise invalid(place, f"is {width} x {height}; at most {MAX_PIXELS} pixels")
-            image.verify()
-    except (OSError, ValueError, SyntaxError, BOMB, struct.error) as error:
-        raise invalid(place, f"cannot be read: {reason_of(error)}") from error
+    with reading_image(place), opened_image(data) as image:
+        width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise invalid(place, f"is {width} x {height}; at most {MAX_PIXELS} pixels")
+        image.verify()
 
 
 def opened_image(data: bytes) -> ImageFile:
@@ -42,7 +44,7 @@ def opened_image(data: bytes) -> ImageFile:
         _check_icon(data)
     image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
     if isinstance(image, AvifImageFile) and image.n_frames > MAX_PAGES:
-        raise ValueError(f"it has more than {MAX_PAGES} frames")
+        raise Unreadable(f"it has more than {MAX_PAGES} frames")
     return image
 
 
@@ -53,11 +55,4 @@ def _check_icon(data: bytes) -> None:
         is_png = head.startswith(PNG)
         sides = struct.unpack(">II", head[16:]) if is_png else struct.unpack("<ii", head[4:12])
         if max(map(abs, sides)) > 2 * MAX_ICON_SIDE:  # a bitmap is twice as high, for its mask
-            raise ValueError(f"it is an icon with a picture of more than {MAX_ICON_SIDE} a side")
-
-
-def reason_of(error: Exception) -> str:
-    """Return what a reader of images found wrong, in our words where its own are internal."""
-    if isinstance(error, UnidentifiedImageError):
-        return "it is no image of a known format"
-    return str(error).partition("[Errno")[0].strip() or type(error).__name__
+            raise Unreadable(f"it is an icon with a picture of more than {MAX_ICON_SIDE} a side")

@@ -15,6 +15,8 @@ from PIL.ImageFile import ImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
+from omnistage.server.media.unreadable import Unreadable
+
 # Modes of at most 8 bits, of which Pillow and vLLM make the same colours as is done here.
 PLAIN = ("1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr", "LAB")
 KEY_BITS = {"L;2": 2, "L;4": 4, "RGB;16B": 16}  # by Pillow's names of a PNG's samples
@@ -40,10 +42,10 @@ def is_plain(image: ImageFile) -> bool:
 def decoded(image: ImageFile) -> Image.Image:
     """An opened file's image upright, in a mode that PNG has; the upper 8 bits of deeper ones.
 
-    Raises ValueError for samples without a defined white, and what Pillow raises.
+    Raises Unreadable for samples without a defined white, and what Pillow raises.
     """
     if _is_signed(image) or image.mode == "F" or (image.mode == "I" and image.format != "PPM"):
-        raise ValueError("its samples are signed, of 32 bits or floats; send 8 or 16 bits")
+        raise Unreadable("its samples are signed, of 32 bits or floats; send 8 or 16 bits")
     if _is_slow(image):
         return _netpbm(image)
     if image.mode.startswith("I"):
@@ -58,13 +60,13 @@ def decoded(image: ImageFile) -> Image.Image:
 
 
 def as_png_has(image: Image.Image) -> Image.Image:
-    """The image in a mode that PNG has; raises ValueError for one of more than 8 bits."""
+    """The image in a mode that PNG has; raises Unreadable for one of more than 8 bits."""
     if image.mode in PNG_MODES:
         return image
     if image.mode.startswith("I;16"):
         return _grey(np.asarray(image).astype(np.uint16), image.info.get("transparency"))
     if image.mode in ("I", "F"):
-        raise ValueError(f"has samples of mode {image.mode}, whose white is not defined")
+        raise Unreadable(f"has samples of mode {image.mode}, whose white is not defined")
     return image.convert(WITH_ALPHA.get(image.mode, "RGB"))
 
 
@@ -129,7 +131,7 @@ def _grey(values: Values, key: int | None) -> Image.Image:
 
 
 def _netpbm(image: ImageFile) -> Image.Image:
-    """A PGM or PPM in text, or whose largest value is not 255; raises ValueError."""
+    """A PGM or PPM in text, or whose largest value is not 255; raises Unreadable."""
     (name, _, offset, arguments), file = image.tile[0], image.fp
     assert file is not None
     assert isinstance(arguments, tuple)
@@ -142,9 +144,9 @@ def _netpbm(image: ImageFile) -> Image.Image:
     else:
         values = _numbers(file.read(), num_values)
     if len(values) != num_values:
-        raise ValueError("it ends too early")
+        raise Unreadable("it ends too early")
     if values.max(initial=0) > largest:
-        raise ValueError(f"it has values above {largest}, its largest")
+        raise Unreadable(f"it has values above {largest}, its largest")
     depth = 8 if largest <= 255 else 16
     scaled = np.round(np.arange(largest + 1) * ((1 << depth) - 1) / largest).astype(np.uint16)
     pixels = (scaled >> depth - 8).astype(np.uint8)[values.astype(np.uint16, copy=False)]

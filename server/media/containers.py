@@ -8,6 +8,7 @@ from typing import Any
 import av
 
 from omnistage.server.errors import ApiError, invalid
+from omnistage.server.media.unreadable import Unreadable
 
 MAX_FRAME_PIXELS = 16_777_216
 MAX_DURATION_S = 3600
@@ -17,6 +18,7 @@ CONTAINERS = (
     *("wav", "w64", "aiff", "au", "caf", "mp3", "flac", "ogg", "aac", "amr"),
     *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "asf", "flv", "gif"),
 )
+BROKEN = (OSError, ValueError, MemoryError, av.FFmpegError)  # what PyAV raises over a file
 CODEC_OPTIONS = {"max_pixels": str(MAX_FRAME_PIXELS)}
 # PyAV hands them to streams, too, for when FFmpeg decodes frames to learn what no header says.
 OPEN_OPTIONS = {
@@ -27,11 +29,11 @@ OPEN_OPTIONS = {
 
 
 def opened(data: bytes) -> Any:
-    """Open a file that FFmpeg reads by itself; raises what PyAV does, and ValueError."""
+    """Open a file that FFmpeg reads by itself; raises what PyAV does, and Unreadable."""
     container = av.open(io.BytesIO(data), options=OPEN_OPTIONS)
     if len(container.streams) > MAX_STREAMS:
         container.close()
-        raise ValueError(f"it has more than {MAX_STREAMS} streams")
+        raise Unreadable(f"it has more than {MAX_STREAMS} streams")
     return container
 
 
@@ -47,7 +49,7 @@ def first_stream(data: bytes, place: str, wanted: str) -> Iterator[tuple[Any, An
             if not streams:
                 raise invalid(place, f"has no {wanted} in it")
             yield container, streams[0]
-    except (OSError, ValueError, MemoryError, av.FFmpegError) as error:
+    except BROKEN as error:
         raise invalid(place, f"cannot be read: {_reason(error)}") from error
 
 
@@ -69,6 +71,4 @@ def _reason(error: Exception) -> str:
     """Say why a file cannot be read, without FFmpeg's numbers."""
     if isinstance(error, av.ArgumentError):  # FFmpeg's word for what is not on the list
         return f"it is no sound or video of a known format ({', '.join(CONTAINERS)})"
-    if isinstance(error, av.InvalidDataError):
-        return "it is broken, or no sound or video"
-    return str(error).partition("[Errno")[0].strip() or type(error).__name__
+    return str(error) if isinstance(error, Unreadable) else "it is broken, or no sound or video"

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.media.blocks import check_blocks
 from omnistage.server.media.containers import (
+    BROKEN,
     CODEC_OPTIONS,
     MAX_DURATION_S,
     MAX_FRAME_PIXELS,
@@ -201,7 +202,7 @@ def video_pixels(data: bytes) -> int:
         with opened(data) as container:
             codecs = [stream.codec_context for stream in container.streams.video]
             pixels = max((codec.width * codec.height for codec in codecs), default=0)
-    except (OSError, ValueError):
+    except BROKEN:
         return 0  # reading it says what is wrong
     return min(pixels, MAX_FRAME_PIXELS)
 
@@ -214,7 +215,7 @@ def _check_seen(num_seen: int, size: tuple[int, int], place: str) -> None:
 
 
 def _too_few(place: str, count: int) -> ApiError:
-    return invalid(place, f"has {count} frame; at least {MIN_FRAMES}")
+    return invalid(place, f"has {count} frame{'' if count == 1 else 's'}; at least {MIN_FRAMES}")
 
 
 def _too_long(place: str) -> ApiError:

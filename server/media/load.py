@@ -18,11 +18,10 @@ from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.memory import GivingBack
-from omnistage.server.media.check import check_image
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media.files import MediaFolder
-from omnistage.server.media.images import File, as_plain_png, rewriting_bytes
+from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import BASE_BYTES, Incoming, MediaFile
 from omnistage.server.media.medium import Medium, Message, media_of
 from omnistage.server.media.parts import decoded
@@ -105,19 +104,24 @@ class MediaLoader:
         if not medium.is_image:
             data = new if new is not None else await self.room.run(size, get)
             return MediaFile(medium, data, f"{SCHEME}{uuid4().hex}")
-        needed = await self.read(size, partial(_rewriting_bytes, medium, get))
-        if needed:
-            new = await self._rewritten(medium, get, size + needed, rewritten)
+
+        def file() -> File:
+            return File(medium.place, get())
+
+        is_plain, needed = await self.read(size, lambda: look_at(file()))
+        if is_plain:  # stages find nothing in it that is broken
+            await self.read(size + needed, lambda: check_whole(file()))
+        else:
+            new = await self._rewritten(medium, file, size + needed, rewritten)
         if new is not None:
             await self.room.run(2 * len(new), partial(medium.put, new))
         return None
 
     async def _rewritten(
-        self, medium: Medium, get: Callable[[], bytes], num_bytes: int, budget: Budget
+        self, medium: Medium, get: Callable[[], File], num_bytes: int, budget: Budget
     ) -> bytes:
         """Return an image in whose file stages would see other colours as a PNG of the same."""
-        write = lambda: as_plain_png(File(medium.place, get()))  # noqa: E731
-        data = await self.read(num_bytes, write)
+        data = await self.read(num_bytes, lambda: as_plain_png(get()))
         with _refusing(medium):
             budget.spend(len(data))
         return data
@@ -134,13 +138,6 @@ class MediaLoader:
         data = await self.room.run(most, lambda: self._folder.read(path, most))
         budget.spend(len(data))
         return data
-
-
-def _rewriting_bytes(medium: Medium, get: Callable[[], bytes]) -> int:
-    """Check an image; return how much memory to write it anew takes, 0 if it stays as it is."""
-    data = get()
-    check_image(data, medium.place)
-    return rewriting_bytes(data)
 
 
 @contextmanager

@@ -18,13 +18,17 @@ from omnistage.stages.vllm.compat import (
     OpenAIServingModels,
     accepted,
 )
-from omnistage.stages.vllm.encoder_room import with_part
+from omnistage.stages.vllm.encoder_room import places_of, with_part
 from omnistage.stages.vllm.rendering import Rendering
 from omnistage.stages.vllm.traces import as_http
 from omnistage.stages.worker.failure import RequestError
 
-# Of media that their processor refuses or that are too large, and of ids that are no token.
-INPUT_REFUSALS = ("Failed to apply", "Failed to load", "encoder cache", "out of vocabulary")
+# Of media that do not fit, and of ids that are no token.
+INPUT_REFUSALS = ("encoder cache", "out of vocabulary")
+# Of media that the model's processor raises over: what it says has their numbers in it.
+PROCESSING = ("Failed to apply", "Failed to load")
+PROCESSED = re.compile(r"'(audio|image|video)s?': \[")
+UNPROCESSED = "cannot be processed by the model: it is too short, too small or too thin"
 # Fields that a grammar comes from.
 CONSTRAINING = ("structured_outputs", "response_format", "tools")
 
@@ -156,6 +160,9 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
     if "tool-call-parser" in message:
         message = "tools are not supported: this stage has no tool_parser among its options"
         return RequestError(400, message, param="tools", code="unsupported_parameter")
+    if any(reason in message for reason in PROCESSING):
+        place = _processed(message, body)
+        return RequestError(400, f"{place} {UNPROCESSED}.", param=place, code="invalid_value")
     if any(reason in message for reason in INPUT_REFUSALS):
         param = asked(body)
     if message.startswith("Grammar error"):
@@ -165,6 +172,13 @@ def request_error(error: Exception, body: Mapping[str, Any]) -> RequestError:
         code = "context_length_exceeded"
         return RequestError(400, message, param=param or asked(body), code=code)
     return RequestError(400, message, param=param, code="invalid_value")
+
+
+def _processed(message: str, body: Mapping[str, Any]) -> str:
+    """Return the place of what the processor raised over, if it had no other medium."""
+    kinds = set(PROCESSED.findall(message))
+    places = [place for kind in kinds for place in places_of(body, kind)]
+    return places[0] if len(places) == 1 else asked(body)
 
 
 def _named(message: str) -> str | None:

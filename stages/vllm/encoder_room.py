@@ -30,14 +30,18 @@ def with_part(message: str, body: Mapping[str, Any]) -> tuple[str, str | None]:
     found = NAMED.match(message)
     if found is None:
         return message, None
-    modality, number = found[1], int(found[2])
-    places = [
+    places, number = places_of(body, found[1]), int(found[2])
+    if number >= len(places):
+        return message, None
+    return message.replace(found[0], f"{places[number]} ", 1), places[number]
+
+
+def places_of(body: Mapping[str, Any], modality: str) -> list[str]:
+    """Return the places of a body's parts that have media of vLLM's name, in order."""
+    return [
         f"messages[{i}].content[{j}]"
         for i, one in enumerate(body.get("messages", ()))
         if isinstance(one.get("content"), list)
         for j, part in enumerate(one["content"])
         if part["type"] in KINDS[modality]
     ]
-    if number >= len(places):
-        return message, None
-    return message.replace(found[0], f"{places[number]} ", 1), places[number]

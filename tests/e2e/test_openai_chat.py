@@ -320,7 +320,7 @@ def test_more_pixels_than_the_engine_has_room_for_are_refused(
             **{**greedy, "messages": messages},
             extra_body={"mm_processor_kwargs": {"max_pixels": 12_845_056}},
         )
-    assert refusal.value.param == "messages"
+    assert refusal.value.param == "messages[0].content[0]"
 
 
 def test_speech(client: OpenAI, greedy: dict[str, Any]) -> None:

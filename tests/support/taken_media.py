@@ -4,7 +4,8 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from omnistage.server.media.check import check_image
+from omnistage.server.media.frames import video_pixels
+from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import MediaFile, Reader
 from omnistage.server.media.medium import Medium, media_of
 from omnistage.stages.messages.to_gateway import Reading
@@ -17,8 +18,12 @@ READING = Reading(16_000, takes_video=True, sampler="qwen2_vl")
 def taken(medium: Medium, data: bytes, reading: Reading = READING) -> Received:
     """What a stage gets of one medium beside its request; raises ApiError."""
     if medium.is_image:
-        check_image(data, medium.place)
+        file = File(medium.place, data)
+        is_plain, _ = look_at(file)
+        check_whole(file) if is_plain else as_plain_png(file)
         return {}
+    if medium.kind == "video_url":
+        video_pixels(data)  # is asked first, of whatever it is
     coming = ComingMedia()
     for message, tensor in Reader(MediaFile(medium, data, medium.place), reading).pieces():
         coming.add("request", message, tensor)

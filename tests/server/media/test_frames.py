@@ -210,7 +210,7 @@ def test_a_video_none_of_whose_frames_can_be_decoded_is_refused() -> None:
     start = data.index(b"mdat") + 4
     end = data.index(b"moov")
     data[start : end - 4] = bytes(end - 4 - start)
-    with pytest.raises(ApiError, match="part has 0 frame; at least 2"):
+    with pytest.raises(ApiError, match="part has 0 frames; at least 2"):
         seen(bytes(data))
 
 
