@@ -361,14 +361,16 @@ class Edge(Model):
 class Deadlines(Model):
     """How long each wait may take, in seconds; what waits longer fails and says for what.
 
-    `start_s`: a stage until it is ready. `hang_s`: a ready stage without a sign of life. Per
-    request, `first_chunk_s`: until a stage gets its first input or the gateway its first output;
+    `start_s`: a stage until it is ready. `hang_s`: a ready stage without a sign of life.
+    `compile_s`: one whose engine does not answer because it compiles. Per request,
+    `first_chunk_s`: until a stage gets its first input or the gateway its first output;
     `next_chunk_s`: from one to the next. `drain_s`: requests in flight when the server is told to
     stop. `command_s`: a command to a stage, and before it sleeps the requests that it still has.
     """
 
     start_s: Seconds = 1800.0
     hang_s: float = Field(default=20.0, gt=1, allow_inf_nan=False)
+    compile_s: Seconds = 600.0
     first_chunk_s: Seconds = 120.0
     next_chunk_s: Seconds = 30.0
     drain_s: float = Field(default=2.0, ge=0, allow_inf_nan=False)

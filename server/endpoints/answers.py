@@ -89,6 +89,7 @@ class StageHealth(TypedDict):
     restarts: int
     ended_by: str
     asleep: list[str]
+    compiling: bool
     held: dict[str, int]
 
 

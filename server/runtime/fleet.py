@@ -38,12 +38,11 @@ from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
     Alive,
     Answer,
+    Compiling,
     Lora,
-    Metrics,
     OfItself,
     OfRequest,
     Ready,
-    Status,
     ToGateway,
 )
 from omnistage.stages.messages.to_stage import Stop
@@ -100,14 +99,17 @@ class Fleet:
         on_output: Callable[[StageLink, Chunk[OfRequest]], None],
         on_death: Callable[[StageLink], None],
         on_loss: Callable[[Collection[Ends]], None],
+        on_compiling: Callable[[StageLink], None],
     ) -> None:
         """Name who gets what stages send for requests, and who is called after a failure.
 
         `on_death`: when a stage has ended. `on_loss`: when edges are lost, by their two stages.
+        `on_compiling`: again and again while a stage compiles and so computes nothing.
         """
         self._on_output = on_output
         self._report_death = on_death
         self._report_loss = on_loss
+        self._report_compiling = on_compiling
 
     # Life
 
@@ -411,7 +413,7 @@ class Fleet:
 
     def _receive_chunk(self, link: OwnedStage, chunk: Chunk[ToGateway]) -> None:
         message = chunk.message
-        if isinstance(message, Ready | Status | Alive | Metrics):
+        if isinstance(message, OfItself):
             link.grant(chunk.request_id)
             self._apply(link, message)
         elif isinstance(message, Answer):
@@ -422,8 +424,16 @@ class Fleet:
             self._on_output(link, output)
 
     def _apply(self, link: OwnedStage, message: OfItself) -> None:
+        compiled_since = link.record.compiles_since
         link.apply(message)
-        if isinstance(message, Ready):
+        if isinstance(message, Compiling):
+            if compiled_since is None:
+                logger.warning("stage %s compiles; its requests wait", link.name)
+            self._report_compiling(link)
+        elif isinstance(message, Alive) and compiled_since is not None:
+            seconds = asyncio.get_running_loop().time() - compiled_since
+            logger.warning("stage %s has compiled for %.1f s", link.name, seconds)
+        elif isinstance(message, Ready):
             logger.info("stage %s ready in %.1f s", link.name, message.seconds)
             if changes := self._changes.of(link.stage):
                 link.note_missed(changes)

@@ -97,6 +97,10 @@ class Flight:
     def restart(self, now: float, deadlines: Deadlines) -> None:
         """All of it was sent: each unfinished output has its time from now on."""
         self.is_sent = True
+        self.postpone(now, deadlines)
+
+    def postpone(self, now: float, deadlines: Deadlines) -> None:
+        """Give each unfinished output its time from now on."""
         for kind in self.unfinished:
             is_first = kind not in self.first_at
             limit_s = deadlines.first_chunk_s if is_first else deadlines.next_chunk_s

@@ -47,7 +47,7 @@ class Flights:
         self._flights: dict[str, Flight] = {}
         self._watchers: list[Callable[[Flight], None]] = []
         self.is_stopping = False  # whether nothing is admitted any more
-        fleet.listen(self._receive, self._on_death, self._on_loss)
+        fleet.listen(self._receive, self._on_death, self._on_loss, self._on_compiling)
 
     @property
     def max_requests(self) -> int:
@@ -116,6 +116,12 @@ class Flights:
                 if {source, target} <= names:
                     flight.fail(lost(source, target))
                     break
+
+    def _on_compiling(self, link: StageLink) -> None:
+        """Give the requests of a stage that compiles their time from now on."""
+        for flight in self._flights.values():
+            if link in flight.path:
+                flight.postpone(self._now(), self._graph.deadlines)
 
     def _send_again(self, flight: Flight, struck: StageLink) -> bool:
         """Send a request whose replica has ended to others, if its client has noticed nothing.

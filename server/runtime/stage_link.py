@@ -16,6 +16,7 @@ from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.families import Family
 from omnistage.stages.messages.to_gateway import (
+    Compiling,
     Lora,
     Metrics,
     NumChannels,
@@ -73,6 +74,7 @@ class StageRecord:
     ended_by: str = ""
     is_lost: bool = False  # dead, and not started again
     alive_at: float = 0.0
+    compiles_since: float | None = None  # its engine has not answered since, as it compiles
     ready_at: float | None = None
     was_ready: bool = False
     speakers: tuple[str, ...] = ()
@@ -105,6 +107,7 @@ class StageRecord:
             "restarts": self.generation - 1,
             "ended_by": self.ended_by,
             "asleep": list(self.asleep),
+            "compiling": self.compiles_since is not None,
             "held": self.held,
         }
 
@@ -230,8 +233,13 @@ class OwnedStage(StageLink):
         elif isinstance(message, Metrics):
             families = tuple(message.families)
             self._record = replace(self._record, families=families, measured_at=time.monotonic())
+        elif isinstance(message, Compiling):
+            since = self._record.compiles_since
+            self._record = replace(
+                self._record, alive_at=now, compiles_since=now if since is None else since
+            )
         else:
-            self._record = replace(self._record, alive_at=now)
+            self._record = replace(self._record, alive_at=now, compiles_since=None)
 
     def _apply_progress(self, progress: int | None) -> None:
         gets_on = progress is None or progress != self._record.progress
@@ -255,6 +263,7 @@ class OwnedStage(StageLink):
             is_lost=is_lost,
             families=(),
             measured_at=None,
+            compiles_since=None,
         )
         self.has_begun.set()
 

@@ -126,18 +126,25 @@ class Supervisor:
 
     async def _hang(self) -> str:
         """Returns, with the reason, when the stage has been silent for too long."""
-        link = self._link
         loop = asyncio.get_running_loop()
         while True:
-            is_loading = link.record.state is StageState.LOADING
-            limit_s = self._deadlines.start_s if is_loading else self._deadlines.hang_s
-            since = self._started_at if is_loading else link.record.alive_at
-            left_s = since + limit_s - loop.time()
-            if left_s <= 0:
-                said = "not ready" if is_loading else "no sign of life"
-                return f"{said} for {limit_s:g} s"
+            waits = self._waits()
+            for since, limit_s, reason in waits:
+                if loop.time() >= since + limit_s:
+                    return f"{reason} for {limit_s:g} s"
+            left_s = min(since + limit_s for since, limit_s, _ in waits) - loop.time()
             # A stage that becomes ready meanwhile has less time from then on.
             await asyncio.sleep(min(left_s, self._deadlines.hang_s))
+
+    def _waits(self) -> list[tuple[float, float, str]]:
+        """Since when the stage lets us wait, for how many seconds it may, and for what."""
+        record, deadlines = self._link.record, self._deadlines
+        if record.state is StageState.LOADING:
+            return [(self._started_at, deadlines.start_s, "not ready")]
+        waits = [(record.alive_at, deadlines.hang_s, "no sign of life")]
+        if record.compiles_since is not None:
+            waits.append((record.compiles_since, deadlines.compile_s, "no answer, as it compiled,"))
+        return waits
 
     async def _stick(self) -> str:
         """Returns, with the reason, when the stage is late and what it computes does not get on."""

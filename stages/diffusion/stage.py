@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
@@ -76,6 +77,7 @@ class DiffusionStage:
 
     async def start(self) -> Ready:
         """Load, and make two pictures. Other ranks, if there are any, load at the same time."""
+        count_compiles()
         if self._rank_options.is_used:
             model, name = self._ports.model, self._ports.name
             await asyncio.to_thread(check_ranks, model, self._load_options, self._rank_options)

@@ -105,6 +105,10 @@ class Alive(Message, frozen=True):
     """The engine's own loop has answered just now."""
 
 
+class Compiling(Message, frozen=True):
+    """The engine's own loop has not answered, because code is compiled."""
+
+
 class Metrics(Message, frozen=True):
     """The stage's metrics as they are now, sent every second while the gateway takes them."""
 
@@ -205,13 +209,14 @@ class InputTokens(Message, frozen=True):
 
 
 Output = TextDelta | Sound | Picture | Step | Embedding | Tokenized
-OfItself = Ready | Status | Alive | Metrics
+OfItself = Ready | Status | Alive | Compiling | Metrics
 OfRequest = Output | InputTokens | Failed | Marks
 ToGateway = OfItself | Answer | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
     Ready,
     Status,
     Alive,
+    Compiling,
     Metrics,
     Answer,
     TextDelta,

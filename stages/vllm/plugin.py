@@ -1,8 +1,8 @@
 """The `vllm.general_plugins` entry point: runs in every process of an engine.
 
 It names the model classes of all families by dotted path (no model is imported), makes our load
-formats known, follows how the engine loads, bounds what is logged and ties the process's life to
-its parent's.
+formats known, follows how the engine loads, counts what it compiles, bounds what is logged and ties
+the process's life to its parent's.
 """
 
 import logging
@@ -20,12 +20,14 @@ logger = logging.getLogger("omnistage.families")
 
 def register() -> None:
     """Register models and load formats; end with the parent where the parent is a stage."""
+    from omnistage.stages.device.compiling import count_compiles
     from omnistage.stages.vllm.dummy_loader import register_dummy_loader
     from omnistage.stages.vllm.loading import register_loading
 
     register_models()
     register_dummy_loader()
     register_loading()
+    count_compiles()
     bound_logs()
     end_with_parent()
     end_imports()

@@ -13,6 +13,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
+from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.device.profiler import NO_FOLDER, PROFILE, Profiler
 from omnistage.stages.messages.edge import Codes, Edge, Lead, Open
 from omnistage.stages.messages.to_gateway import Ready, Sound
@@ -63,6 +64,7 @@ class DecoderStage(ABC):
 
     async def start(self) -> Ready:
         """Load, and decode one frame."""
+        count_compiles()
         self._engine = self.load(self._ports)
         self._engine.warm_up()
         weights = self.weights(self._ports)

@@ -42,7 +42,7 @@ from omnistage.stages.messages.edge import NothingToSay, Open, Waits
 from omnistage.stages.messages.families import SECONDS
 from omnistage.stages.messages.loading import begin_loading, end_loading
 from omnistage.stages.messages.log_bound import LOG_LEVEL, bound_logs
-from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Ready, Status
+from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Alive, Compiling, Ready, Status
 from omnistage.stages.messages.to_stage import (
     TO_STAGE,
     Cancel,
@@ -55,6 +55,7 @@ from omnistage.stages.messages.to_stage import (
 )
 from omnistage.stages.worker.coming_media import ComingMedia
 from omnistage.stages.worker.commands import Commands
+from omnistage.stages.worker.compiles import begin_counting
 from omnistage.stages.worker.download import download_told
 from omnistage.stages.worker.engine_processes import EngineProcesses
 from omnistage.stages.worker.failure import RequestError
@@ -63,6 +64,7 @@ from omnistage.stages.worker.gpu_metrics import GpuMetrics
 from omnistage.stages.worker.joining import Joining
 from omnistage.stages.worker.ledger import Ledgers
 from omnistage.stages.worker.ports import Port
+from omnistage.stages.worker.signs import send_signs
 from omnistage.stages.worker.snapshots import Snapshots
 from omnistage.stages.worker.stage import (
     Downstream,
@@ -83,7 +85,6 @@ logger = logging.getLogger("omnistage.stage")
 
 STATUS_INTERVAL_S = 1.0
 SETTLING_S = 0.02  # after a request's end, until what its engine holds is looked at again
-ALIVE_INTERVAL_S = 0.5
 MAX_CANCELLED = 4096
 OWN_FEED_CONNECTOR = "shm"
 ENGINE_DIED = 70  # our exit code
@@ -252,7 +253,7 @@ class StageWorker:
     def _ends(self) -> list[Receiver[Any] | Sender]:
         return [*self._senders, self._requests, *self._opens, *self._feeds]
 
-    def _tell(self, message: Ready | Status | Alive) -> None:
+    def _tell(self, message: Ready | Status | Alive | Compiling) -> None:
         """Say something of ourselves."""
         self._outputs.send(Chunk(ABOUT_ITSELF, message))
 
@@ -279,17 +280,20 @@ class StageWorker:
                 patience_s *= 2
 
     async def _live(self) -> None:
-        """Say that we are alive after the engine's own loop has answered."""
-        while True:
+        """Say that we are alive as long as the engine's own loop answers."""
+        try:
+            await send_signs(self._ask_engine, self._tell_life)
+        except Exception:
             self._leave_if_engine_died()
-            try:
-                await self._commands.unless_busy(self._stage.alive())
-            except Exception:
-                self._leave_if_engine_died()
-                raise
-            if self._outputs.credit(ABOUT_ITSELF) > 0:
-                self._tell(Alive())
-            await asyncio.sleep(ALIVE_INTERVAL_S)
+            raise
+
+    async def _ask_engine(self) -> None:
+        self._leave_if_engine_died()
+        await self._commands.unless_busy(self._stage.alive())
+
+    def _tell_life(self, message: Alive | Compiling) -> None:
+        if self._outputs.credit(ABOUT_ITSELF) > 0:
+            self._tell(message)
 
     def _status(self) -> Status:
         seen = self._ledger.read_seen()
@@ -517,6 +521,7 @@ def _end_with(process: int) -> None:
 def run_stage(name: str, directory: Path) -> None:
     """Run one stage of the graph in a run directory until it is told to stop."""
     begin_loading(directory, name)
+    begin_counting(directory, name)
     bound_logs()
     logging.basicConfig(level=os.environ.get(LOG_LEVEL, "INFO"), format="%(levelname)s %(message)s")
     graph = StageGraph.model_validate_json((directory / "graph.json").read_bytes())

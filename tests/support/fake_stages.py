@@ -18,6 +18,7 @@ from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     Alive,
     Answer,
+    Compiling,
     Embedding,
     Failed,
     InputTokens,
@@ -157,6 +158,7 @@ class FakeStage:
         self.num_sent = 0
         self.num_nan_steps = 0
         self.progress: Iterator[int] | None = None  # what it tells, if it computes
+        self.compiles = False
         self.on_stop: Callable[[], None] = lambda: None
         self._ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -221,7 +223,8 @@ class FakeStage:
 
     async def _live(self) -> None:
         while True:
-            self.outputs.send(Chunk(ABOUT_ITSELF, Alive()))
+            sign = Compiling() if self.compiles else Alive()
+            self.outputs.send(Chunk(ABOUT_ITSELF, sign))
             if self.progress is not None:
                 self._tell()
             await asyncio.sleep(ALIVE_INTERVAL_S)

@@ -12,6 +12,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
@@ -236,6 +237,7 @@ def worker_main(spec: RankSpec, pipe: Connection) -> None:
     """Load, say so on the pipe, obey until told to end or until rank 0 is gone."""
     end_with_parent()
     end_imports()
+    count_compiles()
     bound_logs()
     logging.basicConfig(
         level=os.environ.get(LOG_LEVEL, "INFO"),

@@ -107,6 +107,57 @@ def test_a_stage_that_hangs_is_ended_and_started_again(tmp_path: Path) -> None:
         assert client.post(URL, json=spoken("words")).status_code == 200
 
 
+def test_a_stage_that_compiles_is_given_its_time_and_so_are_its_requests(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"hang_s": 1.1, "first_chunk_s": 0.5}}
+
+    def is_compiling() -> bool:
+        return bool(client.get("/health").json()["stages"]["thinker"]["compiling"])
+
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+    ):
+        thinker = gateway.stages.stages["thinker"]
+        assert not is_compiling()
+        thinker.compiles = True
+        wait_until(is_compiling)
+        ends = threading.Timer(2.0, setattr, [thinker, "compiles", False])
+        ends.start()
+        started = time.monotonic()
+        assert client.post(URL, json=spoken("hang")).status_code == 504  # it never answers
+        assert 2.0 < time.monotonic() - started < 4.0
+        ends.join()
+        wait_until(lambda: not is_compiling())
+        assert client.post(URL, json=spoken("words")).status_code == 200
+        assert client.get("/health").json()["stages"]["thinker"]["generation"] == 1
+
+
+def test_a_stage_that_compiles_without_an_end_is_ended(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"compile_s": 0.8, "hang_s": 1.1}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+    ):
+        gateway.stages.stages["thinker"].compiles = True
+        refused = client.post(URL, json=spoken("hang")).json()["error"]["message"]
+        assert "no answer, as it compiled, for 0.8 s" in refused
+        wait_until(lambda: client.get("/ready").status_code == 200)
+
+
+def test_a_stage_that_falls_silent_while_it_compiles_hangs(tmp_path: Path) -> None:
+    graph = {**OMNI, "deadlines": {"hang_s": 1.1}}
+    with (
+        running_gateway(tmp_path, graph) as gateway,
+        httpx.Client(base_url=gateway.url, timeout=10) as client,
+    ):
+        thinker = gateway.stages.stages["thinker"]
+        thinker.compiles = True
+        wait_until(lambda: client.get("/health").json()["stages"]["thinker"]["compiling"])
+        gateway.do(thinker.freeze)
+        refused = client.post(URL, json=spoken("hang")).json()["error"]["message"]
+        assert "no sign of life for 1.1 s" in refused
+
+
 def test_a_stage_that_never_gets_ready_is_given_up(tmp_path: Path) -> None:
     graph = {**OMNI, "deadlines": {"start_s": 0.3}}
     with (
@@ -184,6 +235,7 @@ async def test_a_fleet_hands_on_what_is_for_requests_and_says_which_stage_died(
         lambda link, chunk: told.append((link.name, chunk.request_id)),
         lambda link: told.append((link.name, "died")),
         lambda edges: told.extend(edges),
+        lambda link: told.append((link.name, "compiles")),
     )
     await fleet.start()
     await fleet.loaded()

@@ -35,6 +35,7 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Ready(1.5, ["a"], 24_000, 128, {"sleep": "no"}, BOUND, 2)),
     (to_gateway.TO_GATEWAY, to_gateway.Status(1, 2, 3, 4, 5, 6, {"tasks": 1}, 7)),
     (to_gateway.TO_GATEWAY, to_gateway.Alive()),
+    (to_gateway.TO_GATEWAY, to_gateway.Compiling()),
     (to_gateway.TO_GATEWAY, to_gateway.Metrics([Family("a", "# TYPE a gauge\n", "a 1.0\n")])),
     (to_gateway.TO_GATEWAY, to_gateway.Answer({"asleep": []})),
     (to_gateway.TO_GATEWAY, to_gateway.Answer(error=FAILED)),

@@ -145,7 +145,7 @@ async def gateway(
     run_directory: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Gateway]:
-    monkeypatch.setattr("omnistage.stages.worker.stage_worker.ALIVE_INTERVAL_S", 0.01)
+    monkeypatch.setattr("omnistage.stages.worker.signs.INTERVAL_S", 0.01)
     monkeypatch.setattr("omnistage.stages.worker.stage_worker.visible_gpus", list)
     carried = payloads(Payload.TEXT)
     kind = Kind(
