@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
+from vllm.platforms import current_platform
 
 from omnistage.stages.vllm.compat import (
     CLIENT_ERRORS,
@@ -58,6 +59,8 @@ class Chat:
         self._completion = OpenAIServingCompletion(**accepted(OpenAIServingCompletion, shared))
         self._name = name
         self._vocab_size = engine.model_config.get_vocab_size()
+        has_adapters = engine.vllm_config.lora_config is not None
+        self._has_adapters_on_cpu = has_adapters and current_platform.is_cpu()
 
     async def stream(
         self, request_id: str, body: Mapping[str, Any], headers: dict[str, str] | None = None
@@ -67,6 +70,7 @@ class Chat:
         `headers`: those of its trace, if it is recorded.
         """
         self._check_stops(body)
+        self._check_echo(body)
         self._rendering.check(body)
         try:
             result = await self._begin(request_id, body, headers)
@@ -125,6 +129,12 @@ class Chat:
             if token_id >= self._vocab_size:
                 message = f"{token_id} is no token: the model has {self._vocab_size}"
                 raise RequestError(400, message, param="stop_token_ids", code="invalid_value")
+
+    def _check_echo(self, body: Mapping[str, Any]) -> None:
+        """On a CPU vLLM's layers for adapters fail at the logits of a prompt beside others'."""
+        if self._has_adapters_on_cpu and body.get("echo") and body.get("logprobs") is not None:
+            message = "echo with logprobs is not supported on a CPU by a stage with enable_lora"
+            raise RequestError(400, message, param="echo", code="unsupported_parameter")
 
 
 def blamed(place: Sequence[str | int], body: Mapping[str, Any]) -> str | None:

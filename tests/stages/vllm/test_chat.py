@@ -35,6 +35,7 @@ async def chunks(lines: list[Any]) -> list[Any]:
     chat._chat = ScriptedServing(lines)
     chat._rendering = Rendering.__new__(Rendering)
     chat._name = "some/model"
+    chat._has_adapters_on_cpu = False
     return [chunk async for chunk in chat.stream("r", BODY)]
 
 
