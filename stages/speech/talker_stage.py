@@ -31,7 +31,7 @@ from omnistage.stages.vllm.step import OVERDUE
 from omnistage.stages.vllm.step_schema import StepSchema
 from omnistage.stages.vllm.traces import trace_headers
 from omnistage.stages.vllm.truncation import take_over
-from omnistage.stages.vllm.warm_up import warm_up
+from omnistage.stages.vllm.warm_up import kinds_of_speech, warm_up
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
@@ -174,7 +174,7 @@ class TalkerStage(EngineStage, ABC):
             await self._speak_nothing(f"warm-up-{next(numbers)}", length, wanted)
 
         await answer(0)
-        await warm_up(self._engine.vllm_config, answer)
+        await warm_up(self._engine.vllm_config, answer, kinds_of_speech())
 
     async def _speak_nothing(self, request_id: str, length: int, wanted: Mapping[str, Any]) -> None:
         """Two frames for nobody in each lane, after a prompt of at least so many tokens."""

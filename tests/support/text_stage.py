@@ -42,6 +42,7 @@ ENGINE: dict[str, Any] = {
     "max_num_batched_tokens": 64,
     "kv_cache_memory_bytes": 16 << 20,
 }
+LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 
 
 def hello(text: str = "Hello, who are you?") -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest_asyncio
 import torch
 from safetensors import safe_open
 from support.text_loras import adapted, write_text_lora
-from support.text_stage import ENGINE, NUM_TOKENS, TextHarness, hello, running_text
+from support.text_stage import ENGINE, LORA, NUM_TOKENS, TextHarness, hello, running_text
 from support.tiny_text import write_tiny_text
 from transformers import Qwen3ForCausalLM
 
@@ -21,7 +21,6 @@ from omnistage.stages.worker.failure import RequestError
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
-LORA: dict[str, Any] = {"enable_lora": True, "max_loras": 2, "max_lora_rank": 8}
 METHODS = {"worker_extension_cls": "support.worker_methods.Methods"}
 
 

@@ -1,14 +1,17 @@
 """What an engine answers before it is ready."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from omnistage.stages.vllm import warm_up
+from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.warm_up import (
+    KINDS_OF_TEXT,
     ODD,
+    kinds_of_speech,
     warm_up_lengths,
     warm_up_samplings,
     warm_up_text,
@@ -23,12 +26,17 @@ class Engine:
     def __init__(self, config: Any) -> None:
         self.vllm_config = config
         self.prompts: list[list[int]] = []
+        self.params: list[SamplingParams] = []
+        self.refuses: Callable[[SamplingParams], bool] = lambda params: False
         self.is_cache_empty = True
         self.lanes: list[int] = []
 
     async def generate(
         self, prompt: Any, params: Any, request_id: str, data_parallel_rank: int
     ) -> AsyncIterator[str]:
+        self.params.append(params)
+        if self.refuses(params):
+            raise ValueError("not supported")
         self.lanes.append(data_parallel_rank)
         self.prompts.append(prompt["prompt_token_ids"])
         self.is_cache_empty = False
@@ -68,10 +76,44 @@ async def test_no_prompt_is_answered_from_the_prefix_cache() -> None:
     assert len(firsts) == len(set(firsts))
     lengths = [len(prompt) for prompt in engine.prompts]
     assert lengths[: len(warm_up_lengths(config))] == warm_up_lengths(config)
-    assert len(lengths) == len(warm_up_lengths(config)) + sum(
-        count for count, _ in warm_up_samplings(config)
+    counts = [count for count, _ in warm_up_samplings(config)]
+    together = [kind for kind in KINDS_OF_TEXT if "prompt_logprobs" not in kind]
+    assert len(lengths) == len(warm_up_lengths(config)) + sum(counts) + len(
+        [*KINDS_OF_TEXT, *together]
     )
     assert engine.is_cache_empty
+
+
+async def test_each_kind_is_answered_alone_and_then_beside_the_others() -> None:
+    engine: Any = Engine(config_of(256))
+    chat: Any = Chat()
+    await warm_up_text(engine, chat)
+    told = [params for params in engine.params if params.logprobs is not None]
+    assert [params.prompt_logprobs for params in told] == [1, None, None]
+    grammars = [params.structured_outputs for params in engine.params if params.structured_outputs]
+    assert [given.regex for given in grammars] == ["[a-z]+"] * 2
+    assert grammars[0] is not grammars[1], "an engine changes it"
+
+
+async def test_a_kind_that_the_engine_refuses_is_left_out() -> None:
+    engine: Any = Engine(config_of(256))
+    engine.refuses = lambda params: params.min_p > 0
+    chat: Any = Chat()
+    await warm_up_text(engine, chat)
+    tried = [params for params in engine.params if params.min_p > 0]
+    assert len(engine.prompts) == len(engine.params) - len(tried)
+    assert len(tried) == 2
+
+
+async def test_a_cpu_compiles_for_ranks_of_logprobs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm_up, "current_platform", SimpleNamespace(is_cuda_alike=lambda: False))
+    engine: Any = Engine(config_of(0))
+    chat: Any = Chat()
+    await warm_up_text(engine, chat)
+    ranked, grammar = engine.params
+    assert (ranked.logprobs, ranked.prompt_logprobs) == (1, 1)
+    assert grammar.structured_outputs.regex
+    assert kinds_of_speech() == ()
 
 
 async def test_each_lane_answers_all_of_it() -> None:
