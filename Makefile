@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -96,6 +96,10 @@ turns: venv
 # Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
 gpu-commands: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_commands.py $(ARGS)
+
+# What a text stage compiles for requests once it is ready, on one GPU in five minutes; ARGS="--eager yes".
+gpu-compiles: venv
+	PYTHONPATH=tests $(BIN)/python tests/gpu_compiles.py $(ARGS)
 
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
