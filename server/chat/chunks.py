@@ -5,7 +5,7 @@ chunk always comes last; whether a client sees it is the caller's business.
 """
 
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -226,7 +226,26 @@ def running_usage(chunk: Mapping[str, Any]) -> ChatChunk:
 def delta_of(choice: Mapping[str, Any]) -> ChatChunk:
     """The parts of a delta that OpenAI's clients know, but for the role."""
     delta = choice.get("delta", {})
-    return {name: delta[name] for name in DELTA_FIELDS if delta.get(name) is not None}
+    made = {name: delta[name] for name in DELTA_FIELDS if delta.get(name) is not None}
+    if len(made.get("tool_calls", ())) > 1:
+        made["tool_calls"] = joined_calls(made["tool_calls"])
+    return made
+
+
+def joined_calls(parts: Sequence[ChatChunk]) -> list[ChatChunk]:
+    """Join the parts of each call: of several of one call, some clients read the first alone.
+
+    vLLM sends a call's name and its arguments apart, in one delta where they were made at once.
+    """
+    calls: dict[int, ChatChunk] = {}
+    for part in parts:
+        known = calls.get(part["index"], {})
+        functions = [call.get("function") or {} for call in (known, part)]
+        function = {**functions[0], **functions[1]}
+        for name in function.keys() & {"name", "arguments"}:
+            function[name] = "".join(one.get(name) or "" for one in functions)
+        calls[part["index"]] = {**known, **part, "function": function}
+    return list(calls.values())
 
 
 def logprobs_of(choice: Mapping[str, Any]) -> ChatChunk | None:
