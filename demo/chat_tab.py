@@ -141,7 +141,7 @@ def build(backend: Backend, offer: gr.State) -> ChatTab:
                 buttons=["copy"],
                 feedback_options=None,
                 examples=[
-                    {"display_text": label, **question}
+                    {"display_text": label, **question, "files": [*question["files"]]}
                     for label, question in zip(EXAMPLES, questions, strict=True)
                 ],
             )

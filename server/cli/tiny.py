@@ -122,12 +122,15 @@ def write_model(write: Callable[[Path], object], folder: Path, *, is_forced: boo
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
-    """Yields a new folder below `folder`; a failure leaves no folder that was made for it."""
+    """Yields a place below `folder` at which nothing is yet, for its files.
+
+    A failure leaves no folder that was made for it.
+    """
     made = [one for one in (folder, *folder.parents) if not one.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix=UNFINISHED, dir=folder) as place:
-            yield Path(place)
+            yield Path(place) / "files"
     except BaseException:
         with suppress(OSError):  # what is not empty stays
             for one in made:
