@@ -18,6 +18,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from support.page import running_page
 from support.server import running_server
 
+from omnistage.stage_configs.random_weights import RANDOM_NOTE, mark_random
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 
@@ -80,6 +81,7 @@ def limit_tokens(page: Page) -> None:
 
 def question_by_keyboard(page: Page) -> None:
     """A typed question gets text, and audio that plays before its end and can be paused."""
+    assert RANDOM_NOTE in page.inner_text("#head")
     limit_tokens(page)
     box = page.locator("#question textarea")
     box.fill("Tell me a story.")
@@ -106,6 +108,7 @@ def example_with_media(page: Page) -> None:
     until(page, lambda: answered(page))
     assert page.locator("#chat img").count() > 0
     assert "Failed" not in page.inner_text("#chat")
+    assert page.locator("#chat .bot del, #chat .bot em, #chat .bot strong").count() == 0, "Markdown"
 
 
 def speech(page: Page) -> None:
@@ -114,6 +117,7 @@ def speech(page: Page) -> None:
     page.get_by_role("button", name="The tide is out").click()
     page.locator("#speech-start").click()
     until(page, lambda: "Done." in page.inner_text("#speech-line"))
+    page.get_by_role("button", name="Stop", exact=True).locator("visible=true").click()
     until(page, lambda: page.locator("#speech-player a").is_visible())
     page.get_by_role("button", name="Play again").click()
     until(page, lambda: SPEAKING in page.inner_text("#speech-player"))
@@ -220,6 +224,7 @@ def drive(browser: Browser, folder: Path, shots: Path | None) -> None:
     """All of it: a server that speaks, one of pictures, and none."""
     omni, images = folder / "omni", folder / "images"
     write_tiny_checkpoint(omni)
+    mark_random(omni, "qwen3-omni")
     write_tiny("qwen-image", images)
     sound = folder / "melody.wav"
     from omnistage.demo.examples import melody
