@@ -3,12 +3,25 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
+from vllm.config import VllmConfig
+from vllm.platforms import current_platform
+
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.encoder_room import check_each
 from omnistage.stages.vllm.grammars import JudgedLLM
 from omnistage.stages.vllm.truncation import take_over
 
 Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+def check_draft_sampling(sampling: SamplingParams, config: VllmConfig) -> None:
+    """Raise ValueError for a sampling that can end an engine which drafts on a CPU.
+
+    There vLLM 0.32 spreads a request's `top_k` over its drafts into a copy and reads memory that
+    nothing was written to.
+    """
+    if sampling.top_k > 0 and config.speculative_config and current_platform.is_cpu():
+        raise ValueError("top_k is not supported on a CPU by a stage with speculative_config")
 
 
 class RenderedLLM(JudgedLLM):
@@ -26,6 +39,7 @@ class RenderedLLM(JudgedLLM):
     ) -> AsyncGenerator[Any, None]:
         """As AsyncLLM's, with our part of `extra_args` added."""
         take_over(sampling_params)
+        check_draft_sampling(sampling_params, self.vllm_config)
         if isinstance(prompt, Mapping) and prompt.get("mm_placeholders"):
             check_each(prompt["mm_placeholders"], self.input_processor.mm_encoder_cache_size)
         extra = sampling_params.extra_args or {}

@@ -72,6 +72,20 @@ async def test_answers_at_once_beside_one_that_is_cancelled_equal_transformers(
     await until(has_both, 10)  # a stage tells what it counts once a second
 
 
+async def test_a_top_k_that_would_end_the_engine_is_refused_and_loses_nothing(
+    server: TinyServer,
+) -> None:
+    running = asyncio.create_task(server.ask(ASKED[0].messages, **SPOKEN))
+    body = {"messages": ASKED[1].messages, "max_completion_tokens": 8, "top_k": 5, "seed": 1}
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+        refused = await client.post("/v1/chat/completions", json={**body, "temperature": 1})
+        assert refused.status_code == 400
+        assert "top_k is not supported on a CPU" in refused.json()["error"]["message"]
+        greedy = await client.post("/v1/chat/completions", json={**body, "temperature": 0})
+        assert greedy.status_code == 200, greedy.text
+    assert (await running).text
+
+
 def test_the_documentation_lists_what_is_counted_of_drafts(server: TinyServer) -> None:
     page = exposed(httpx.get(f"{server.url}/metrics").text)
     counted = {name: about for name, about in page.items() if "spec_decode" in name}

@@ -1,6 +1,7 @@
 """What the bridge is told of a rendered prompt, and whether it may read the prefix cache."""
 
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.grammars import JudgedLLM
 from omnistage.stages.vllm.rendered import RenderedLLM
 from omnistage.stages.vllm.truncation import ARGUMENT
+
+NO_DRAFTS: Any = SimpleNamespace(speculative_config=None)
 
 
 @pytest.fixture
@@ -44,6 +47,7 @@ async def test_without_a_row_cache_a_prompt_whose_rows_leave_skips_the_prefix_ca
     asked: list[SamplingParams],
 ) -> None:
     engine = RenderedLLM.__new__(RenderedLLM)
+    engine.vllm_config = NO_DRAFTS
     engine.has_row_cache = has_row_cache
     engine.rendered = {"a": lambda prompt: bridge}
     params = SamplingParams(extra_args={"omnistage_id": "a"}, prompt_logprobs=prompt_logprobs)
@@ -58,6 +62,7 @@ async def test_an_answer_that_depends_on_no_others_is_truncated_by_our_processor
 ) -> None:
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
     engine = RenderedLLM.__new__(RenderedLLM)
+    engine.vllm_config = NO_DRAFTS
     engine.rendered = {"a": lambda prompt: {"export_all": True}}
     params = SamplingParams(extra_args={"omnistage_id": "a"}, top_k=5, top_p=0.9)
     assert [one async for one in engine.generate("prompt", params, "r")] == ["prompt"]
