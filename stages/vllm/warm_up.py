@@ -43,9 +43,12 @@ KINDS_OF_SPEECH: tuple[Kind, ...] = (
     {"repetition_penalty": 1.0},
     *FILTERS,
 )
+# A kernel finds the likeliest tokens of a row, compiled for each power of two that holds their
+# number and the sampled one, for 1 alone, and for what 16 divides; requests have 0 to 20.
+NUMS_OF_LOGPROBS = (0, 1, 3, 7, 10, 15, 20)
 KINDS_OF_TEXT: tuple[Kind, ...] = (
     *KINDS_ANYWHERE,
-    {"logprobs": 1},
+    *({"logprobs": num} for num in NUMS_OF_LOGPROBS),
     {"temperature": 0.0},
     {"seed": 1},
     {"min_p": 0.1},

@@ -52,6 +52,7 @@ KINDS: Mapping[str, list[dict[str, Any]]] = {
     "logprobs": [chat(logprobs=True, top_logprobs=3)],
     "logprobs without others": [chat(logprobs=True)],
     "greedy logprobs": [chat(logprobs=True, top_logprobs=20, temperature=0)],
+    "each number of logprobs": [chat(logprobs=True, top_logprobs=num) for num in range(21)],
     "n": [chat(n=3)],
     "n with logprobs": [chat(n=3, logprobs=True, top_logprobs=2)],
     "response_format": [chat(response_format={"type": "json_object"})],

@@ -10,6 +10,7 @@ from omnistage.stages.vllm import warm_up
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.warm_up import (
     KINDS_OF_TEXT,
+    NUMS_OF_LOGPROBS,
     ODD,
     kinds_of_speech,
     warm_up_lengths,
@@ -88,8 +89,9 @@ async def test_each_kind_is_answered_alone_and_then_beside_the_others() -> None:
     engine: Any = Engine(config_of(256))
     chat: Any = Chat()
     await warm_up_text(engine, chat)
-    told = [params for params in engine.params if params.logprobs is not None]
-    assert [params.prompt_logprobs for params in told] == [1, None, None]
+    ranked = [params for params in engine.params if params.logprobs is not None]
+    assert [params.prompt_logprobs for params in ranked] == [1, *[None] * 2 * len(NUMS_OF_LOGPROBS)]
+    assert [params.logprobs for params in ranked] == [1, *NUMS_OF_LOGPROBS, *NUMS_OF_LOGPROBS]
     grammars = [params.structured_outputs for params in engine.params if params.structured_outputs]
     assert [given.regex for given in grammars] == ["[a-z]+"] * 2
     assert grammars[0] is not grammars[1], "an engine changes it"
