@@ -84,6 +84,11 @@ class Adapters:
             for name, one in self._known.items()
         ]
 
+    @property
+    def loaded(self) -> list[LoRARequest]:
+        """What the engine calls them, in the order in which they were added."""
+        return [one.request for one in self._known.values()]
+
     # Commands
 
     async def add_all(self, modules: Mapping[str, str]) -> None:

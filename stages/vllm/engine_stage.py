@@ -12,6 +12,7 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.control import EngineControl
 from omnistage.stages.vllm.metrics import EngineMetrics
+from omnistage.stages.vllm.warm_up import warm_up_adapters
 from omnistage.stages.vllm.weights import EngineWeights, model_shapes
 from omnistage.stages.worker.stage import StagePorts
 
@@ -35,6 +36,7 @@ class EngineStage:
             self._engine, ports.model, base, chat.loras, has_spare=current_platform.is_cpu()
         )
         await self._adapters.add_all(ports.options.get(LORA_MODULES) or {})
+        await warm_up_adapters(self._engine, self._adapters.loaded)
         self._control = EngineControl(
             self._engine,
             EngineWeights(self._engine, prefix),

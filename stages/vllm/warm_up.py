@@ -13,6 +13,7 @@ from omnistage.stages.vllm.chat import Chat
 from omnistage.stages.vllm.compat import (
     CLIENT_ERRORS,
     AsyncLLM,
+    LoRARequest,
     SamplingParams,
     StructuredOutputsParams,
 )
@@ -137,6 +138,23 @@ async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
 
     lanes = num_lanes(engine)
     await warm_up(engine.vllm_config, answer, kinds_of_text())
+    await engine.reset_prefix_cache()
+
+
+async def warm_up_adapters(engine: AsyncLLM, adapters: Sequence[LoRARequest]) -> None:
+    """Let an engine answer with one of its adapters: without CUDA graphs nothing else has yet."""
+    if not (adapters and current_platform.is_cuda_alike()):
+        return
+    for lane in range(num_lanes(engine)):
+        answer = engine.generate(
+            {"prompt_token_ids": [0] * SAMPLED_LENGTH},
+            SamplingParams(max_tokens=2),
+            f"warm-up-adapter-{lane}",
+            lora_request=adapters[0],
+            data_parallel_rank=lane,
+        )
+        async for _ in answer:
+            pass
     await engine.reset_prefix_cache()
 
 

@@ -13,6 +13,7 @@ from omnistage.stages.vllm.warm_up import (
     NUMS_OF_LOGPROBS,
     ODD,
     kinds_of_speech,
+    warm_up_adapters,
     warm_up_lengths,
     warm_up_samplings,
     warm_up_text,
@@ -31,11 +32,18 @@ class Engine:
         self.refuses: Callable[[SamplingParams], bool] = lambda params: False
         self.is_cache_empty = True
         self.lanes: list[int] = []
+        self.adapters: list[Any] = []
 
     async def generate(
-        self, prompt: Any, params: Any, request_id: str, data_parallel_rank: int
+        self,
+        prompt: Any,
+        params: Any,
+        request_id: str,
+        data_parallel_rank: int,
+        lora_request: Any = None,
     ) -> AsyncIterator[str]:
         self.params.append(params)
+        self.adapters.append(lora_request)
         if self.refuses(params):
             raise ValueError("not supported")
         self.lanes.append(data_parallel_rank)
@@ -95,6 +103,16 @@ async def test_each_kind_is_answered_alone_and_then_beside_the_others() -> None:
     grammars = [params.structured_outputs for params in engine.params if params.structured_outputs]
     assert [given.regex for given in grammars] == ["[a-z]+"] * 2
     assert grammars[0] is not grammars[1], "an engine changes it"
+
+
+async def test_one_adapter_is_answered_with_if_there_is_any() -> None:
+    engine: Any = Engine(config_of(256))
+    await warm_up_adapters(engine, [])
+    assert engine.adapters == []
+    first: Any = "first"
+    await warm_up_adapters(engine, [first, first])
+    assert engine.adapters == [first]
+    assert engine.is_cache_empty
 
 
 async def test_a_kind_that_the_engine_refuses_is_left_out() -> None:
