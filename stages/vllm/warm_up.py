@@ -142,14 +142,18 @@ async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
 
 
 async def warm_up_adapters(engine: AsyncLLM, adapters: Sequence[LoRARequest]) -> None:
-    """Let an engine answer with one of its adapters: without CUDA graphs nothing else has yet."""
+    """Let an engine answer with one of its adapters: without CUDA graphs nothing else has yet.
+
+    Steps are of one token, of a number that 16 divides, and of another.
+    """
     if not (adapters and current_platform.is_cuda_alike()):
         return
-    for lane in range(num_lanes(engine)):
+    lengths = (SAMPLED_LENGTH, SAMPLED_LENGTH - ODD)
+    for lane, length in itertools.product(range(num_lanes(engine)), lengths):
         answer = engine.generate(
-            {"prompt_token_ids": [0] * SAMPLED_LENGTH},
+            {"prompt_token_ids": [length] * length},  # neither begins as the other
             SamplingParams(max_tokens=2),
-            f"warm-up-adapter-{lane}",
+            f"warm-up-adapter-{lane}-{length}",
             lora_request=adapters[0],
             data_parallel_rank=lane,
         )

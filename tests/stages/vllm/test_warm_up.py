@@ -105,13 +105,14 @@ async def test_each_kind_is_answered_alone_and_then_beside_the_others() -> None:
     assert grammars[0] is not grammars[1], "an engine changes it"
 
 
-async def test_one_adapter_is_answered_with_if_there_is_any() -> None:
+async def test_steps_of_each_kind_are_answered_with_one_adapter_if_there_is_any() -> None:
     engine: Any = Engine(config_of(256))
     await warm_up_adapters(engine, [])
     assert engine.adapters == []
     first: Any = "first"
     await warm_up_adapters(engine, [first, first])
-    assert engine.adapters == [first]
+    assert engine.adapters == [first, first]
+    assert [len(prompt) for prompt in engine.prompts] == [16, 13]
     assert engine.is_cache_empty
 
 
