@@ -140,7 +140,11 @@ BAD = [
         url_part("image_url", "image/png", png(50_000, 50_000)),
         "messages[0].content[0].image_url",
     ),
-    part("a picture too narrow", url_part("image_url", "image/png", png(4000, 3)), "messages"),
+    part(
+        "a picture too narrow",
+        url_part("image_url", "image/png", png(4000, 3)),
+        "messages[0].content[0]",
+    ),
     part(
         "a sound that is none",
         audio_part(b"RIFF" + b"x" * 99),
@@ -274,7 +278,6 @@ BAD = [
         audio={"voice": "ethan", "format": "vinyl"},
     ),
     bad("an unknown modality", "modalities", modalities=["smell"]),
-    bad("speech alone", "modalities", modalities=["audio"]),
     bad("an unknown stage", "stage_params.singer", stage_params={"singer": {}}, **AUDIO),
     bad(
         "an unknown parameter of a stage",
