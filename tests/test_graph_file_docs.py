@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from omnistage.server import cli
 from omnistage.stage_configs.families import KINDS
-from omnistage.stage_configs.graph import Edge, StageGraph
+from omnistage.stage_configs.graph import Deadlines, Edge, StageGraph
 from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Payload
 
@@ -32,6 +32,11 @@ def table(head: str) -> dict[str, list[str]]:
     (found,) = re.findall(rf"^\| {head} \|.*\n\|[-|]+\n((?:\|.*\n)+)", TEXT, re.MULTILINE)
     rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in found.splitlines()]
     return {first.strip("`"): cells for first, *cells in rows}
+
+
+def test_the_deadlines_are_the_defaults() -> None:
+    shown = {name: float(cells[0]) for name, cells in table("deadline").items()}
+    assert shown == Deadlines().model_dump()
 
 
 def kinds_in(cell: str) -> set[str]:
