@@ -41,9 +41,9 @@ class Offer:
     @property
     def tabs(self) -> frozenset[str]:
         """The tabs that this server can serve."""
-        found = set()
+        found = {"chat"} if self.modes else set()
         if "text" in self.outputs:
-            found |= {"chat", "transcription"}
+            found.add("transcription")
         if "audio" in self.outputs:
             found.add("speech")
         if "image" in self.outputs:

@@ -34,7 +34,7 @@ async def test_a_server_of_pictures_offers_pictures_and_edits(tmp_path: Path) ->
     with running_gateway(tmp_path, IMAGES) as gateway:
         offer = await learnt(gateway.url)
     assert offer.modes == ["Text and image"]
-    assert offer.tabs == {"pictures", "edits"}
+    assert offer.tabs == {"chat", "pictures", "edits"}
 
 
 async def test_a_server_of_text_offers_text(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_tabs_that_a_server_cannot_serve_are_hidden(
     omni: Client, images: Client, videos: Client
 ) -> None:
     assert visible_tabs(omni) == [True, False, False, False, True, True]
-    assert visible_tabs(images) == [False, True, True, False, False, False]
+    assert visible_tabs(images) == [True, True, True, False, False, False]
     assert visible_tabs(videos) == [False, False, False, True, False, False]
 
 
