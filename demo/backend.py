@@ -15,6 +15,7 @@ from omnistage.demo.sound import Sounds
 
 TIMEOUT = Timeout(600, connect=5)
 NO_KEY = "none"
+UNSET = "server default"  # shown in a field that is left empty
 
 Json = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ import gradio as gr
 
 from omnistage.demo import assets, examples
 from omnistage.demo.attachments import parts_of
-from omnistage.demo.backend import Backend, number, whole, written
+from omnistage.demo.backend import UNSET, Backend, number, whole, written
 from omnistage.demo.bubbles import bubbles
 from omnistage.demo.chat import Answer, ChatSettings, Turn, ask
 from omnistage.demo.failure import FAILURES
@@ -20,7 +20,6 @@ from omnistage.demo.sound import wav
 from omnistage.demo.waterfall import EMPTY, times_html
 
 FILE_TYPES = ["image", "audio", "video", "text"]
-UNSET = "server default"
 PLACEHOLDER = "Ask something; attach files or record your voice"
 HELLO = "**Ask something.** Type, attach files, record your voice, or click an example."
 READY, RUNNING = ({"submit_btn": True, "stop_btn": False}, {"submit_btn": False, "stop_btn": True})

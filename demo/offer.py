@@ -30,7 +30,7 @@ class Offer:
 
     @property
     def is_noise(self) -> bool:
-        """Whether the server notes that its weights are random."""
+        """Returns True if the server notes that its weights are random."""
         return "random weights" in self.banner
 
     @property

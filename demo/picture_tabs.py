@@ -9,7 +9,7 @@ import gradio as gr
 from PIL import Image
 
 from omnistage.demo import examples
-from omnistage.demo.backend import Backend, failure_html, number, whole, written
+from omnistage.demo.backend import UNSET, Backend, failure_html, number, whole, written
 from omnistage.demo.failure import FAILURES, Unusable
 from omnistage.demo.offer import Offer
 from omnistage.demo.pace import paced
@@ -25,7 +25,6 @@ from omnistage.demo.pictures import (
 )
 from omnistage.demo.waterfall import EMPTY, times_html
 
-UNSET = "server default"
 PROMPTS = [
     "A lighthouse on a cliff in the evening sun, oil on canvas",
     "A red bicycle in front of a blue door, photograph",

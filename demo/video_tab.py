@@ -7,13 +7,12 @@ from typing import Any
 import gradio as gr
 from openai import HttpxBinaryResponseContent
 
-from omnistage.demo.backend import Backend, failure_html, line_html, whole, written
+from omnistage.demo.backend import UNSET, Backend, failure_html, line_html, whole, written
 from omnistage.demo.failure import FAILURES, Unusable
 from omnistage.demo.offer import Offer
 from omnistage.demo.timing import Timing
 from omnistage.demo.waterfall import EMPTY, times_html
 
-UNSET = "server default"
 PATH = "/videos/sync"
 PROMPTS = ["A sailing boat on a lake, in the morning", "A candle that burns down"]
 # By what a reader sees: the field of a request.
