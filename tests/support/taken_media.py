@@ -1,22 +1,26 @@
 """Media as a stage gets them."""
 
 import base64
+import copy
 from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from omnistage.server.media.frames import video_pixels
 from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import MediaFile, Reader
 from omnistage.server.media.medium import Medium, media_of
 from omnistage.stages.messages.to_gateway import Reading
-from omnistage.stages.messages.to_stage import MediumKind
+from omnistage.stages.messages.to_stage import MediumKind, Request
 from omnistage.stages.worker.coming_media import ComingMedia, Received
+from omnistage.stages.worker.stage import Opened
 
 READING = Reading(16_000, takes_video=True, sampler="qwen2_vl")
 
 
-def taken(medium: Medium, data: bytes, reading: Reading = READING) -> Received:
-    """What a stage gets of one medium beside its request; raises ApiError."""
+def taken(medium: Medium, data: bytes, reading: Reading = READING, name: str = "") -> Received:
+    """What a stage gets of one medium, under a name, beside its request; raises ApiError."""
     if medium.is_image:
         file = File(medium.place, data)
         is_plain, _ = look_at(file)
@@ -25,7 +29,7 @@ def taken(medium: Medium, data: bytes, reading: Reading = READING) -> Received:
     if medium.kind == "video_url":
         video_pixels(data)  # is asked first, of whatever it is
     coming = ComingMedia()
-    for message, tensor in Reader(MediaFile(medium, data, medium.place), reading).pieces():
+    for message, tensor in Reader(MediaFile(medium, data, name or medium.place), reading).pieces():
         coming.add("request", message, tensor)
     return coming.take("request")
 
@@ -33,6 +37,18 @@ def taken(medium: Medium, data: bytes, reading: Reading = READING) -> Received:
 def taken_of(body: Mapping[str, Any], reading: Reading = READING) -> list[Received]:
     """What a stage gets of each medium of a chat's body, in order; raises ApiError."""
     return [taken(one, base64.b64decode(one.encoded), reading) for one in media_of(body)]
+
+
+def opened_with_media(name: str, request: Request, reading: Reading = READING) -> Opened:
+    """A request of a chat as a stage gets it: its sounds and videos are beside it, read."""
+    body = copy.deepcopy(request.body)
+    media: Received = {}
+    for medium in list(media_of(body)):
+        url = f"{name}/{medium.place}"
+        if got := taken(medium, base64.b64decode(medium.encoded), reading, url):
+            media |= got
+            medium.refer_to(url)
+    return Opened(name, msgspec.structs.replace(request, body=body), media=media)
 
 
 def only(received: Received, kind: MediumKind) -> Any:

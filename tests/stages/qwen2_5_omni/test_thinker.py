@@ -18,6 +18,7 @@ from support.prompts import (
     video_question,
 )
 from support.qwen2_5_omni_reference import Qwen2_5Reference, ThinkerRun
+from support.taken_media import opened_with_media
 from support.thinker_stage import (
     ThinkerHarness,
     positions_of,
@@ -118,7 +119,7 @@ async def test_prompt_tokens_and_rows_are_the_references(
 ) -> None:
     expected = transformers.thinker(asked, NUM_TOKENS)
     name = f"alone-{asked.name}"
-    await thinker.stage.serve(Opened(name, greedy(asked)))
+    await thinker.stage.serve(opened_with_media(name, greedy(asked)))
     found = await rows_of(thinker, name)
     assert opened(thinker, name)[0] == expected.prompt
     await until(lambda: thinker.got[name] and thinker.got[name][-1].last)
@@ -136,7 +137,8 @@ async def test_several_at_once_have_the_rows_of_each_alone(
 ) -> None:
     asked = {f"beside-{question.name}": question for question in ASKED}
     serving = (
-        thinker.stage.serve(Opened(name, greedy(question))) for name, question in asked.items()
+        thinker.stage.serve(opened_with_media(name, greedy(question)))
+        for name, question in asked.items()
     )
     _, found = await asyncio.gather(asyncio.gather(*serving), rows_of(thinker, *asked))
     for name, question in asked.items():
@@ -147,15 +149,15 @@ async def test_a_prompt_in_the_prefix_cache_sends_all_of_its_rows(
     thinker: ThinkerHarness, transformers: Qwen2_5Reference
 ) -> None:
     asked = QUESTIONS[2]
-    await thinker.stage.serve(Opened("unspoken", greedy(asked, ["text"])))
-    await thinker.stage.serve(Opened("again", greedy(asked)))
+    await thinker.stage.serve(opened_with_media("unspoken", greedy(asked, ["text"])))
+    await thinker.stage.serve(opened_with_media("again", greedy(asked)))
     found = await rows_of(thinker, "again")
     assert set(found) == {"again"}
     check_rows(found["again"], transformers.thinker(asked, NUM_TOKENS).rows)
 
 
 async def test_where_images_and_videos_are_is_told(thinker: ThinkerHarness) -> None:
-    await thinker.stage.serve(Opened("two", greedy(QUESTIONS[4])))
+    await thinker.stage.serve(opened_with_media("two", greedy(QUESTIONS[4])))
     await rows_of(thinker, "two")
     ids, told = opened(thinker, "two")
     medium = thinker.stage._config.thinker_config.image_token_index
@@ -170,13 +172,15 @@ async def test_a_stop_string_ends_what_is_spoken(
     asked = QUESTIONS[2]
     expected = transformers.thinker(asked, NUM_TOKENS)
     text = transformers.processor.tokenizer.decode(expected.tokens)
-    await thinker.stage.serve(Opened("stopped", greedy(asked, stop=[text[4:6]])))
+    await thinker.stage.serve(opened_with_media("stopped", greedy(asked, stop=[text[4:6]])))
     await rows_of(thinker, "stopped")
     assert released(thinker, "stopped")[-1] == len(expected.prompt) + 4
 
 
 async def test_an_answer_of_one_token_is_not_spoken(thinker: ThinkerHarness) -> None:
-    await thinker.stage.serve(Opened("one", greedy(QUESTIONS[0], max_completion_tokens=1)))
+    await thinker.stage.serve(
+        opened_with_media("one", greedy(QUESTIONS[0], max_completion_tokens=1))
+    )
     await rows_of(thinker, "one")
     messages = [chunk.message for chunk in taken(thinker.opens, "one")]
     assert [type(message) for message in messages] == [Open, NothingToSay]

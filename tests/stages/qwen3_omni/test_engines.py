@@ -15,6 +15,7 @@ import torch
 from support.prompts import QUESTIONS, Question, image_part, picture, plain
 from support.prompts import text as text_part
 from support.reference import Reference
+from support.taken_media import opened_with_media
 from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
 from support.waiting import until
 
@@ -450,7 +451,7 @@ async def test_the_tap_exports_every_step_as_the_reference_has_it(
     question: Question, thinker: Any, reference: Reference
 ) -> None:
     name = f"tap-{question.name}"
-    await thinker.stage.serve(Opened(name, greedy(question, "text", "audio")))
+    await thinker.stage.serve(opened_with_media(name, greedy(question, "text", "audio")))
     found = await rows_of(thinker, name)
     assert set(found) == {name}
     check_rows(found[name], hidden_states(reference, question, 8))
@@ -461,7 +462,7 @@ async def test_the_tap_exports_several_requests_at_once_each_as_alone(
 ) -> None:
     asked = {f"beside-{question.name}": question for question in QUESTIONS[:6]}
     serving = (
-        thinker.stage.serve(Opened(name, greedy(question, "text", "audio")))
+        thinker.stage.serve(opened_with_media(name, greedy(question, "text", "audio")))
         for name, question in asked.items()
     )
     _, found = await asyncio.gather(asyncio.gather(*serving), rows_of(thinker, *asked))
@@ -471,8 +472,8 @@ async def test_the_tap_exports_several_requests_at_once_each_as_alone(
 
 async def test_an_answer_that_is_not_spoken_sends_no_rows(thinker: Any) -> None:
     """The talker has no such request: it would keep them for nobody."""
-    await thinker.stage.serve(Opened("unspoken", greedy(QUESTIONS[3], "text")))
-    await thinker.stage.serve(Opened("spoken", greedy(QUESTIONS[3], "text", "audio")))
+    await thinker.stage.serve(opened_with_media("unspoken", greedy(QUESTIONS[3], "text")))
+    await thinker.stage.serve(opened_with_media("spoken", greedy(QUESTIONS[3], "text", "audio")))
     assert set(await rows_of(thinker, "spoken")) == {"spoken"}
 
 
@@ -481,7 +482,7 @@ async def test_only_media_positions_leave_and_none_of_a_text_prompt(
 ) -> None:
     monkeypatch.setattr(thinker.ports.downstream[0], "all_hidden_states", False)
     for name, question in (("text-only", QUESTIONS[0]), ("media", QUESTIONS[3])):
-        await thinker.stage.serve(Opened(name, greedy(question, "text", "audio")))
+        await thinker.stage.serve(opened_with_media(name, greedy(question, "text", "audio")))
     found = await rows_of(thinker, "media")
     assert set(found) == {"media"}
     positions = positions_of(found["media"])

@@ -15,6 +15,7 @@ from support.drafts import Drafted
 from support.prompts import QUESTIONS, Question
 from support.qwen2_5_omni_reference import Qwen2_5Reference
 from support.reference import Reference
+from support.taken_media import opened_with_media
 from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running_thinker
 from support.waiting import until
 
@@ -89,7 +90,10 @@ async def answered(
     going = asyncio.create_task(thinker.stage.serve(Opened(cancelled, greedy(ASKED[0], 300))))
     await until(lambda: len(thinker.token_ids(cancelled)) > 20, 60)
     serving = asyncio.gather(
-        *(thinker.stage.serve(Opened(name, greedy(question))) for name, question in asked.items())
+        *(
+            thinker.stage.serve(opened_with_media(name, greedy(question)))
+            for name, question in asked.items()
+        )
     )
     await until(lambda: any(thinker.token_ids(name) for name in asked), 60)
     assert not going.done()
