@@ -57,7 +57,8 @@ def test_a_dozen_lines_lead_from_nothing_to_both_addresses(
 
 def test_it_answers_in_text_and_speech_and_has_its_page(terminal: Terminal, page_port: int) -> None:
     with httpx.Client(base_url=url_of(terminal), timeout=60) as client:
-        chat = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 8}
+        messages = [{"role": "user", "content": "Hi"}]
+        chat = {"messages": messages, "max_tokens": 8, "ignore_eos": True}
         answer = client.post("/v1/chat/completions", json=chat).json()
         assert answer["model"] == MODEL
         assert answer["usage"]["completion_tokens"] == 8
