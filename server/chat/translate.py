@@ -14,7 +14,7 @@ from omnistage.server.chat.schema import DONE, ChatRequest
 from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
-from omnistage.server.http.served import adapter_of, check_makes, check_model
+from omnistage.server.http.served import adapter_of, check_makes, check_model, made_by
 from omnistage.server.runtime.request import Request
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -87,7 +87,7 @@ class Translator:
             wanted = {"text", "audio"}  # the words are made, and not sent
         for name in sorted(wanted):
             if name not in self.graph.outputs:
-                makes = ", ".join(sorted(self.graph.outputs))
+                makes = made_by(self.graph.outputs)
                 raise invalid("modalities", f"asks for {name}; this model makes {makes}")
         if chat.audio is not None and chat.audio.format not in CHAT_FORMATS:
             raise invalid("audio.format", f"must be one of {', '.join(CHAT_FORMATS)}")

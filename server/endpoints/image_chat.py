@@ -20,7 +20,7 @@ from omnistage.server.errors import invalid
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import parse, warning_headers
 from omnistage.server.http.form_body import Fields
-from omnistage.server.http.served import check_model
+from omnistage.server.http.served import check_model, made_by
 from omnistage.server.http.sse import EventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
@@ -84,7 +84,7 @@ def check_image_chat(chat: ChatRequest, graph: StageGraph) -> None:
     if set(chat.modalities or ("image",)) not in MODALITIES:
         raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
     if "image" not in graph.outputs:
-        makes = ", ".join(sorted(graph.outputs))
+        makes = made_by(graph.outputs)
         raise invalid("modalities", f"asks for image; this model makes {makes}")
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "is only allowed when stream is true")

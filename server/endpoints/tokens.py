@@ -18,7 +18,7 @@ from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
-from omnistage.server.http.served import check_model
+from omnistage.server.http.served import check_model, made_by
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TokensOutput
@@ -111,6 +111,5 @@ def _entry_output(graph: StageGraph) -> str:
     for name in OF_TOKENIZERS:
         if name in graph.outputs and graph.outputs[name] == graph.entry_of(name):
             return name
-    makes = ", ".join(sorted(graph.outputs))
-    message = f"This model has no tokenizer to ask; it makes {makes}."
+    message = f"This model has no tokenizer to ask; it makes {made_by(graph.outputs)}."
     raise ApiError(400, message, code="unsupported_model")

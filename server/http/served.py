@@ -4,6 +4,14 @@ from collections.abc import Collection
 
 from omnistage.server.errors import ApiError
 
+ENDPOINTS = {
+    "audio": "/v1/audio/speech",
+    "embedding": "/v1/embeddings",
+    "image": '/v1/images/generations, or modalities ["image"] in a chat',
+    "video": "/v1/videos/sync",
+}
+"""Where a graph without text is called, per output."""
+
 
 def model_not_found(name: str, served: tuple[str, ...]) -> ApiError:
     """The refusal of a model that is not served."""
@@ -23,9 +31,16 @@ def adapter_of(name: str | None, served: tuple[str, ...]) -> dict[str, str]:
     return {} if name is None or name in served else {"model": name}
 
 
+def made_by(outputs: Collection[str]) -> str:
+    """Return the outputs of a graph, and how to call one that answers no chats with text."""
+    makes = ", ".join(sorted(outputs))
+    if "text" in outputs:
+        return makes
+    return f"{makes}: use {'; '.join(ENDPOINTS[name] for name in sorted(outputs))}"
+
+
 def check_makes(output: str, outputs: Collection[str], called: str) -> None:
     """Raise ApiError if a graph with these outputs makes none that is `called` so."""
     if output not in outputs:
-        makes = ", ".join(sorted(outputs))
-        message = f"This model makes no {called}; it makes {makes}."
+        message = f"This model makes no {called}; it makes {made_by(outputs)}."
         raise ApiError(400, message, code="unsupported_model")

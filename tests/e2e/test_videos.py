@@ -99,7 +99,8 @@ def test_it_announces_videos_alone(videos: TinyServer) -> None:
     assert model["output_modalities"] == ["video"]
     answer = httpx.post(f"{videos.url}/v1/images/generations", json={"prompt": "a"})
     assert answer.status_code == 400
-    assert answer.json()["error"]["message"] == "This model makes no images; it makes video."
+    wanted = "This model makes no images; it makes video: use /v1/videos/sync."
+    assert answer.json()["error"]["message"] == wanted
 
 
 def test_a_size_that_is_not_made_is_a_400(videos: TinyServer) -> None:

@@ -204,7 +204,12 @@ def test_a_chat_without_modalities_is_answered_by_images_where_there_is_no_text(
 
 
 @pytest.mark.parametrize(
-    ("graph", "makes"), [(CAMERA, "video"), (SPEAKER, "audio"), (EMBEDDING, "embedding")]
+    ("graph", "makes"),
+    [
+        (CAMERA, "video: use /v1/videos/sync"),
+        (SPEAKER, "audio: use /v1/audio/speech"),
+        (EMBEDDING, "embedding: use /v1/embeddings"),
+    ],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_graph_that_cannot_answer_chats_says_what_it_makes_and_blames_no_field(
@@ -217,6 +222,27 @@ def test_a_graph_that_cannot_answer_chats_says_what_it_makes_and_blames_no_field
     error = answer.json()["error"]
     assert (error["param"], error["code"]) == (None, "unsupported_model")
     assert error["message"] == f"This model makes no text; it makes {makes}."
+
+
+IMAGE = '/v1/images/generations, or modalities ["image"] in a chat'
+ASKED_OF_IMAGES = [
+    (URL, {"messages": [user("a")], "modalities": ["text"]}, "modalities", "makes image"),
+    (URL, {"messages": [user("a")], "modalities": ["audio"]}, "modalities", "makes image"),
+    ("/v1/responses", {"input": "a"}, None, "makes image"),
+    ("/v1/completions", {"prompt": "a"}, None, "makes image"),
+    ("/v1/embeddings", {"input": "a"}, None, "makes image"),
+    ("/tokenize", {"prompt": "a"}, None, "makes image"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param", "makes"), ASKED_OF_IMAGES)
+def test_a_graph_of_images_names_the_endpoint_that_makes_them(
+    path: str, body: dict[str, Any], param: str | None, makes: str, images_client: httpx.Client
+) -> None:
+    answer = images_client.post(path, json=body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert f"{makes}: use {IMAGE}" in error["message"]
 
 
 def test_a_late_failure_ends_the_stream(images_client: httpx.Client) -> None:
