@@ -159,7 +159,7 @@ def request_of(kind: type[T], fields: Fields) -> T:
 def _decoded(audio: Any) -> bytes:
     data = audio.get("data") if isinstance(audio, dict) else None
     place = "input_audio.data"
-    return decoded(bare_base64(data, place), place)
+    return decoded(bare_base64(data, place, "send the file itself"), place)
 
 
 def chat_messages(request: AudioRequest) -> list[dict[str, Any]]:

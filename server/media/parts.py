@@ -109,15 +109,20 @@ def _input_audio(part: Part, path: str) -> dict[str, Any]:
     data, form = audio.get("data"), audio.get("format")
     if not isinstance(form, str) or not form.isalnum():
         raise invalid(f"{path}.input_audio.format", "must name a format such as wav or mp3")
-    data = bare_base64(data, f"{path}.input_audio.data")
+    data = bare_base64(data, f"{path}.input_audio.data", "a part audio_url takes one")
     _check_base64(data, f"{path}.input_audio.data")
     return {"type": "input_audio", "input_audio": {"data": data, "format": form}}
 
 
-def bare_base64(data: Any, param: str) -> str:
-    """Return the base64 of a field that has it alone or in a data URL; raises ApiError."""
+def bare_base64(data: Any, param: str, instead: str) -> str:
+    """Return the base64 of a field that has it alone or in a data URL; raises ApiError.
+
+    `instead` says where the URL of a file that is elsewhere may be given.
+    """
     if not isinstance(data, str):
         raise invalid(param, "must be base64")
+    if is_elsewhere(data):
+        raise invalid(param, f"must be base64, not the URL of a file: {instead}")
     return checked_url(data, param).partition(",")[2] if data.startswith("data:") else data
 
 

@@ -210,6 +210,26 @@ def test_a_sound_may_come_as_a_data_url(
     assert piece.tensors["data"].numpy().tolist() == (sound(1600) / 32768).tolist()
 
 
+@pytest.mark.parametrize("url", ["https://a.b/c.wav", "HTTP://a.b/c.wav", "file:///c.wav"])
+def test_the_url_of_a_file_in_place_of_base64_is_refused_with_the_part_that_takes_it(
+    url: str, client: httpx.Client
+) -> None:
+    heard = {"type": "input_audio", "input_audio": {"data": url, "format": "wav"}}
+    messages = [{"role": "user", "content": [heard]}]
+    chat = client.post("/v1/chat/completions", json={"messages": messages})
+    response = client.post("/v1/responses", json={"input": messages})
+    for answer, place in ((chat, "messages"), (response, "input")):
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "invalid_value")
+        assert error["param"] == f"{place}[0].content[0].input_audio.data"
+        assert "not the URL of a file: a part audio_url takes one" in error["message"]
+    given = {"type": "audio_url", "audio_url": {"url": url}}
+    fetched = client.post(
+        "/v1/chat/completions", json={"messages": [{"role": "user", "content": [given]}]}
+    )
+    assert "must be base64" not in fetched.json()["error"]["message"]  # this one was looked for
+
+
 @pytest.mark.parametrize("value", [b"1e1", b"1" + b"0" * 40, b'"\\ud800"'])
 def test_values_that_only_json_knows(value: bytes, client: httpx.Client) -> None:
     messages = b'"messages": [{"role": "user", "content": "words"}]'

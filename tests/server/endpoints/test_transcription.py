@@ -188,6 +188,9 @@ def test_json_with_the_sound_in_it(
     for wrong in (*wrong_data, {"format": "wav"}, "x"):
         refused = client.post(URL, json={"model": MODEL, "input_audio": wrong})
         assert refused.json()["error"]["param"] == "input_audio.data"
+    elsewhere = {"data": "https://a.b/c.wav", "format": "wav"}
+    refused = client.post(URL, json={"model": MODEL, "input_audio": elsewhere})
+    assert "not the URL of a file: send the file itself" in refused.json()["error"]["message"]
 
 
 REFUSED = [
