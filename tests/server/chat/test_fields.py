@@ -148,10 +148,10 @@ def test_every_field_of_openai_is_known() -> None:
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table below a heading, without its head."""
+    """The cells of the first table below a heading, without its head."""
     text = (ROOT / "docs" / "api.md").read_text()
-    section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    below = text.partition(f"# {heading}\n")[2]
+    lines = below[below.index("\n|") :].partition("\n\n")[0].strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
