@@ -50,6 +50,7 @@ ROOMS: Table = {
     "images": ("chat", "http", "media", "runtime"),
     "cells": ("http",),
     "responses": ("chat", "http"),
+    "tasks": ("audio", "chat", "http", "images", "media", "runtime", "speech"),
     "endpoints": (
         "audio",
         "chat",
@@ -59,18 +60,19 @@ ROOMS: Table = {
         "responses",
         "runtime",
         "speech",
+        "tasks",
         "telemetry",
     ),
     "offline": (
         "audio",
         "chat",
-        "endpoints",
         "http",
         "images",
         "media",
         "placement",
         "runtime",
         "speech",
+        "tasks",
         "telemetry",
     ),
 }
@@ -229,8 +231,9 @@ def test_what_is_below_all_rooms_imports_none_of_them(name: str) -> None:
     refuse(f"server/{name}.py", [f"{OURS}.server.{room}" for room in ROOMS])
 
 
-def test_the_runtime_knows_nothing_of_http() -> None:
-    refuse("server/runtime", WEB)
+@pytest.mark.parametrize("room", ["runtime", "tasks"])
+def test_what_answers_requests_knows_nothing_of_http(room: str) -> None:
+    refuse(f"server/{room}", WEB)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from fastapi import APIRouter
 
-from omnistage.server.endpoints.admin_fields import (
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.errors import ApiError
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.tasks.command_fields import (
     AddLora,
     LoadWeights,
     OfStages,
@@ -14,10 +17,7 @@ from omnistage.server.endpoints.admin_fields import (
     StartProfile,
     Wake,
 )
-from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.stage_commands import Answer, StageCommands, asleep
-from omnistage.server.errors import ApiError
-from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.tasks.commands import Answer, StageCommands, asleep
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -26,7 +26,7 @@ from omnistage.server.chat.translate import Translator
 from omnistage.server.endpoints.answers import ChatCompletion
 from omnistage.server.endpoints.examples import chat_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.image_chat import ImageChat, wants_images
+from omnistage.server.endpoints.image_chat import ImageChat
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
@@ -37,6 +37,7 @@ from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES
 from omnistage.server.images.mixed import FIELDS, MixedChunks, Wish, with_files
 from omnistage.server.runtime.request import Outputs, Request
+from omnistage.server.tasks.image_chat import wants_images
 from omnistage.server.trace import (
     FIRST_AUDIO,
     FIRST_IMAGE,

@@ -13,7 +13,6 @@ from fastapi import Request as HttpRequest
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.endpoints.answers import Embeddings
-from omnistage.server.endpoints.embedding_fields import EmbeddingRequest, inputs_of
 from omnistage.server.endpoints.examples import embedding_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.beside_loop import in_thread
@@ -25,6 +24,7 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import EmbeddingOutput, Request
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.tasks.embedding_fields import EmbeddingRequest, inputs_of
 
 OUTPUT = "embedding"
 

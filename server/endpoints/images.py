@@ -10,11 +10,11 @@ from starlette.requests import ClientDisconnect
 from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError
+from omnistage.server.errors import CLIENT_CLOSED_REQUEST
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import NamedEventStream
 from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
@@ -24,7 +24,7 @@ from omnistage.server.images.form_schema import edit_body
 from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.media.image_load import load_images
 from omnistage.server.media.images import InputImages
-from omnistage.stage_configs.graph import StageGraph
+from omnistage.server.tasks.images import check_draws
 
 logger = logging.getLogger(__name__)
 
@@ -87,11 +87,3 @@ class Images:
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.served_names)
         check_draws(graph)
-
-
-def check_draws(graph: StageGraph, output: str = "image", name: str = "images") -> None:
-    """Raise ApiError for a graph that makes none of them, or only of what it writes itself."""
-    check_makes(output, graph.outputs, name)
-    if graph.waits_for(output):
-        message = "This model draws what it writes: ask it in a chat, for text and image."
-        raise ApiError(400, message, code="unsupported_model")

@@ -9,7 +9,6 @@ from fastapi import Request as HttpRequest
 from omnistage.server.chat.schema import ChatRequest, CompletionRequest
 from omnistage.server.endpoints.answers import ChatCompletion, Embeddings, TextCompletion
 from omnistage.server.endpoints.chat import ChatCompletions
-from omnistage.server.endpoints.embedding_fields import EmbeddingRequest
 from omnistage.server.endpoints.embeddings import EmbeddingAnswers
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.text_completions import TextCompletions
@@ -17,6 +16,7 @@ from omnistage.server.errors import invalid
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described
+from omnistage.server.tasks.embedding_fields import EmbeddingRequest
 
 Create = Callable[[Any, HttpRequest], Awaitable[Response]]
 

@@ -4,19 +4,19 @@ from fastapi import APIRouter
 from fastapi.responses import PlainTextResponse
 
 from omnistage.server.endpoints.admin import refuse_without_key
-from omnistage.server.endpoints.admin_fields import (
+from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.errors import ApiError
+from omnistage.server.http.json_body import JsonRoute
+from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
+from omnistage.server.http.served import check_makes
+from omnistage.server.tasks.command_fields import (
     AddLora,
     LoadAdapter,
     OfStages,
     RemoveLora,
     UnloadAdapter,
 )
-from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.stage_commands import StageCommands
-from omnistage.server.errors import ApiError
-from omnistage.server.http.json_body import JsonRoute
-from omnistage.server.http.keys import LOAD_LORA, UNLOAD_LORA
-from omnistage.server.http.served import check_makes
+from omnistage.server.tasks.commands import StageCommands
 
 
 def routes(gateway: Gateway) -> APIRouter:

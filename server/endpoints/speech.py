@@ -8,14 +8,9 @@ from functools import partial
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.encoder import make_encoder
 from omnistage.server.audio.encoding import encoded
-from omnistage.server.audio.time_stretch import TimeStretch
 from omnistage.server.endpoints.examples import speech_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.speech_fields import SpeechRequest
-from omnistage.server.endpoints.speech_request import max_text_of, speech_choice, speech_request
 from omnistage.server.errors import ApiError
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
@@ -25,10 +20,17 @@ from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.sse import BareEventStream, Event, EventStream
 from omnistage.server.http.state import held, state_of
 from omnistage.server.runtime.request import AudioOutput, Outputs, Request
-from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.continuous import spoken
 from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech_request import (
+    about_input,
+    max_text_of,
+    speech_choice,
+    speech_encoder,
+    speech_request,
+)
 from omnistage.server.trace import FIRST_AUDIO, GATEWAY, current_trace
 
 CONTENT_TYPES = {
@@ -98,19 +100,6 @@ class Speech:
         except ApiError as error:
             raise about_input(error) from None
         yield {"type": "speech.audio.done", "usage": usage.to_dict()}
-
-
-def about_input(error: ApiError) -> ApiError:
-    """The error with the field to blame: to the stages the text is one turn of a chat."""
-    if error.param == "messages":
-        error.param = "input"
-    return error
-
-
-def speech_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:
-    """What encodes samples to a stream that is heard at `speed` times their pace."""
-    encoder = make_encoder(form, is_streamed=True, samples=samples)
-    return encoder if speed == 1.0 else TimeStretch(encoder, speed, samples)
 
 
 class AudioStream(EventStream):

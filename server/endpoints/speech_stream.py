@@ -16,17 +16,7 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.audio.encoder import file_samples_of
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.speech import about_input, speech_encoder
-from omnistage.server.endpoints.speech_fields import MAX_TEXT
-from omnistage.server.endpoints.speech_request import (
-    max_text_of,
-    outputs_of,
-    speech_choice,
-    speech_of,
-    speech_request,
-)
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
-from omnistage.server.endpoints.utterance import Utterance, Voice
 from omnistage.server.errors import ApiError, internal_error, invalid
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
 from omnistage.server.http.deadline import due_at
@@ -44,6 +34,17 @@ from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.coming import begun, spoken_by_sentences
 from omnistage.server.speech.continuous import spoken
 from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.tasks.speech_fields import MAX_TEXT
+from omnistage.server.tasks.speech_request import (
+    about_input,
+    max_text_of,
+    outputs_of,
+    speech_choice,
+    speech_encoder,
+    speech_of,
+    speech_request,
+)
+from omnistage.server.tasks.utterance import Utterance, Voice
 from omnistage.server.telemetry.follow import WEBSOCKET
 from omnistage.server.trace import FIRST_AUDIO, GATEWAY, following
 
@@ -232,6 +233,7 @@ class Session:
         self._warning = warning_headers(config.unknown).get("x-omnistage-warning", "")
         self._voice = Voice(
             without_sound(config),
+            config.audio_encoding == "binary",
             replace(choice, sound=None),
             reference,
             speech_of(gateway.runtime).takes_pieces,
@@ -434,7 +436,7 @@ class Session:
         )
 
     def _send_sound(self, utterance: Utterance, data: bytes) -> None:
-        if utterance.voice.config.audio_encoding == "binary":
+        if utterance.voice.is_binary:
             self._outbox.put(data)
         else:
             self._tell(utterance, "audio.chunk", sentence_index=0, audio_b64=data)

@@ -2,8 +2,8 @@
 
 from typing import ClassVar, Literal
 
-from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.http.fields import Refused
+from omnistage.server.tasks.speech_fields import SpeechRequest
 
 
 class SessionConfig(SpeechRequest):

@@ -10,8 +10,6 @@ from fastapi.responses import JSONResponse
 
 from omnistage.server.endpoints.answers import DeletedVoice, StoredVoice
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.speech_request import speech_of
-from omnistage.server.endpoints.voice_fields import VoiceRequest
 from omnistage.server.errors import ApiError
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import unless_gone
@@ -20,6 +18,8 @@ from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described
 from omnistage.server.speech.reference import Reference, samples_of
 from omnistage.server.speech.voice_files import Voice
+from omnistage.server.tasks.speech_request import speech_of
+from omnistage.server.tasks.voice_fields import VoiceRequest
 
 PATH = "/v1/audio/voices"
 

@@ -12,7 +12,6 @@ from fastapi import Request as HttpRequest
 from omnistage.server.endpoints.answers import TextOfTokens, TokensAnswer
 from omnistage.server.endpoints.examples import ids_examples, token_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.errors import ApiError
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import warning_headers
@@ -23,6 +22,7 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import Request, TokensOutput
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.stage_configs.graph import StageGraph
 
 OF_TOKENIZERS = ("text", "embedding")  # outputs of stages that have a tokenizer

@@ -14,8 +14,6 @@ from PIL import Image
 
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.images import check_draws
-from omnistage.server.endpoints.video_fields import VideoRequest
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
@@ -24,6 +22,8 @@ from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.runtime.request import ImageOutput, Request
 from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.tasks.images import check_draws
+from omnistage.server.tasks.video_fields import VideoRequest
 
 MEDIA_TYPE = "video/mp4"
 DEFAULT_FPS = 16

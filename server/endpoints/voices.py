@@ -8,12 +8,12 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.endpoints.answers import Lists
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.speech_request import takes_sound
 from omnistage.server.endpoints.stored_voices import card_of
 from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.state import state_of
 from omnistage.server.runtime.readiness import unavailable
 from omnistage.server.speech.voice_files import Voice
+from omnistage.server.tasks.speech_request import takes_sound
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -7,18 +7,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, overload
 
 from omnistage.connectors import make_connector
-from omnistage.server.endpoints.admin_fields import (
-    AddLora,
-    OfStages,
-    PinLora,
-    RemoveLora,
-    Sleep,
-    Wake,
-)
-from omnistage.server.endpoints.transcription_fields import (
-    TranscriptionRequest,
-    TranslationRequest,
-)
 from omnistage.server.offline.chats import chat
 from omnistage.server.offline.commands import (
     Adapters,
@@ -42,6 +30,18 @@ from omnistage.server.offline.sounds import speech, transcript
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.mps_daemon import Mps
 from omnistage.server.runtime.stage_link import StageLauncher
+from omnistage.server.tasks.command_fields import (
+    AddLora,
+    OfStages,
+    PinLora,
+    RemoveLora,
+    Sleep,
+    Wake,
+)
+from omnistage.server.tasks.transcription_fields import (
+    TranscriptionRequest,
+    TranslationRequest,
+)
 from omnistage.server.telemetry.logs import LogLevel
 from omnistage.stage_configs.graph import StageGraph
 

@@ -18,13 +18,6 @@ from omnistage.server.chat.chunks import (
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.chat.translate import Translator
-from omnistage.server.endpoints.image_chat import (
-    ImageChatRequest,
-    check_image_chat,
-    last_wish,
-    said_of_images,
-    wants_images,
-)
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
 from omnistage.server.images.mixed import FIELDS, ImageFile, MixedChunks, Wish
@@ -47,6 +40,13 @@ from omnistage.server.offline.outputs import (
 from omnistage.server.offline.pictures import made
 from omnistage.server.runtime.request import AudioOutput, ImageOutput, Request
 from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.tasks.image_chat import (
+    ImageChatRequest,
+    check_image_chat,
+    last_wish,
+    said_of_images,
+    wants_images,
+)
 from omnistage.server.trace import current_trace
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from omnistage.server.endpoints.admin_fields import LoadWeights, OfStages, Scale, Wake
-from omnistage.server.endpoints.stage_commands import Answer
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
 from omnistage.server.http.json_body import check_values
 from omnistage.server.offline.engine import Engine
 from omnistage.server.offline.errors import as_ours
 from omnistage.server.offline.outputs import Adapter
+from omnistage.server.tasks.command_fields import LoadWeights, OfStages, Scale, Wake
+from omnistage.server.tasks.commands import Answer
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
 
 if TYPE_CHECKING:

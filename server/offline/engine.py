@@ -13,7 +13,6 @@ from rich.console import Console
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import RunDirectory, make_run_directory, sweep
-from omnistage.server.endpoints.stage_commands import StageCommands
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.media.decode_room import DecodeRoom
@@ -32,6 +31,7 @@ from omnistage.server.runtime.process import StageProcess
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.server.tasks.commands import StageCommands
 from omnistage.server.telemetry.logs import configure_logging, log_environment
 from omnistage.server.trace import (
     FIRST_AUDIO,

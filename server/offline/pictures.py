@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from typing import Any
 
-from omnistage.server.endpoints.images import check_draws
 from omnistage.server.errors import unsupported
 from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
@@ -29,6 +28,7 @@ from omnistage.server.offline.outputs import (
     stamps_of,
 )
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.tasks.images import check_draws
 from omnistage.server.trace import current_trace
 
 OF_FILES = ("output_format", "output_compression", "response_format")

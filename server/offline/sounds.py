@@ -11,12 +11,6 @@ from omnistage.server.audio.contract import AudioEncoder
 from omnistage.server.audio.encoder import RawEncoder
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
-from omnistage.server.endpoints.speech import about_input
-from omnistage.server.endpoints.speech_fields import SpeechRequest
-from omnistage.server.endpoints.speech_request import max_text_of, speech_choice, speech_request
-from omnistage.server.endpoints.transcript import Transcript
-from omnistage.server.endpoints.transcription import about_fields, check_hears, transcription_chat
-from omnistage.server.endpoints.transcription_fields import AudioRequest, request_of
 from omnistage.server.errors import ApiError
 from omnistage.server.http.fields import parse
 from omnistage.server.http.served import check_model
@@ -29,6 +23,16 @@ from omnistage.server.runtime.request import AudioOutput, TextOutput
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.speech.continuous import spoken
 from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
+from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.speech_request import (
+    about_input,
+    max_text_of,
+    speech_choice,
+    speech_request,
+)
+from omnistage.server.tasks.transcript import Transcript
+from omnistage.server.tasks.transcription import about_fields, check_hears, transcription_chat
+from omnistage.server.tasks.transcription_fields import AudioRequest, request_of
 from omnistage.server.trace import current_trace
 
 

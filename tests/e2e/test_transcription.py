@@ -12,8 +12,8 @@ from support.prompts import SHORT, text
 from support.server import TinyServer
 
 from omnistage.server.audio.encoder import make_encoder
-from omnistage.server.endpoints.transcription_fields import TranscriptionRequest, TranslationRequest
 from omnistage.server.runtime.samples import SampleFormat
+from omnistage.server.tasks.transcription_fields import TranscriptionRequest, TranslationRequest
 
 NUM_TOKENS = 12
 LIMIT: dict[str, Any] = {"max_completion_tokens": NUM_TOKENS}

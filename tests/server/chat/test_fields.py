@@ -14,11 +14,6 @@ from support.prompts import PICTURE, image_part
 
 from omnistage.server.chat.fields import IGNORED, REFUSED
 from omnistage.server.chat.schema import COMPLETION_DONE, DONE
-from omnistage.server.endpoints.embedding_fields import EmbeddingRequest
-from omnistage.server.endpoints.speech_fields import SpeechRequest
-from omnistage.server.endpoints.token_fields import DetokenizeRequest, TokenizeRequest
-from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
-from omnistage.server.endpoints.voice_fields import VoiceRequest
 from omnistage.server.images.schema import IGNORED as IMAGES_IGNORED
 from omnistage.server.images.schema import EditRequest
 from omnistage.server.responses.schema import (
@@ -27,6 +22,11 @@ from omnistage.server.responses.schema import (
     WITHOUT_EFFECT,
     ResponseRequest,
 )
+from omnistage.server.tasks.embedding_fields import EmbeddingRequest
+from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
+from omnistage.server.tasks.transcription_fields import TranscriptionRequest
+from omnistage.server.tasks.voice_fields import VoiceRequest
 
 ROOT = Path(__file__).parents[3]
 URL = "/v1/chat/completions"

@@ -12,9 +12,9 @@ from support.bad_input import good_wav
 from support.fuzz import assert_answered, damaged, fuzzed, odd_values
 from support.gateway import MODEL, OMNI, running_gateway
 
-from omnistage.server.endpoints.speech_fields import SpeechRequest
-from omnistage.server.endpoints.transcription_fields import TranscriptionRequest
-from omnistage.server.endpoints.voice_fields import VoiceRequest
+from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.transcription_fields import TranscriptionRequest
+from omnistage.server.tasks.voice_fields import VoiceRequest
 from omnistage.stages.messages.to_gateway import Speech
 
 BOUNDARY = "b"

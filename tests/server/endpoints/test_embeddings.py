@@ -13,7 +13,7 @@ from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
 
-from omnistage.server.endpoints.embedding_fields import MAX_INPUTS, EmbeddingRequest
+from omnistage.server.tasks.embedding_fields import MAX_INPUTS, EmbeddingRequest
 
 URL = "/v1/embeddings"
 ONE_SHOT = httpx.Limits(max_keepalive_connections=0)

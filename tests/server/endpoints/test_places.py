@@ -21,7 +21,6 @@ from omnistage.server.endpoints.chat import ChatCompletions
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.images import Images
 from omnistage.server.endpoints.speech import Speech
-from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.text_completions import TextCompletions
 from omnistage.server.errors import ApiError
 from omnistage.server.http.memory import GivingBack
@@ -29,6 +28,7 @@ from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.images.schema import ImageRequest
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.stage_configs.graph import StageGraph
 
 TURN = [{"role": "user", "content": "words"}]

@@ -22,11 +22,7 @@ from websockets.sync.client import connect
 import omnistage.server
 from omnistage.server.chat.fields import OF_CHATS
 from omnistage.server.chat.schema import ChatRequest, CompletionRequest, Sampling
-from omnistage.server.endpoints.embedding_fields import EmbeddingRequest
-from omnistage.server.endpoints.speech_fields import SpeechRequest
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
-from omnistage.server.endpoints.token_fields import TokenizeRequest
-from omnistage.server.endpoints.voice_fields import VoiceRequest
 from omnistage.server.http.fields import Refused, RequestFields
 from omnistage.server.images.schema import ImageRequest
 from omnistage.server.responses.schema import (
@@ -35,6 +31,10 @@ from omnistage.server.responses.schema import (
     ResponseRequest,
     TextOptions,
 )
+from omnistage.server.tasks.embedding_fields import EmbeddingRequest
+from omnistage.server.tasks.speech_fields import SpeechRequest
+from omnistage.server.tasks.token_fields import TokenizeRequest
+from omnistage.server.tasks.voice_fields import VoiceRequest
 from omnistage.stages.messages.to_gateway import Speech
 
 API = (Path(__file__).parents[3] / "docs" / "api.md").read_text()

@@ -15,24 +15,13 @@ FOLDER = Path(__file__).parents[3] / "server" / "endpoints"
 # What endpoints need; everything else in the folder is one.
 NOT_ENDPOINTS = {
     "__init__",
-    "admin_fields",
     "answers",
     "counters",
-    "embedding_fields",
     "examples",
     "gateway",
     "image_chat",
     "present",
-    "speech_fields",
-    "speech_request",
     "speech_stream_fields",
-    "stage_commands",
-    "token_fields",
-    "transcript",
-    "transcription_fields",
-    "utterance",
-    "video_fields",
-    "voice_fields",
 }
 ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)
 IDS = ("image_id", "response_id", "voice_id")

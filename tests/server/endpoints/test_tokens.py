@@ -7,8 +7,8 @@ import httpx
 import pytest
 from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 
-from omnistage.server.endpoints.token_fields import MAX_CHARACTERS
 from omnistage.server.http.keys import Keys
+from omnistage.server.tasks.token_fields import MAX_CHARACTERS
 
 HELLO = [{"role": "user", "content": "Hi."}]
 

@@ -15,7 +15,7 @@ from support.fake_stages import WORDS
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 
-from omnistage.server.endpoints.transcription_fields import (
+from omnistage.server.tasks.transcription_fields import (
     AudioRequest,
     TranscriptionRequest,
     TranslationRequest,

@@ -2,18 +2,19 @@
 
 from dataclasses import dataclass, field
 
-from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.speech.choice import Choice
 from omnistage.server.speech.reference import Reference
+from omnistage.server.tasks.speech_fields import SpeechRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
     """How the texts of a session are spoken, until it says something else."""
 
-    config: SessionConfig
+    config: SpeechRequest
+    is_binary: bool  # whether its client gets audio as bytes, not as base64
     choice: Choice
     reference: Reference | None
     takes_pieces: bool

@@ -3,13 +3,16 @@
 from dataclasses import replace
 from uuid import uuid4
 
+from omnistage.server.audio.contract import AudioEncoder
+from omnistage.server.audio.encoder import make_encoder
+from omnistage.server.audio.time_stretch import TimeStretch
 from omnistage.server.chat.translate import checked_stage_params, stage_params_of
-from omnistage.server.endpoints.speech_fields import MAX_TEXT, SpeechRequest
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.speech.choice import (
     PLAIN,
     Choice,
@@ -19,6 +22,7 @@ from omnistage.server.speech.choice import (
     chosen_voice,
 )
 from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.server.tasks.speech_fields import MAX_TEXT, SpeechRequest
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Speech
@@ -118,3 +122,16 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
         message = f"instructions: they leave no room for a text in {num_positions} positions."
         raise ApiError(400, message, param="instructions", code="context_length_exceeded")
     return room
+
+
+def about_input(error: ApiError) -> ApiError:
+    """The error with the field to blame: to the stages the text is one turn of a chat."""
+    if error.param == "messages":
+        error.param = "input"
+    return error
+
+
+def speech_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:
+    """What encodes samples to a stream that is heard at `speed` times their pace."""
+    encoder = make_encoder(form, is_streamed=True, samples=samples)
+    return encoder if speed == 1.0 else TimeStretch(encoder, speed, samples)

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from omnistage.server.endpoints.admin_fields import AddLora, OfStages, Scale
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.runtime.command import check_command
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLink
+from omnistage.server.tasks.command_fields import AddLora, OfStages, Scale
 from omnistage.stages.messages.to_gateway import Lora
 
 Answer = Mapping[str, Any]

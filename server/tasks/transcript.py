@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omnistage.server.chat.usage import usage_of
-from omnistage.server.endpoints.transcription_fields import AudioRequest, TranscriptionRequest
 from omnistage.server.errors import ApiError
 from omnistage.server.media.incoming import Incoming
+from omnistage.server.tasks.transcription_fields import AudioRequest, TranscriptionRequest
 
 Body = dict[str, Any]
 

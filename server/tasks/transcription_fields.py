@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 from omnistage.server.chat.schema import at_most
 from omnistage.server.errors import invalid, unsupported
 from omnistage.server.http.fields import RequestFields, parse
-from omnistage.server.http.form_body import Fields
 from omnistage.server.media.parts import bare_base64, decoded
 
 MAX_PROMPT = 16_384
@@ -147,7 +146,7 @@ class TranslationRequest(AudioRequest):
 T = TypeVar("T", bound=AudioRequest)
 
 
-def request_of(kind: type[T], fields: Fields) -> T:
+def request_of(kind: type[T], fields: dict[str, Any]) -> T:
     """Checked fields; `input_audio: {data, format}` stands for a file in JSON. ApiError."""
     if "input_audio" in fields:
         fields = {**fields, "file": _decoded(fields.pop("input_audio"))}

@@ -1,0 +1,1 @@
+"""Chats, speech, images and all else that clients ask for, without HTTP."""

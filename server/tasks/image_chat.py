@@ -1,0 +1,83 @@
+"""Chats that are answered by images: the last text of the user says what is in them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from omnistage.server.chat.messages import ROLES
+from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.errors import invalid
+from omnistage.server.http.served import check_model, made_by
+from omnistage.server.images.schema import EditRequest
+from omnistage.server.media.medium import Medium
+from omnistage.server.media.parts import checked_part
+from omnistage.stage_configs.graph import StageGraph
+
+MODALITIES = ({"image"}, {"text", "image"})
+# What has a meaning here; of an image request's fields, those that a chat cannot have.
+READ = {"messages", "model", "modalities", "stream", "stream_options"}
+NOT_HERE = {"prompt", "partial_images", "stream_progress", "response_format"}
+
+
+class ImageChatRequest(EditRequest):
+    """What a chat says of the images that answer it."""
+
+    ignored = EditRequest.ignored | ChatRequest.ignored
+
+
+def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
+    """Whether nothing but images is asked for; where the graph has no text, by saying nothing."""
+    if chat.modalities is None:
+        return "image" in graph.outputs and "text" not in graph.outputs
+    return "image" in chat.modalities and not (
+        "image" in graph.outputs and graph.waits_for("image")
+    )
+
+
+def check_image_chat(chat: ChatRequest, graph: StageGraph) -> None:
+    """Raise ApiError for a chat that this graph cannot answer by images."""
+    check_model(chat.model, graph.served_names)
+    if set(chat.modalities or ("image",)) not in MODALITIES:
+        raise invalid("modalities", 'must be ["image"] or ["text", "image"] for images')
+    if "image" not in graph.outputs:
+        makes = made_by(graph.outputs)
+        raise invalid("modalities", f"asks for image; this model makes {makes}")
+    if chat.stream_options is not None and not chat.stream:
+        raise invalid("stream_options", "is only allowed when stream is true")
+
+
+def said_of_images(chat: ChatRequest) -> dict[str, Any]:
+    """The fields of a chat that are not the chat's own."""
+    said = chat.model_fields_set - READ - NOT_HERE
+    return {name: value for name, value in chat if name in said}
+
+
+def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
+    """The text of the user's last message, and the images in it.
+
+    What comes before it has no effect: it may have our own images and no content.
+    """
+    for number, message in enumerate(messages):
+        if message.get("role") not in ROLES:
+            raise invalid(f"messages[{number}].role", f"must be one of {', '.join(ROLES)}")
+    index = max((i for i, one in enumerate(messages) if one["role"] == "user"), default=None)
+    if index is None:
+        raise invalid("messages", "must have one of the user")
+    place = f"messages[{index}].content"
+    content = messages[index].get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list):
+        raise invalid(place, "must be a string or a list of parts")
+    texts, media = [], []
+    for number, given in enumerate(parts):
+        path = f"{place}[{number}]"
+        part = checked_part(given, path)
+        if part["type"] == "text":
+            texts.append(part["text"])
+        elif part["type"] == "image_url":
+            media.append(Medium.of_part(part, path))
+        else:
+            raise invalid(path, "must be text or a picture for images")
+    prompt = "\n".join(texts)
+    if not prompt:
+        raise invalid(place, "must have a text that says what is wanted")
+    return prompt, media
