@@ -57,8 +57,8 @@ parallel: venv
 	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
 	OMNISTAGE_STAGE=thinker.pipeline_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_parity.py -k reads_the_prefix_cache
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_text.py
-	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_hidden_states.py -k transformers
-	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_hidden_states.py -k transformers
+	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
+	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
 
 # What of the engine tests shows with other parameters what another of them shows: other seeds, models and victims.
 repeats: venv

@@ -96,8 +96,8 @@ def vllm_experts(layer: Layer, rows: torch.Tensor, weights: Any, chosen: Any) ->
 
 
 def our_experts(layer: Layer, rows: torch.Tensor, weights: Any, chosen: Any) -> torch.Tensor:
-    """By stages/vllm/experts_kernel.py, as SharingExperts calls it."""
-    from omnistage.stages.vllm.experts_kernel import assign, multiply
+    """By stages/vllm/models/experts_kernel.py, as SharingExperts calls it."""
+    from omnistage.stages.vllm.models.experts_kernel import assign, multiply
 
     def scaled(values: torch.Tensor, number: int) -> tuple[torch.Tensor, Pair | None]:
         if layer.scales is None:

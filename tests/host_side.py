@@ -40,15 +40,15 @@ from omnistage.stages.messages.edge import EDGE, Tokens
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
+from omnistage.stages.vllm.bridge.exporter import Exported, Exporter
+from omnistage.stages.vllm.bridge.gate import GatedAsyncScheduler
+from omnistage.stages.vllm.bridge.late_inputs import late_input_options
+from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
 from omnistage.stages.vllm.compat import AsyncEngineArgs
-from omnistage.stages.vllm.exporter import Exported, Exporter
-from omnistage.stages.vllm.gate import GatedAsyncScheduler
-from omnistage.stages.vllm.late_inputs import late_input_options
-from omnistage.stages.vllm.ports import BridgeConfig, Sink
-from omnistage.stages.vllm.step import Started, StepMeta
-from omnistage.stages.vllm.step_schema import Export, Layout, RowInput, StepSchema
-from omnistage.stages.vllm.step_table import StepTable
-from omnistage.stages.vllm.worker_half import WorkerHalf
+from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.step import Started, StepMeta
+from omnistage.stages.vllm.step.step_schema import Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_table import StepTable
 from omnistage.stages.worker.ports import Port
 
 SCHEDULE, UPDATE = "vLLM's scheduler: schedule", "vLLM's scheduler: update_from_output"
@@ -67,7 +67,7 @@ def configured(model: Path, run: Path, num_requests: int, length: int, bridged: 
     )
     transfer = {
         "kv_connector": "OmnistageConnector",
-        "kv_connector_module_path": "omnistage.stages.vllm.connector",
+        "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
         "kv_role": "kv_both",
         "kv_connector_extra_config": bridge.to_config(),
     }

@@ -87,6 +87,21 @@ DIFFUSION: Table = {
     "control": ("engine", "loading", "merging", "ranks", "request"),
     "checkpoint": (),
 }
+# The rooms of the bridge to vLLM; the stages beside them put them together.
+VLLM: Table = {
+    "adapters": (),
+    "media": (),
+    "step": (),
+    "models": ("step",),
+    "rows": ("step",),
+    "bridge": ("rows", "step"),
+    "loading": ("models",),
+    "workers": ("adapters", "loading", "step"),
+    "grammars": ("workers",),
+    "answers": ("grammars", "media", "step"),
+    "engine": ("adapters", "answers", "grammars", "loading", "rows", "step", "workers"),
+}
+VERSIONS_OF_VLLM = "compat"  # below all of its rooms
 # What is no model family below stages/: each may import those named here, and no family.
 SHARED: Table = {
     "messages": (),
@@ -102,6 +117,7 @@ BESIDE: Table = {
     "server": ("app", "serve", "serve_app", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage", "family", "makes"),
+    "stages/vllm": ("text", "embedding", "engine_stage", "family", "plugin", VERSIONS_OF_VLLM),
 }
 FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
@@ -304,6 +320,17 @@ def test_a_room_of_the_diffusion_stage_imports_what_its_table_says(room: str) ->
     refuse(f"stages/diffusion/{room}", (f"{OURS}.stages.diffusion.stage",))
 
 
+@pytest.mark.parametrize("room", VLLM)
+def test_a_room_of_the_bridge_to_vllm_imports_what_its_table_says(room: str) -> None:
+    assert arrows("stages/vllm", room) == set(VLLM[room])
+    above = [name for name in BESIDE["stages/vllm"] if name != VERSIONS_OF_VLLM]
+    refuse(f"stages/vllm/{room}", [f"{OURS}.stages.vllm.{name}" for name in above])
+
+
+def test_what_differs_between_versions_of_vllm_is_below_all_rooms() -> None:
+    refuse(f"stages/vllm/{VERSIONS_OF_VLLM}.py", [f"{OURS}.stages.vllm"])
+
+
 # Families, which the others find by entry points
 
 # What asks the registry, and so names none of them.
@@ -420,7 +447,7 @@ def test_no_test_changes_the_clock_of_the_process() -> None:
 # The tables themselves
 
 
-@pytest.mark.parametrize("table", [LAYERS, ROOMS, DIFFUSION, SHARED])
+@pytest.mark.parametrize("table", [LAYERS, ROOMS, DIFFUSION, VLLM, SHARED])
 def test_arrows_go_one_way(table: Table) -> None:
     before: set[str] = set()
     for name, below in table.items():
@@ -428,7 +455,10 @@ def test_arrows_go_one_way(table: Table) -> None:
         before.add(name)
 
 
-@pytest.mark.parametrize(("folder", "table"), [("server", ROOMS), ("stages/diffusion", DIFFUSION)])
+@pytest.mark.parametrize(
+    ("folder", "table"),
+    [("server", ROOMS), ("stages/diffusion", DIFFUSION), ("stages/vllm", VLLM)],
+)
 def test_every_room_is_in_its_table(folder: str, table: Table) -> None:
     beside = {name for name in BESIDE[folder] if (ROOT / folder / name).is_dir()}
     assert rooms_in(folder) == table.keys() | beside

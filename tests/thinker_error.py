@@ -45,9 +45,9 @@ from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 from omnistage.stages.qwen3_omni.thinker import THINKER
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.engine import make_engine
-from omnistage.stages.vllm.ports import BridgeConfig, Sink
-from omnistage.stages.vllm.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.engine.engine import make_engine
+from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.ports import Port
 
 CHANNEL, TARGET = "error.rows", "error"

@@ -300,7 +300,7 @@ async def time_vllm(plan: Plan, own: Own) -> Measured:
     from support.pooled_vocoder import decode, make_engine
     from vllm.platforms import current_platform
 
-    from omnistage.stages.vllm.engine import START_METHOD
+    from omnistage.stages.vllm.engine.engine import START_METHOD
 
     codebooks, longest = plan.settings["num_quantizers"], max(plan.contexts) + STEADY_FRAMES
     has_gpu = current_platform.is_cuda()

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from omnistage.stages.vllm.transfer import to_device
+from omnistage.stages.vllm.step.transfer import to_device
 
 NONE = -1  # no neighbour
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.stages.vllm.rope import Grid, rope_positions
+from omnistage.stages.vllm.models.rope import Grid, rope_positions
 
 
 def prompt_positions(num_tokens: int, grids: Sequence[Grid]) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.stages.messages.edge import RowsReleased
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.models.rope import Grid
 from omnistage.stages.worker.stage import Downstream
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from omnistage.stages.speech.columns import POSITION
-from omnistage.stages.vllm.step_schema import Column, Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import Column, Export, Layout, RowInput, StepSchema
 
 TEXT = "text"
 

@@ -22,7 +22,7 @@ from omnistage.stages.speech.talker_stage import (
     TalkerEngine,
     TalkerStage,
 )
-from omnistage.stages.vllm.fit import ModelPart
+from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 TALKER = ModelPart("talker.", Qwen2_5OmniTalkerModel)

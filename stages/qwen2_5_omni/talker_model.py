@@ -29,11 +29,11 @@ from omnistage.stages.qwen2_5_omni.step_schema import TEXT, talker_schema
 from omnistage.stages.qwen2_5_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.speech.code_predictor import projected
 from omnistage.stages.speech.columns import POSITION
-from omnistage.stages.vllm import step
-from omnistage.stages.vllm.nan_watch import NanWatch
-from omnistage.stages.vllm.shards import take_weight
-from omnistage.stages.vllm.step_schema import NO_FRAME
-from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.models.nan_watch import NanWatch
+from omnistage.stages.vllm.models.shards import take_weight
+from omnistage.stages.vllm.step import step
+from omnistage.stages.vllm.step.step_schema import NO_FRAME
+from omnistage.stages.vllm.step.step_table import StepTable
 
 THINKER_TABLE = "thinker.model.embed_tokens.weight"
 CODEC_TABLE = "model.embed_tokens.weight"

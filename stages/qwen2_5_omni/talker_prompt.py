@@ -17,8 +17,8 @@ from transformers.utils import cached_file
 from omnistage.stages.qwen2_5_omni.positions import prompt_positions
 from omnistage.stages.qwen2_5_omni.step_schema import TALKER_LAYOUT, TEXT
 from omnistage.stages.speech.columns import POSITION
-from omnistage.stages.vllm.late_inputs import late_input_options
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.bridge.late_inputs import late_input_options
+from omnistage.stages.vllm.models.rope import Grid
 
 SPEAKERS = "spk_dict.pt"
 NO_TEXT = -1

@@ -11,9 +11,9 @@ from omnistage.stages.qwen2_5_omni.given_text import GivenText
 from omnistage.stages.qwen2_5_omni.speech import SpokenRows
 from omnistage.stages.qwen2_5_omni.thinker_model import thinker_config
 from omnistage.stages.speech.thinker_stage import ThinkerEngine, ThinkerStage
+from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.traces import trace_headers
+from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Downstream, StagePorts
 

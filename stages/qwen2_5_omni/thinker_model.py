@@ -19,11 +19,11 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from omnistage.stages.qwen2_5_omni.heard_videos import ThinkerProcessor
 from omnistage.stages.qwen2_5_omni.positions import prompt_positions
 from omnistage.stages.speech.video_sound import in_order_of_tokens
-from omnistage.stages.vllm.grids import video_ids
-from omnistage.stages.vllm.nan_watch import NanWatch
-from omnistage.stages.vllm.rope import Grid
-from omnistage.stages.vllm.step_schema import HIDDEN_STATES
-from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.models.grids import video_ids
+from omnistage.stages.vllm.models.nan_watch import NanWatch
+from omnistage.stages.vllm.models.rope import Grid
+from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.step.step_table import StepTable
 
 
 def thinker_config(config: Any) -> Any:

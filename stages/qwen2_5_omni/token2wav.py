@@ -24,7 +24,7 @@ from omnistage.stages.qwen2_5_omni.flow import STAGES, Noise, Solution, evaluate
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav_plan import Chunk, Known, Plan, Progress, Sound
 from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker, name_of
-from omnistage.stages.vllm.transfer import to_device
+from omnistage.stages.vllm.step.transfer import to_device
 from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece
 
 SAMPLE_RATE_HZ = 24_000  # the checkpoint does not say it

@@ -22,8 +22,8 @@ from omnistage.stages.qwen3_omni.talker import request_options
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.engine import make_engine
-from omnistage.stages.vllm.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.engine.engine import make_engine
+from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
 from omnistage.stages.worker.ports import Port
 
 SHORT, LONG = 40, 240  # frames: their difference leaves prefill and start out

@@ -3,7 +3,7 @@
 from typing import Any
 
 from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
-from omnistage.stages.vllm.step_schema import Column, Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import Column, Export, Layout, RowInput, StepSchema
 
 # An id of the thinker's vocabulary and one of the talker's own (-1: none), and the three positions
 # of M-RoPE, which lie apart where the prompt has images and videos.

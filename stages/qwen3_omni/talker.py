@@ -18,9 +18,9 @@ from omnistage.stages.speech.talker_stage import (
     TalkerEngine,
     TalkerStage,
 )
+from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.compat import SamplingParams
-from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.late_inputs import late_input_options
+from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 # The code predictor samples with its own when it samples.

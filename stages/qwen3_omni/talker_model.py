@@ -22,7 +22,7 @@ from omnistage.stages.qwen3_omni.step_schema import talker_schema
 from omnistage.stages.qwen3_omni.talker_backbone import TalkerBackbone
 from omnistage.stages.speech.code_predictor import projected
 from omnistage.stages.speech.text_talker import TextTalker
-from omnistage.stages.vllm.experts import share_experts
+from omnistage.stages.vllm.models.experts import share_experts
 
 
 def talker_config(config: Any) -> Any:

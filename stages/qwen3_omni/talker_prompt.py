@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
-from omnistage.stages.vllm.rope import Grid, rope_positions
+from omnistage.stages.vllm.models.rope import Grid, rope_positions
 
 HEADER = 3  # <|im_start|> assistant \n
 NO_CODEC = -1

@@ -12,7 +12,7 @@ from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, media_ids
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.speech.thinker_stage import ThinkerEngine, ThinkerStage
-from omnistage.stages.vllm.fit import ModelPart
+from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.stage import Downstream, StagePorts
 

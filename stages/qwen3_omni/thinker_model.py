@@ -18,13 +18,13 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 
 from omnistage.stages.speech.video_sound import HearsVideos, in_order_of_tokens
-from omnistage.stages.vllm.experts import share_experts
-from omnistage.stages.vllm.grids import video_ids
-from omnistage.stages.vllm.nan_watch import NanWatch
-from omnistage.stages.vllm.rope import Grid, rope_positions
-from omnistage.stages.vllm.step_schema import HIDDEN_STATES
-from omnistage.stages.vllm.step_table import StepTable
-from omnistage.stages.vllm.tap import Tap
+from omnistage.stages.vllm.models.experts import share_experts
+from omnistage.stages.vllm.models.grids import video_ids
+from omnistage.stages.vllm.models.nan_watch import NanWatch
+from omnistage.stages.vllm.models.rope import Grid, rope_positions
+from omnistage.stages.vllm.models.tap import Tap
+from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.step.step_table import StepTable
 
 
 def thinker_config(config: Any) -> Any:

@@ -1,7 +1,7 @@
 """What the bridge to vLLM brings to the talker's tokens and takes from them."""
 
 from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
-from omnistage.stages.vllm.step_schema import Column, Export, StepSchema
+from omnistage.stages.vllm.step.step_schema import Column, Export, StepSchema
 
 FRAME = "frame"  # of a reference sound, all of its codes
 NONE = -1  # in every column: there is none

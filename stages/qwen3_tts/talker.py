@@ -31,10 +31,10 @@ from omnistage.stages.speech.talker_stage import (
     TalkerEngine,
     TalkerStage,
 )
+from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.compat import SamplingParams
-from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.late_inputs import late_input_options
-from omnistage.stages.vllm.step_schema import Layout
+from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.step.step_schema import Layout
 from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.own_feed import OwnFeed

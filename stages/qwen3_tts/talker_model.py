@@ -25,9 +25,9 @@ from omnistage.stages.qwen3_tts.talker_backbone import TalkerBackbone
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.columns import CODEC
 from omnistage.stages.speech.text_talker import TextTalker
-from omnistage.stages.vllm import step
-from omnistage.stages.vllm.step import Started
-from omnistage.stages.vllm.transfer import to_device
+from omnistage.stages.vllm.step import step
+from omnistage.stages.vllm.step.step import Started
+from omnistage.stages.vllm.step.transfer import to_device
 
 PREDICTOR_NAMES = (
     "vocab_size",

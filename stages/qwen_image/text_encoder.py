@@ -16,13 +16,13 @@ from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
 from omnistage.stages.qwen_image.text_encoder_model import text_config
+from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.control import EngineControl
-from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine.control import EngineControl
+from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
-from omnistage.stages.vllm.step_schema import HIDDEN_STATES
-from omnistage.stages.vllm.traces import trace_headers
+from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 

@@ -13,8 +13,8 @@ from vllm.config import VllmConfig
 from vllm.model_executor.models.qwen2 import Qwen2Model
 from vllm.model_executor.models.utils import maybe_prefix
 
-from omnistage.stages.vllm.step_schema import HIDDEN_STATES
-from omnistage.stages.vllm.step_table import StepTable
+from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
+from omnistage.stages.vllm.step.step_table import StepTable
 
 NOT_TEXT = ("visual.", "model.visual.", "lm_head.")
 

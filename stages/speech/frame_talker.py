@@ -25,12 +25,12 @@ from vllm.model_executor.models.utils import maybe_prefix
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.speech.columns import POSITION
-from omnistage.stages.vllm import step
-from omnistage.stages.vllm.nan_watch import NanWatch
-from omnistage.stages.vllm.step import Started
-from omnistage.stages.vllm.step_schema import NO_FRAME, StepSchema
-from omnistage.stages.vllm.step_table import StepTable
-from omnistage.stages.vllm.transfer import to_device
+from omnistage.stages.vllm.models.nan_watch import NanWatch
+from omnistage.stages.vllm.step import step
+from omnistage.stages.vllm.step.step import Started
+from omnistage.stages.vllm.step.step_schema import NO_FRAME, StepSchema
+from omnistage.stages.vllm.step.step_table import StepTable
+from omnistage.stages.vllm.step.transfer import to_device
 
 NUM_SUPPRESSED = 1024  # the references suppress the top ids of the vocabulary but the end
 

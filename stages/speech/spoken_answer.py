@@ -10,8 +10,8 @@ import numpy as np
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stages.messages.edge import NothingToSay, Open, Waits, described
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.vllm.released_tokens import ReleasedTokens
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.answers.released_tokens import ReleasedTokens
+from omnistage.stages.vllm.models.rope import Grid
 from omnistage.stages.worker.stage import Downstream
 
 

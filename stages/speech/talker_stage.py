@@ -21,17 +21,17 @@ from omnistage.stages.speech.talker_options import (
     derived_seed,
     generation_config_folder,
 )
+from omnistage.stages.vllm.answers.traces import trace_headers
+from omnistage.stages.vllm.answers.truncation import take_over
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
-from omnistage.stages.vllm.control import EngineControl
-from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine.control import EngineControl
+from omnistage.stages.vllm.engine.engine import make_engine
+from omnistage.stages.vllm.engine.warm_up import kinds_of_speech, warm_up
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
-from omnistage.stages.vllm.step import OVERDUE
-from omnistage.stages.vllm.step_schema import StepSchema
-from omnistage.stages.vllm.traces import trace_headers
-from omnistage.stages.vllm.truncation import take_over
-from omnistage.stages.vllm.warm_up import kinds_of_speech, warm_up
+from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.step import OVERDUE
+from omnistage.stages.vllm.step.step_schema import StepSchema
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.lanes import lane_of
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts

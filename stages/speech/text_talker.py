@@ -18,8 +18,8 @@ from torch import nn
 
 from omnistage.stages.speech.columns import CODEC, TEXT
 from omnistage.stages.speech.frame_talker import FrameTalker
-from omnistage.stages.vllm import step
-from omnistage.stages.vllm.shards import take_weight
+from omnistage.stages.vllm.models.shards import take_weight
+from omnistage.stages.vllm.step import step
 
 PROJECTION_CHUNK = 8192
 

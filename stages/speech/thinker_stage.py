@@ -15,23 +15,23 @@ from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
-from omnistage.stages.vllm.chat import Chat
-from omnistage.stages.vllm.engine import engine_of_all_rows, make_engine
+from omnistage.stages.vllm.answers.chat import Chat
+from omnistage.stages.vllm.answers.followers import Follower, wait_for_room
+from omnistage.stages.vllm.answers.released_text import ReleasedText
+from omnistage.stages.vllm.answers.rendered import RenderedLLM
+from omnistage.stages.vllm.answers.tokenization import Tokenization, is_about_tokens
+from omnistage.stages.vllm.answers.traces import trace_headers
+from omnistage.stages.vllm.engine.engine import engine_of_all_rows, make_engine
+from omnistage.stages.vllm.engine.warm_up import warm_up_text
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.fit import ModelPart
-from omnistage.stages.vllm.followers import Follower, wait_for_room
-from omnistage.stages.vllm.grammars import Grammars
-from omnistage.stages.vllm.grids import Grids, check_encoder_room
-from omnistage.stages.vllm.media import reading_of, received
-from omnistage.stages.vllm.media_markers import check_markers
-from omnistage.stages.vllm.ports import BridgeConfig, sinks_of
-from omnistage.stages.vllm.released_text import ReleasedText
-from omnistage.stages.vllm.rendered import RenderedLLM
-from omnistage.stages.vllm.row_cache import asked_gib
-from omnistage.stages.vllm.step_schema import HIDDEN_STATES
-from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
-from omnistage.stages.vllm.traces import trace_headers
-from omnistage.stages.vllm.warm_up import warm_up_text
+from omnistage.stages.vllm.grammars.grammars import Grammars
+from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.media.media import reading_of, received
+from omnistage.stages.vllm.media.media_markers import check_markers
+from omnistage.stages.vllm.models.grids import Grids, check_encoder_room
+from omnistage.stages.vllm.rows.row_cache import asked_gib
+from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
 Spoken = TypeVar("Spoken", bound=SpokenAnswer)

@@ -8,14 +8,14 @@ import numpy as np
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.to_gateway import Embedding, Ready
-from omnistage.stages.vllm.chat import request_error
+from omnistage.stages.vllm.answers.chat import request_error
+from omnistage.stages.vllm.answers.tokenization import Tokenization, is_about_tokens
+from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import CLIENT_ERRORS, AsyncLLM, PoolingParams
-from omnistage.stages.vllm.control import EngineControl
-from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine.control import EngineControl
+from omnistage.stages.vllm.engine.engine import make_engine
+from omnistage.stages.vllm.engine.warm_up import warm_up_lengths
 from omnistage.stages.vllm.engine_stage import EngineStage
-from omnistage.stages.vllm.tokenization import Tokenization, is_about_tokens
-from omnistage.stages.vllm.traces import trace_headers
-from omnistage.stages.vllm.warm_up import warm_up_lengths
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
 

@@ -7,13 +7,13 @@ from prometheus_client.registry import Collector
 from vllm.platforms import current_platform
 
 from omnistage.stages.messages.to_gateway import Lora
-from omnistage.stages.vllm.adapters import Adapters
-from omnistage.stages.vllm.chat import Chat
+from omnistage.stages.vllm.adapters.adapters import Adapters
+from omnistage.stages.vllm.answers.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM
-from omnistage.stages.vllm.control import EngineControl
-from omnistage.stages.vllm.metrics import EngineMetrics
-from omnistage.stages.vllm.warm_up import warm_up_adapters
-from omnistage.stages.vllm.weights import EngineWeights, model_shapes
+from omnistage.stages.vllm.engine.control import EngineControl
+from omnistage.stages.vllm.engine.metrics import EngineMetrics
+from omnistage.stages.vllm.engine.warm_up import warm_up_adapters
+from omnistage.stages.vllm.engine.weights import EngineWeights, model_shapes
 from omnistage.stages.worker.stage import StagePorts
 
 LORA_MODULES = "lora_modules"  # of a stage's options: adapters from the start, by their names

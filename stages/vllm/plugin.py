@@ -21,8 +21,8 @@ logger = logging.getLogger("omnistage.families")
 def register() -> None:
     """Register models and load formats; end with the parent where the parent is a stage."""
     from omnistage.stages.device.compiling import count_compiles
-    from omnistage.stages.vllm.dummy_loader import register_dummy_loader
-    from omnistage.stages.vllm.loading import register_loading
+    from omnistage.stages.vllm.loading.dummy_loader import register_dummy_loader
+    from omnistage.stages.vllm.loading.loading import register_loading
 
     register_models()
     register_dummy_loader()

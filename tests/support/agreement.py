@@ -14,7 +14,7 @@ from transformers import Qwen3OmniMoeForConditionalGeneration
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.compat import AsyncLLM, SamplingParams
-from omnistage.stages.vllm.engine import make_engine
+from omnistage.stages.vllm.engine.engine import make_engine
 
 NUM_PROMPTS, LENGTH = 16, 256
 

@@ -22,7 +22,7 @@ from support.server import VERIFY, Reply, TinyServer, assert_same_sound, decoded
 from omnistage.connectors.sweep import DEFAULT_ROOT, LOCK, PREFIX
 from omnistage.stage_configs.pick import GRAPHS
 
-WORKER, JUDGE = "omnistage.stages.worker.worker", "omnistage.stages.vllm.grammar_judge"
+WORKER, JUDGE = "omnistage.stages.worker.worker", "omnistage.stages.vllm.grammars.grammar_judge"
 HANG_S = 6.0
 PROMPT_S = 1.0  # for a client to hear of it
 AUDIO_STAGES = {"thinker", "talker", "code2wav"}

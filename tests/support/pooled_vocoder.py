@@ -17,7 +17,7 @@ from vllm import ModelRegistry
 
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vllm.compat import AsyncLLM, PoolingParams
-from omnistage.stages.vllm.engine import configured
+from omnistage.stages.vllm.engine.engine import configured
 from omnistage.stages.vocoder.state import StreamBatch
 
 ARCHITECTURE = "OmnistageCode2Wav"

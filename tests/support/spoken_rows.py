@@ -10,7 +10,7 @@ import torch
 from support.qwen2_5_omni_reference import for_generate, restore_mask, rows_of
 from transformers import Qwen2_5OmniForConditionalGeneration
 
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.models.rope import Grid
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from vllm.multimodal.processing import ProcessorInputs, TimingContext
 from omnistage.stages.qwen2_5_omni.heard_videos import heard_tokens, num_sound_tokens
 from omnistage.stages.qwen2_5_omni.positions import prompt_positions
 from omnistage.stages.qwen2_5_omni.thinker_model import Qwen2_5OmniThinker, thinker_config
-from omnistage.stages.vllm.grids import video_ids
+from omnistage.stages.vllm.models.grids import video_ids
 from omnistage.stages.vllm.plugin import register
 
 SIZES = [(1, 4, 4), (3, 4, 8), (12, 8, 4), (60, 4, 4)]

@@ -8,7 +8,7 @@ from omnistage.stages.messages.edge import NothingToSay, Open, RowsReleased, Wai
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.speech import SpokenRows
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.models.rope import Grid
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Downstream
 

@@ -21,7 +21,7 @@ from omnistage.stages.qwen2_5_omni.talker_prompt import (
     speaker_tokens,
     talker_prompt,
 )
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.models.rope import Grid
 
 TIME_STEP = 50.0  # positions of two seconds
 

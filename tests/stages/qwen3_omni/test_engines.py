@@ -26,9 +26,9 @@ from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
-from omnistage.stages.vllm.ports import BridgeConfig, Sink
-from omnistage.stages.vllm.rope import Grid
-from omnistage.stages.vllm.step import OVERDUE
+from omnistage.stages.vllm.models.rope import Grid
+from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.step import OVERDUE
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
 from omnistage.stages.worker.stage import Opened
@@ -168,7 +168,7 @@ async def running_talker(
     from omnistage.stages.qwen3_omni.step_schema import talker_schema
     from omnistage.stages.qwen3_omni.talker_model import talker_config
     from omnistage.stages.vllm.compat import AsyncLLM
-    from omnistage.stages.vllm.engine import make_engine
+    from omnistage.stages.vllm.engine.engine import make_engine
 
     connector = make_connector("shm", run, {})
     addresses = [f"{name}.{end}" for end in ("feed", "rows", "codes")]

@@ -8,8 +8,8 @@ from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.speech.talker_options import generation_config_folder
 from omnistage.stages.vllm.compat import AsyncEngineArgs
-from omnistage.stages.vllm.ports import BridgeConfig
-from omnistage.stages.vllm.step_schema import StepSchema
+from omnistage.stages.vllm.step.ports import BridgeConfig
+from omnistage.stages.vllm.step.step_schema import StepSchema
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_compiled_code_is_found_again_at_the_next_start(
             max_model_len=256,
             kv_transfer_config={
                 "kv_connector": "OmnistageConnector",
-                "kv_connector_module_path": "omnistage.stages.vllm.connector",
+                "kv_connector_module_path": "omnistage.stages.vllm.bridge.connector",
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": bridge.to_config(),
             },

@@ -9,8 +9,8 @@ from PIL import Image
 from transformers import AutoProcessor, Qwen3OmniMoeForConditionalGeneration
 
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, TalkerPrompt, talker_prompt
-from omnistage.stages.vllm.grids import video_ids
-from omnistage.stages.vllm.rope import Grid
+from omnistage.stages.vllm.models.grids import video_ids
+from omnistage.stages.vllm.models.rope import Grid
 
 IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
 SOUND = "<|audio_start|><|audio_pad|><|audio_end|>"

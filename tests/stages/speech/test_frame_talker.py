@@ -10,8 +10,8 @@ from torch import nn
 
 from omnistage.stages.speech import frame_talker
 from omnistage.stages.speech.frame_talker import FrameTalker
-from omnistage.stages.vllm import step
-from omnistage.stages.vllm.step_schema import NO_FRAME
+from omnistage.stages.vllm.step import step
+from omnistage.stages.vllm.step.step_schema import NO_FRAME
 
 CODEC_EOS = 9
 

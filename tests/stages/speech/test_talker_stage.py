@@ -8,8 +8,8 @@ import pytest
 import vllm.envs
 
 from omnistage.stages.speech.talker_stage import TalkerStage
+from omnistage.stages.vllm.answers.truncation import ARGUMENT
 from omnistage.stages.vllm.compat import SamplingParams
-from omnistage.stages.vllm.truncation import ARGUMENT
 
 
 @pytest.mark.parametrize("is_invariant", [False, True])

@@ -19,8 +19,8 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError, load_graph
 from omnistage.stages.checkpoint.tiny_embedding import write_tiny_embedding
 from omnistage.stages.qwen3_tts.checkpoint.writers import write_custom_voice
-from omnistage.stages.vllm import engine
-from omnistage.stages.vllm.worker_extension import extended_by
+from omnistage.stages.vllm.engine import engine
+from omnistage.stages.vllm.workers.worker_extension import extended_by
 from omnistage.stages.worker.stage_worker import StageWorker
 
 OMNI = """

@@ -245,7 +245,7 @@ def weights_of(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 async def test_sleep_mode_on_a_cpu_is_refused_by_name(folder: Path, cpu_engine: None) -> None:
     from omnistage.stages.vllm.compat import AsyncLLM
-    from omnistage.stages.vllm.engine import make_engine
+    from omnistage.stages.vllm.engine.engine import make_engine
 
     with pytest.raises(ValueError, match="Sleep mode is not supported on current platform"):
         make_engine(AsyncLLM, str(folder), {**ENGINE, "enable_sleep_mode": True}, None)
@@ -255,7 +255,7 @@ async def test_vllms_metrics_are_kept_unless_they_are_switched_off(
     folder: Path, cpu_engine: None
 ) -> None:
     from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
-    from omnistage.stages.vllm.engine import make_engine
+    from omnistage.stages.vllm.engine.engine import make_engine
 
     class Told(AsyncLLM):  # type: ignore[misc]
         """Starts no engine."""

@@ -16,7 +16,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.multimodal.processing import ProcessorInputs, TimingContext
 
 from omnistage.stages.messages.to_gateway import Reading
-from omnistage.stages.vllm.frames import sampler_of
+from omnistage.stages.vllm.media.frames import sampler_of
 
 PROMPT = "<|vision_start|><|video_pad|><|vision_end|>"
 

@@ -1,0 +1,139 @@
+"""vLLM's schedulers with one more reason not to run a request: its next input has not come.
+
+Selected by the engine argument `scheduler_cls`. While `schedule` runs, held requests are out of
+`running` and the limits on running requests are lower by their number, so that no other request
+is admitted in their place.
+
+A request whose prompt has come in part may run that part. For such a step the limit on its tokens
+is the part's length, and the request is the last of `running`: the others get their tokens first,
+and it cannot get more than has come.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.request import Request, RequestStatus
+
+from omnistage.stages.vllm.bridge.prefill_part import Part
+from omnistage.stages.vllm.step.step import OVERDUE
+
+IDLE_WAIT_S = 0.002
+LIMITS = ("max_num_running_reqs", "max_num_active_reqs")  # the second since vLLM 0.32
+# Before vLLM 0.32 a request that was not ready when it was first looked at waits in the second.
+QUEUES = ("waiting", "skipped_waiting")
+
+
+class _Gate:
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        output = self._schedule(*args, **kwargs)
+        scheduler: Any = self
+        gate = scheduler.connector.scheduler_half
+        if output.scheduled_new_reqs or output.finished_req_ids:
+            pool = scheduler.kv_cache_manager.block_pool
+            in_use = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one is a null block
+            gate.count_blocks(in_use)
+        is_full = len(scheduler.running) >= scheduler.max_num_running_reqs
+        gate.count_waiting(sum(map(len, self._waiting())) if is_full else 0)
+        return output
+
+    def _waiting(self) -> list[Any]:
+        """The queues in which requests wait to be run."""
+        return [queue for name in QUEUES if (queue := getattr(self, name, None))]
+
+    def _schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        scheduler: Any = self
+        gate = scheduler.connector.scheduler_half
+        gate.collect()
+        running, waiting = scheduler.running, self._waiting()
+        part = self._choose_part()
+        held = gate.held(running)
+        if not held and part is None and (running or not waiting):
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if len(held) == len(running) and not gate.is_any_ready(chain.from_iterable(waiting)):
+            in_flight = any(request.num_output_placeholders for request in held)
+            if not in_flight and not scheduler.finished_req_ids:
+                gate.wait(IDLE_WAIT_S)
+        with self._without(held), self._limited_to(part):
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+
+    def _choose_part(self) -> Part | None:
+        """A request may begin early only while less than half of the seats are taken."""
+        scheduler: Any = self
+        num_taken, num_seats = len(scheduler.running), scheduler.max_num_running_reqs
+        waiting = self._waiting() if num_taken < num_seats else []
+        part: Part | None = scheduler.connector.scheduler_half.choose_part(
+            scheduler.running, chain.from_iterable(waiting), 2 * num_taken < num_seats
+        )
+        return part
+
+    @contextmanager
+    def _without(self, held: list[Request]) -> Iterator[None]:
+        """Held requests are no part of `running` meanwhile, and nobody gets their seats."""
+        scheduler: Any = self
+        held_ids = {request.request_id for request in held}
+        scheduler.running = [r for r in scheduler.running if r.request_id not in held_ids]
+        limits = [name for name in LIMITS if hasattr(scheduler, name)]
+        for name in limits:
+            setattr(scheduler, name, getattr(scheduler, name) - len(held))
+        try:
+            yield
+        finally:
+            scheduler.running = held + scheduler.running
+            for name in limits:
+                setattr(scheduler, name, getattr(scheduler, name) + len(held))
+
+    @contextmanager
+    def _limited_to(self, part: Part | None) -> Iterator[None]:
+        """Within a step that runs a part: no more tokens than it has, and others before it."""
+        scheduler: Any = self
+        if part is None:
+            yield
+            return
+        scheduler.running.sort(key=lambda request: request.request_id == part.request_id)
+        limit = scheduler.max_num_scheduled_tokens
+        scheduler.max_num_scheduled_tokens = part.num_tokens
+        try:
+            yield
+        finally:
+            scheduler.max_num_scheduled_tokens = limit
+
+    def add_request(self, request: Request) -> None:
+        scheduler: Any = self
+        scheduler.connector.scheduler_half.expect(request)
+        super().add_request(request)  # type: ignore[misc]
+
+    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
+        """As the scheduler's; requests whose input is overdue end here, as aborted ones do."""
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(  # type: ignore[misc]
+            *args, **kwargs
+        )
+        scheduler: Any = self
+        for request_id in scheduler.connector.scheduler_half.overdue():
+            request = scheduler.requests.get(request_id)
+            if request is None or request.num_output_placeholders:
+                continue  # ended, or in a step: the next look finds it again
+            scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+            told = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
+            told.outputs.append(
+                EngineCoreOutput(
+                    request_id=request_id,
+                    new_token_ids=[],
+                    finish_reason=FinishReason.ABORT,
+                    stop_reason=OVERDUE,
+                )
+            )
+        return outputs
+
+
+class GatedScheduler(_Gate, Scheduler):
+    """For engines without async scheduling."""
+
+
+class GatedAsyncScheduler(_Gate, AsyncScheduler):
+    """For engines with async scheduling."""

@@ -1,0 +1,361 @@
+"""Inputs of requests that come while they run: values of columns and rows of the stage upstream.
+
+A request knows from the start how long its prompt is, the inputs of every prompt position that
+needs nothing from upstream, which positions take a hidden row, and at which position the first
+value of the feed goes. All else arrives through the feed, and `available` says how far the leading
+positions are complete: a position beyond it is waited for, never filled with zeros. Which columns
+and rows there are, a family declares (step_schema.py). A row is kept until it is computed, so an
+engine that takes rows must never preempt a request (`refuse_preemption` in kv_room.py).
+"""
+
+import logging
+import select
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from omnistage.connectors.chunk import Chunk
+from omnistage.connectors.contract import ConnectorError, Receiver
+from omnistage.connectors.messages import UnknownMessage
+from omnistage.stages.messages.edge import Edge, Rows, RowsReleased, Tokens
+from omnistage.stages.vllm.bridge.late_rows import ALL, LateRows
+from omnistage.stages.vllm.rows.row_store import RowStore
+from omnistage.stages.vllm.step.step import Ints
+from omnistage.stages.vllm.step.step_schema import Layout, StepSchema
+
+logger = logging.getLogger(__name__)
+
+NONE: Ints = np.zeros(0, np.int32)
+MAX_CLOSED = 4096  # ids of ended requests that are remembered
+IDLE_S = 0.5  # between two looks of an idle engine's thread
+EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
+
+
+def late_input_options(
+    request_id: str,
+    inputs: Ints,
+    *,
+    hidden_positions: Ints = NONE,
+    hidden_sources: Ints = NONE,
+    following: tuple[int, int] | None = None,
+    first_token_position: int = 0,
+    position_delta: int = 0,
+    ends: Mapping[str, tuple[float, float]],
+    fed: Mapping[str, Sequence[float]] | None = None,
+    complete: bool = False,
+) -> dict[str, Any]:
+    """Describe a request's late inputs as plain values that travel in `extra_args`.
+
+    `inputs`: the prompt's columns, as `Layout.pack` makes them; hidden row `hidden_sources[k]` of
+    the feed goes to position `hidden_positions[k]`, both ascending. `following`, a row's number
+    beyond those and a position: it and all rows behind it go there and behind, as many as will
+    come. By the tensors that columns are fed by: `fed`, the first values, if they are known; by
+    those, or by the names of columns `after_rows`: `ends`, the value after the last one, then for
+    ever. `first_token_position`: where the first value goes that is fed.
+    """
+    return {
+        "id": request_id,
+        "num_prompt": len(inputs),
+        "inputs": inputs.tobytes(),
+        "hidden_positions": hidden_positions.astype(np.int32).tobytes(),
+        "hidden_sources": hidden_sources.astype(np.int32).tobytes(),
+        "following": None if following is None else list(following),
+        "first_token_position": first_token_position,
+        "position_delta": position_delta,
+        "ends": {name: list(values) for name, values in ends.items()},
+        "fed": {name: list(values) for name, values in (fed or {}).items()},
+        "complete": complete,
+    }
+
+
+class RequestInputs:
+    """The inputs of one request, as far as they have come."""
+
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        layout: Layout,
+        max_model_len: int,
+        store: RowStore | None = None,
+    ) -> None:
+        self.request_id: str = options["id"]
+        self.num_prompt: int = options["num_prompt"]
+        self._layout = layout
+        self.table = _table(options, layout, max_model_len)
+        self.rows = LateRows(options, store, max_model_len) if store is not None else None
+        self._next_token = options["first_token_position"]
+        self._ends: Mapping[str, list[float]] = options["ends"]
+        self._is_complete = not layout.fed
+        self.waits_since = time.monotonic()
+        self.has_heard = False
+        self.is_refused = False  # what came does not fit to what its family declares
+        self._add_fed(
+            {name: np.asarray(values) for name, values in options["fed"].items()},
+            options["complete"],
+        )
+        self.available = self._count_available()  # leading positions whose inputs are complete
+
+    @property
+    def has_all(self) -> bool:
+        """Whether nothing more will come."""
+        return self.available == ALL
+
+    def is_token_due(self, num_tokens: int) -> bool:
+        """Whether its rows have come, the last for one of the prompt's last `num_tokens` positions.
+
+        Then upstream has read its prompt to the end, and the first token is what comes next, or
+        that token's row.
+        """
+        last = None if self.rows is None else self.rows.last_known
+        if last is None or self.num_prompt - last > num_tokens:
+            return False
+        return self.available < self.num_prompt
+
+    def _count_available(self) -> int:
+        tokens = ALL if self._is_complete else self._next_token
+        return tokens if self.rows is None else min(tokens, self.rows.available)
+
+    def add(self, chunk: Chunk[Edge]) -> None:
+        """Take a chunk of the feed: values of columns, rows, or how many rows count.
+
+        Raises ValueError for what its family does not declare.
+        """
+        self.waits_since = time.monotonic()
+        self.has_heard = True
+        message, rows = chunk.message, self.rows
+        if isinstance(message, Tokens):
+            values = {name: one.numpy() for name, one in chunk.tensors.items()}
+            self._add_fed(values, chunk.last)
+        elif isinstance(message, Rows) and rows is not None and rows.are_in(chunk):
+            rows.add(chunk)
+        elif isinstance(message, RowsReleased) and rows is not None:
+            rows.release(message, chunk.last)
+            if chunk.last:
+                self._end_rows(rows.end)
+        self.available = self._count_available()
+
+    def close(self) -> None:
+        """Its request has ended."""
+        if self.rows is not None:
+            self.rows.close()
+
+    def _add_fed(self, values: Mapping[str, npt.NDArray[Any]], last: bool) -> None:
+        """Append a line of every column that is fed; after the last, the ends."""
+        if self._is_complete:
+            return
+        if values:
+            self._next_token += self._fill(values)
+        if last:
+            self._end()
+
+    def _fill(self, values: Mapping[str, npt.NDArray[Any]]) -> int:
+        """Put values of every fed column behind those that have come; how many each has."""
+        count: int | None = None
+        for column in self._layout.fed:
+            came = values[column.fed_by]
+            if count not in (None, len(came)):
+                raise ValueError(f"tensors of different lengths: {count} and {len(came)}")
+            count = len(came)
+            room = self.table[self._next_token : self._next_token + count]
+            lines = came if came.ndim > 1 else came[:, None]
+            self._layout.of_inputs(room, column.name)[:] = lines[: len(room)]
+        return count or 0
+
+    def _end(self) -> None:
+        """Beyond the last value come the ends."""
+        for column in self._layout.fed:
+            self._fill_ends(column.name, self._next_token, self._ends[column.fed_by])
+        self._is_complete = True
+
+    def _end_rows(self, position: int) -> None:
+        """Beyond the last row come the ends."""
+        for column in self._layout.after_rows:
+            self._fill_ends(column.name, position, self._ends[column.name])
+
+    def _fill_ends(self, name: str, position: int, ends: Sequence[float]) -> None:
+        rest = self._layout.of_inputs(self.table, name)[position:]
+        rest[:1], rest[1:] = ends
+
+
+def _table(options: Mapping[str, Any], layout: Layout, max_model_len: int) -> Ints:
+    """A request's inputs by position, as far as they are known from the start."""
+    num_prompt = options["num_prompt"]
+    table = np.zeros((max_model_len + 1, layout.num_inputs), np.int32)
+    table[:num_prompt] = np.frombuffer(options["inputs"], np.int32).reshape(num_prompt, -1)
+    positions = np.arange(num_prompt, max_model_len + 1)[:, None] + options["position_delta"]
+    for column in layout.columns:
+        rest = layout.of_inputs(table, column.name)[num_prompt:]
+        rest[:] = positions if column.counts else column.blank
+    return table
+
+
+class LateInputs:
+    """All requests' late inputs, fed by the receivers of the stage upstream.
+
+    An engine collects them as it steps. One without requests does not step: then a thread takes
+    what still comes for requests that ended before their upstream did, or it would keep its credit.
+    """
+
+    def __init__(
+        self,
+        receivers: list[Receiver[Edge]],
+        schema: StepSchema,
+        engine_dtype: torch.dtype,
+        max_model_len: int,
+        first_chunk_s: float,
+        next_chunk_s: float,
+    ) -> None:
+        self._receivers = receivers
+        self.layout = Layout(schema.columns)
+        self.store = None if schema.rows is None else RowStore(schema.rows, engine_dtype)
+        self._max_model_len = max_model_len
+        self._limits_s = (first_chunk_s, next_chunk_s)
+        self._by_id: dict[str, RequestInputs] = {}
+        self._expected: set[str] = set()
+        self._early: OrderedDict[str, tuple[float, list[Chunk[Edge]]]] = OrderedDict()
+        self._closed: OrderedDict[str, None] = OrderedDict()  # what comes for these is dropped
+        self._lock = threading.RLock()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._is_shut = False
+        self._came = select.poll()
+        for receiver in receivers:
+            self._came.register(receiver.fileno(), select.POLLIN)
+        self._drain = threading.Thread(target=self._run, name="omnistage-late", daemon=True)
+        if receivers:
+            self._drain.start()
+
+    def _run(self) -> None:
+        """Collect while there is no request."""
+        poller = select.poll()
+        for receiver in self._receivers:
+            poller.register(receiver.fileno(), select.POLLIN)
+        while not self._is_shut:
+            self._is_idle.wait()
+            has_come = not self._is_shut and bool(poller.poll(1000 * IDLE_S))
+            with self._lock:
+                if self._is_idle.is_set() and not self._is_shut:
+                    self._take_late(has_come)
+
+    def _take_late(self, has_come: bool) -> None:
+        try:
+            if has_come:
+                self._collect()
+        except (ConnectorError, UnknownMessage):
+            logger.exception("what came for ended requests could not be taken")
+        self._forget_early()
+
+    def _forget_early(self) -> None:
+        """Drop what nobody has asked for; the caller has the lock."""
+        now = time.monotonic()
+        for request_id, (came_at, _) in list(self._early.items()):
+            if now - came_at > EARLY_S and request_id not in self._expected:
+                del self._early[request_id]
+
+    def _note_idle(self) -> None:
+        if self._by_id or self._expected:
+            self._is_idle.clear()
+        else:
+            self._is_idle.set()
+
+    def expect(self, request_id: str) -> None:
+        """The engine has the request: keep what comes for it until it is opened or closed."""
+        with self._lock:
+            self._expected.add(request_id)
+            self._closed.pop(request_id, None)
+            self._note_idle()
+
+    def open(self, options: Mapping[str, Any]) -> RequestInputs:
+        """Inputs of a request; what came before the request did is added now."""
+        request_id = options["id"]
+        with self._lock:
+            inputs = self._by_id.get(request_id)
+            if inputs is None:
+                inputs = self._by_id[request_id] = RequestInputs(
+                    options, self.layout, self._max_model_len, self.store
+                )
+                for chunk in self._early.pop(request_id, (0.0, ()))[1]:
+                    self._add(inputs, chunk)
+            self._note_idle()
+        return inputs
+
+    def close(self, request_id: str) -> None:
+        """Forget a request that finished or was aborted."""
+        with self._lock:
+            inputs = self._by_id.pop(request_id, None)
+            if inputs is not None:
+                inputs.close()
+            self._early.pop(request_id, None)
+            self._expected.discard(request_id)
+            for receiver in self._receivers:
+                receiver.forget(request_id)
+            self._closed[request_id] = None
+            while len(self._closed) > MAX_CLOSED:
+                self._closed.popitem(last=False)
+            self._note_idle()
+
+    def collect(self) -> None:
+        """Take everything that has arrived, without waiting."""
+        with self._lock:
+            self._collect()
+
+    def _collect(self) -> None:
+        for receiver in self._receivers:
+            came: list[str] = []
+            try:
+                while (chunk := receiver.receive()) is not None:
+                    came.append(chunk.request_id)
+                    self._keep(chunk)
+            finally:
+                if came:
+                    receiver.grant_each(came)
+
+    def _keep(self, chunk: Chunk[Edge]) -> None:
+        inputs = self._by_id.get(chunk.request_id)
+        if inputs is not None:
+            self._add(inputs, chunk)
+        elif chunk.request_id not in self._closed:
+            new: tuple[float, list[Chunk[Edge]]] = (time.monotonic(), [])
+            self._early.setdefault(chunk.request_id, new)[1].append(chunk)
+
+    def _add(self, inputs: RequestInputs, chunk: Chunk[Edge]) -> None:
+        """What does not fit ends its request, not the engine."""
+        if inputs.is_refused:
+            return
+        try:
+            inputs.add(chunk)
+        except (KeyError, ValueError):
+            logger.exception("an input of request %s was refused", inputs.request_id)
+            inputs.is_refused = True
+
+    def overdue(self) -> list[str]:
+        """Requests whose next input did not come in time; also forgets what nobody asked for."""
+        now = time.monotonic()
+        with self._lock:
+            self._forget_early()
+        return [
+            request_id
+            for request_id, inputs in self._by_id.items()
+            if inputs.is_refused
+            or (not inputs.has_all and now - inputs.waits_since > self._limits_s[inputs.has_heard])
+        ]
+
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until something arrives at any receiver, at most `timeout_s`."""
+        if self._receivers:
+            self._came.poll(1000 * timeout_s)
+
+    def shutdown(self) -> None:
+        """Close the receivers."""
+        self._is_shut = True
+        self._is_idle.set()
+        if self._drain.is_alive():
+            self._drain.join(timeout=5)
+        for receiver in self._receivers:
+            receiver.close()

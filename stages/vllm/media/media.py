@@ -1,0 +1,83 @@
+"""The sounds and videos of requests, for vLLM: the gateway has read them, none is read here.
+
+A request's parts name them by URLs that vLLM's connector of media, which is ours, looks up. What is
+a file is read by vLLM: a video of a model whose frames vLLM chooses in a way of its own.
+"""
+
+import base64
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+from vllm.multimodal.media import MEDIA_CONNECTOR_REGISTRY, MediaConnector
+
+from omnistage.stages.messages.to_gateway import Reading
+from omnistage.stages.vllm.compat import AsyncLLM
+from omnistage.stages.vllm.media.frames import sampler_of
+from omnistage.stages.worker.coming_media import Received
+
+CONNECTOR = "omnistage"
+VARIABLE = "VLLM_MEDIA_CONNECTOR"  # names vLLM's connector of media
+
+_received: Received = {}  # of all requests of this process
+
+
+@MEDIA_CONNECTOR_REGISTRY.register(CONNECTOR)
+class ReceivedMedia(MediaConnector):
+    """vLLM's own, but for media that came beside their request; each is taken once."""
+
+    async def fetch_audio_async(self, audio_url: str) -> tuple[npt.NDArray[Any], float]:
+        """Return samples of one channel, float32 [n], and their rate."""
+        sound = _received.pop((audio_url, "sound"), None)
+        if sound is not None:
+            return sound.data(), sound.about["rate_hz"]
+        heard: tuple[npt.NDArray[Any], float] = await super().fetch_audio_async(audio_url)
+        return heard
+
+    async def fetch_video_async(self, video_url: str, **options: Any) -> Any:
+        """Return frames, uint8 [frames, height, width, 3], and the metadata of their video."""
+        frames = _received.pop((video_url, "frames"), None)
+        if frames is not None:
+            return frames.data(), dict(frames.about["metadata"])
+        file = _received.pop((video_url, "file"), None)
+        if file is not None:
+            encoded = base64.b64encode(file.data().tobytes()).decode("ascii")
+            video_url = f"data:application/octet-stream;base64,{encoded}"
+        return await super().fetch_video_async(video_url, **options)
+
+
+def use_received_media() -> None:
+    """Have vLLM fetch media with our connector, unless another is chosen."""
+    os.environ.setdefault(VARIABLE, CONNECTOR)
+
+
+@contextmanager
+def received(media: Received) -> Iterator[None]:
+    """Let vLLM find a request's media, which this takes over; what it has not taken goes."""
+    names = list(media)
+    _received.update(media)
+    media.clear()
+    try:
+        yield
+    finally:
+        for name in names:
+            _received.pop(name, None)
+
+
+def reading_of(engine: AsyncLLM) -> Reading:
+    """Return how an engine's model takes media: the rate of its sounds, and its frames' sampler."""
+    config = engine.model_config
+    if not config.is_multimodal_model:
+        return Reading()
+    processor = engine.renderer.get_mm_processor()
+    limits = processor.info.allowed_mm_limits
+    rate_hz = processor.data_parser.audio_resampler.target_sr
+    options: Mapping[str, Any] = (config.multimodal_config.media_io_kwargs or {}).get("video", {})
+    return Reading(
+        audio_rate_hz=int(rate_hz or 0) if limits.get("audio") else None,
+        takes_video=bool(limits.get("video")),
+        sampler=sampler_of(config, options),
+        options={name: options[name] for name in ("fps", "num_frames") if name in options},
+    )

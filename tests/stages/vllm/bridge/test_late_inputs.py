@@ -1,0 +1,294 @@
+"""Late inputs: what is available when, and that nothing is made up."""
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from omnistage.connectors.chunk import Chunk, Tensor
+from omnistage.connectors.contract import Receiver
+from omnistage.connectors.inprocess import InProcessConnector
+from omnistage.connectors.shm import ShmConnector, ShmOptions
+from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
+from omnistage.stages.vllm.bridge import late_inputs
+from omnistage.stages.vllm.bridge.late_inputs import (
+    EARLY_S,
+    LateInputs,
+    RequestInputs,
+    late_input_options,
+)
+from omnistage.stages.vllm.bridge.late_rows import ALL
+from omnistage.stages.vllm.rows.row_store import RowStore
+from omnistage.stages.vllm.step.step_schema import Column, Layout, RowInput, StepSchema
+
+MAX_LEN = 40
+END, PAD = 901, 902
+COLUMNS = (
+    Column("text", fed_by="tokens"),
+    Column("codec"),
+    Column("position", width=3, counts=True),
+)
+LAYOUT = Layout(COLUMNS)
+HALVES = Tensor.from_numpy(np.zeros((1, 4), np.float16))
+SCHEMA = StepSchema(COLUMNS, RowInput(4))
+
+
+def options(num_prompt: int = 6, hidden: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
+    text, codec, *position = np.arange(num_prompt * 5).reshape(num_prompt, 5).T
+    inputs = {"text": text, "codec": codec, "position": np.array(position).T}
+    return late_input_options(
+        "a",
+        LAYOUT.pack(num_prompt, inputs),
+        hidden_positions=np.array(hidden, np.int32),
+        hidden_sources=np.array(hidden, np.int32) + 100,
+        first_token_position=num_prompt - 1,
+        position_delta=3,
+        ends={"tokens": (END, PAD)},
+        **more,
+    )
+
+
+def opened(**options_: Any) -> RequestInputs:
+    store = RowStore(RowInput(4), torch.float32)
+    return RequestInputs(options(**options_), LAYOUT, MAX_LEN, store)
+
+
+def tokens(*values: int, last: bool = False) -> Chunk[Edge]:
+    tensors = {"tokens": Tensor.from_numpy(np.array(values, np.int32))}
+    return Chunk("a", Tokens(), 0, tensors, last)
+
+
+def rows(*sources: int) -> Chunk[Edge]:
+    values = np.array([[source] * 4 for source in sources], np.float32).reshape(-1, 4)
+    tensors = {
+        "hidden": Tensor.from_numpy(values),
+        "positions": Tensor.from_numpy(np.array(sources, np.int32)),
+    }
+    return Chunk("a", Rows(), 0, tensors)
+
+
+def test_the_last_prompt_position_waits_for_the_first_token() -> None:
+    inputs = opened()
+    assert inputs.available == 5
+    inputs.add(tokens(7))
+    assert inputs.available == 6
+    assert inputs.table[5, 0] == 7
+
+
+def test_after_the_last_token_come_the_end_and_pads_for_ever() -> None:
+    inputs = opened()
+    inputs.add(tokens(7, 8))
+    inputs.add(tokens(last=True))
+    assert inputs.available == ALL
+    assert inputs.table[5:9, 0].tolist() == [7, 8, END, PAD]
+    assert inputs.table[-1, 0] == PAD
+
+
+def test_decode_positions_count_on_from_the_prompts() -> None:
+    inputs = opened()
+    assert inputs.table[6:9, 2:].tolist() == [[9] * 3, [10] * 3, [11] * 3]
+
+
+def test_a_hidden_row_that_has_not_come_is_waited_for() -> None:
+    inputs = opened(hidden=(1, 2, 4), fed={"tokens": (7,)}, complete=True)
+    assert inputs.available == 1
+    inputs.add(rows(101))
+    assert inputs.available == 2
+    inputs.add(rows(104))
+    assert inputs.available == 2
+    inputs.add(rows(101, 102))  # a repeat after a preemption
+    assert inputs.available == ALL
+
+
+def test_rows_that_nobody_asked_for_are_ignored() -> None:
+    inputs = opened(hidden=(1,))
+    inputs.add(rows(100, 102, 300))
+    assert inputs.available == 1
+
+
+class Clock:
+    """The module's own time.monotonic under a test's control; event loops keep theirs."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        patch.setattr(late_inputs, "time", SimpleNamespace(monotonic=lambda: self.now))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+class Feed:
+    """Late inputs with a channel into them."""
+
+    def __init__(self, directory: Path) -> None:
+        connector = InProcessConnector(directory)
+        connector.create("feed")
+        self.sender = connector.sender("feed")
+        self.late = LateInputs(
+            [connector.receiver("feed", EDGE)], SCHEMA, torch.float32, MAX_LEN, 60, 10
+        )
+
+    def send(self, *chunks: Chunk[Edge]) -> None:
+        for chunk in chunks:
+            self.sender.send(chunk)
+        self.late.collect()
+
+
+@pytest.fixture
+def feed(tmp_path: Path) -> Iterator[Feed]:
+    feed = Feed(tmp_path)
+    yield feed
+    feed.sender.close()
+    feed.late.shutdown()
+    InProcessConnector(tmp_path).destroy("feed")
+
+
+def test_chunks_that_come_before_their_request_are_kept(feed: Feed) -> None:
+    feed.send(tokens(7))
+    assert feed.late.open(options()).available == 6
+
+
+def test_chunks_of_a_request_that_queues_are_kept_however_long(feed: Feed, clock: Clock) -> None:
+    feed.late.expect("a")
+    feed.send(tokens(7))
+    clock.now += 1000
+    assert feed.late.overdue() == []
+    assert feed.late.open(options()).available == 6
+
+
+def test_chunks_of_a_request_that_never_comes_are_dropped(feed: Feed, clock: Clock) -> None:
+    feed.send(tokens(7))
+    clock.now += EARLY_S + 1
+    feed.late.overdue()
+    assert feed.late.open(options()).available == 5
+
+
+def test_a_request_is_overdue_when_its_first_or_next_input_is_late(
+    feed: Feed, clock: Clock
+) -> None:
+    feed.late.open(options())
+    clock.now += 59
+    assert feed.late.overdue() == []
+    feed.send(tokens(7))
+    clock.now += 9
+    assert feed.late.overdue() == []
+    clock.now += 2
+    assert feed.late.overdue() == ["a"]
+    feed.send(tokens(last=True))
+    clock.now += 1000
+    assert feed.late.overdue() == []
+
+
+def test_a_missing_hidden_row_makes_a_request_overdue(feed: Feed, clock: Clock) -> None:
+    feed.late.open(options(hidden=(1,)))
+    feed.send(tokens(7, last=True))
+    clock.now += 11
+    assert feed.late.overdue() == ["a"]
+    feed.late.close("a")
+    assert feed.late.overdue() == []
+
+
+@given(st.lists(st.integers(0, 3), max_size=12))
+def test_any_split_of_the_tokens_gives_the_same_table(sizes: list[int]) -> None:
+    whole = opened()
+    parts = opened()
+    values = list(range(1, sum(sizes) + 1))
+    whole.add(tokens(*values, last=True))
+    for size in sizes:
+        parts.add(tokens(*values[:size]))
+        values = values[size:]
+    parts.add(tokens(last=True))
+    assert np.array_equal(whole.table, parts.table)
+
+
+def test_what_its_family_does_not_declare_ends_a_request_and_no_other(
+    feed: Feed, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its next chunks are not put where the refused ones belong."""
+    inputs = feed.late.open(options(hidden=(1,)))
+    wrong: Chunk[Edge] = Chunk("a", Rows(), 0, {**rows(101).tensors, "hidden": HALVES})
+    other = {**options(), "id": "b"}
+    feed.late.open(other)
+    feed.send(tokens(7), wrong, rows(101), tokens(8, last=True))
+    assert inputs.available == 1
+    assert feed.late.overdue() == ["a"]
+    assert "float16" in caplog.text
+    assert "declared are float32 [4]" in caplog.text
+
+
+def test_columns_that_come_together_come_in_equal_numbers() -> None:
+    layout = Layout((Column("text", fed_by="tokens"), Column("pitch", "float32", fed_by="pitch")))
+    ends = {"tokens": (END, PAD), "pitch": (0, 0)}
+    asked = late_input_options("a", layout.pack(1, {}), first_token_position=1, ends=ends)
+    inputs = RequestInputs(asked, layout, MAX_LEN)
+    chunk = tokens(1, 2)
+    with pytest.raises(ValueError, match="different lengths"):
+        inputs.add(Chunk("a", Tokens(), 0, {**chunk.tensors, "pitch": HALVES}))
+    with pytest.raises(KeyError, match="pitch"):
+        inputs.add(chunk)
+
+
+def test_what_comes_for_a_request_that_has_ended_is_taken_though_no_engine_steps(
+    tmp_path: Path,
+) -> None:
+    """Speech may end before the text that it is made of: its sender gets all of its credit back."""
+    connector = ShmConnector(tmp_path, ShmOptions(credit=2))
+    connector.create("feed")
+    sender = connector.sender("feed")
+    late = LateInputs([connector.receiver("feed", EDGE)], SCHEMA, torch.float32, MAX_LEN, 60, 10)
+    try:
+        late.open(options())
+        late.close("a")
+        for _ in range(5):
+            sender.send(tokens(7))
+        sender.send(tokens(last=True))
+        deadline = time.monotonic() + 10
+        while sender.flush() or sender.num_requests:
+            assert time.monotonic() < deadline, "it keeps its credit"
+            time.sleep(0.01)
+        late.expect("a")  # a request of this name may come again
+        assert late.open(options()).available == 5
+    finally:
+        sender.close()
+        late.shutdown()
+
+
+def test_a_wait_ends_with_what_comes_at_any_receiver(tmp_path: Path) -> None:
+    connector = InProcessConnector(tmp_path)
+    addresses = ("first", "second", "third")
+    for address in addresses:
+        connector.create(address)
+    receivers: list[Receiver[Edge]] = [connector.receiver(one, EDGE) for one in addresses]
+    late = LateInputs(receivers, SCHEMA, torch.float32, MAX_LEN, 60, 10)
+    inputs = late.open(options())
+    try:
+        for address in addresses:
+            late.collect()
+            began_at = time.monotonic()
+            late.wait(0.05)
+            assert time.monotonic() - began_at >= 0.05  # nothing is there
+            sender = connector.sender(address)
+            timer = threading.Timer(0.05, sender.send, [tokens(7)])
+            timer.start()
+            began_at = time.monotonic()
+            late.wait(20)
+            assert time.monotonic() - began_at < 10
+            timer.join()
+            before = inputs.available
+            late.collect()
+            assert inputs.available == before + 1
+            sender.close()
+    finally:
+        late.shutdown()
+        for address in addresses:
+            connector.destroy(address)
