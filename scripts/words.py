@@ -21,18 +21,20 @@ VERBS = re.compile(
     re.IGNORECASE,
 )
 KINDS = ("long", "opening", "verb")
+LOWER = "vLLM|vllm|code2wav|token2wav"  # names that begin sentences as they are
+SENTENCE = re.compile(rf"(?<=[.!?]) +(?=[A-Z*]|{LOWER})|: (?=[A-Z])")
 
 
 def sentences(page: str) -> Iterator[str]:
     """Yield a page's sentences: of paragraphs, list items and cells of tables."""
     text = re.sub(r"^(```|~~~).*?^\1", "", page, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^    .*$", "", text, flags=re.MULTILINE)
-    text = re.sub(r"`[^`]*`", "CODE", text)
+    text = re.sub(r"`[^`]*`(?:, `[^`]*`)*", "CODE", text)  # a list of names is no sentence
     text = re.sub(r"!?\[([^]]*)\]\([^)]*\)", r"\1", text)
     text = re.sub(r"^\|[-| :]+\|$", "", text, flags=re.MULTILINE)
     for block in re.split(r"\n\s*\n|\n(?=[|#]|\s*[-*] |\s*\d+\. )|(?<=\S) \| ", text):
         words = " ".join(block.strip("|#-* \n").split())
-        yield from (one for one in re.split(r"(?<=[.!?]) +(?=[A-Z*])|: (?=[A-Z])", words) if one)
+        yield from (one for one in SENTENCE.split(words) if one)
 
 
 def findings(page: str) -> Counter[str]:

@@ -99,5 +99,5 @@ def test_the_table_of_edges_has_each_key() -> None:
 
 
 def test_the_outputs_are_those_that_kinds_make() -> None:
-    (said,) = re.findall(r"`outputs` says which stage makes ([^.]*)\.", TEXT)
+    (said,) = re.findall(r"`outputs` names the stage that makes ([^.]*)\.", TEXT)
     assert kinds_in(said) == set().union(*(kind.outputs for kind in KINDS.values()))

@@ -14,6 +14,8 @@ LONG = " ".join(["word"] * (MAX_WORDS + 1))
         (f"A sentence. {LONG}. Another.", "long", 1),
         (f"| one | {LONG} |", "long", 1),
         (f"```\n{LONG}\n```", "long", 0),
+        (", ".join(["`name`"] * (MAX_WORDS + 1)), "long", 0),
+        (f"{' '.join(['word'] * 20)}. vLLM {' '.join(['word'] * 20)}.", "long", 0),
         ("Which one it is.", "opening", 1),
         ("It works. Of all, one is left.", "opening", 1),
         ("- Whether it runs", "opening", 1),
