@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -175,6 +176,56 @@ def arrows(folder: str, room: str) -> set[str]:
     names = {name for path in files(f"{folder}/{room}") for name in imports(path)}
     below = {name.removeprefix(prefix).split(".")[0] for name in names if name.startswith(prefix)}
     return (below & rooms_in(folder)) - {room}
+
+
+def modules() -> dict[str, Path]:
+    """Every file of the product, by the name that imports it."""
+    found = {}
+    for path in (path for layer in LAYERS for path in files(layer)):
+        folder, name = path.parent.relative_to(ROOT), path.stem
+        parts = folder.parts if name == "__init__" else (*folder.parts, name)
+        found[".".join((OURS, *parts))] = path
+    return found
+
+
+def circle(paths: Mapping[str, Path]) -> list[str]:
+    """Modules that import each other in turn, the first again at the end; none if there are none.
+
+    An import inside a function, or for types alone, counts as any other.
+    """
+    graph = {name: imports(path) & paths.keys() - {name} for name, path in paths.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+# Files
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert not circle(modules())
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "import first",
+        "from first import name",
+        "def load():\n    from first import name",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import first",
+    ],
+)
+def test_a_circle_is_found_wherever_its_imports_are(tmp_path: Path, last: str) -> None:
+    codes = {"first": "import second", "second": "from third import name", "third": last}
+    paths = {name: tmp_path / f"{name}.py" for name in codes}
+    for name, path in paths.items():
+        path.write_text(codes[name])
+    assert set(circle(paths)) == codes.keys()
+    paths["third"].write_text("import fourth")
+    imports.cache_clear()
+    assert not circle(paths)
 
 
 # Root folders

@@ -22,6 +22,7 @@ from omnistage.stages.qwen2_5_omni.dit_blocks import (
     COLUMNS,
     BlockList,
     Layout,
+    Tables,
     Window,
     lay_out,
     make_block_list,
@@ -29,7 +30,6 @@ from omnistage.stages.qwen2_5_omni.dit_blocks import (
 from omnistage.stages.qwen2_5_omni.dit_graphs import DiTGraphs
 from omnistage.stages.qwen2_5_omni.dit_layers import (
     Layers,
-    Tables,
     blockwise,
     blockwise_linear,
     layers_of,

@@ -1,4 +1,4 @@
-"""Blocks of all requests' windows in one list: what the DiT's layers compute."""
+"""Blocks of all requests' windows in one list, and what the DiT's layers read beside them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,10 +7,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniDiTConfig
 
 from omnistage.stages.vllm.step.transfer import to_device
 
 NONE = -1  # no neighbour
+NORM_EPS = 1e-6
 
 Table = npt.NDArray[np.int64]
 
@@ -98,6 +100,46 @@ class BlockList:
     def codes(self) -> torch.Tensor:
         """[blocks, codes]."""
         return self.table[:, len(COLUMNS) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What the layers read of times and positions, computed beforehand.
+
+    `modulations` [times, 6, width] of each layer: shift, scale and gate of its attention, then of
+    its MLP. `last` [times, 2, width]: scale and shift of the last norm. `cos` and `sin`
+    [positions, frames, head_dim].
+    """
+
+    modulations: Sequence[torch.Tensor]
+    last: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+
+    @property
+    def nbytes(self) -> int:
+        """Of them all."""
+        return sum(one.nbytes for one in (*self.modulations, self.last, self.cos, self.sin))
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Whether a layer looks at a neighbour, and how far back blocks are needed behind it."""
+
+    looks_left: bool
+    looks_right: bool
+    depth: int
+
+    @classmethod
+    def of(cls, number: int, config: Qwen2_5OmniDiTConfig) -> "Role":
+        """The layer's of that number."""
+        looks_left = number in config.look_backward_layers
+        looks_right = number in config.look_ahead_layers
+        if looks_left and looks_right:
+            raise ValueError(f"layer {number} of the DiT looks both ways")
+        # Past blocks are needed as long as a layer further on looks back.
+        depth = sum(other > number for other in config.look_backward_layers)
+        return cls(looks_left, looks_right, depth)
 
 
 def lay_out(windows: Sequence[Window], depth: int, codes_per_block: int, repeats: int) -> Layout:

@@ -13,8 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS
-from omnistage.stages.qwen2_5_omni.dit_layers import NORM_EPS
+from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, NORM_EPS
 
 MIN_SIZE = 16  # of a head, and of what a product on the matrix units sums over
 FEW_ROWS = 2048  # so few are spread over as many programs

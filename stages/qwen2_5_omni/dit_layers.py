@@ -3,7 +3,6 @@
 On a CPU each block is a matrix product of its own.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,30 +11,8 @@ from torch import nn
 from torch.nn import functional
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniDiTConfig
 
-from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, BlockList
+from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, NORM_EPS, BlockList, Role, Tables
 from omnistage.stages.vocoder.layers.products import takes_fused_kernels
-
-NORM_EPS = 1e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """What the layers read of times and positions, computed beforehand.
-
-    `modulations` [times, 6, width] of each layer: shift, scale and gate of its attention, then of
-    its MLP. `last` [times, 2, width]: scale and shift of the last norm. `cos` and `sin`
-    [positions, frames, head_dim].
-    """
-
-    modulations: Sequence[torch.Tensor]
-    last: torch.Tensor
-    cos: torch.Tensor
-    sin: torch.Tensor
-
-    @property
-    def nbytes(self) -> int:
-        """Of them all."""
-        return sum(one.nbytes for one in (*self.modulations, self.last, self.cos, self.sin))
 
 
 class Layers(Protocol):
@@ -76,26 +53,6 @@ def layers_of(net: Any, tables: Tables) -> Layers:
         if is_fusible(net.config):
             return FusedLayers(net, tables)
     return ExactLayers(net, tables)
-
-
-@dataclass(frozen=True, slots=True)
-class Role:
-    """Whether a layer looks at a neighbour, and how far back blocks are needed behind it."""
-
-    looks_left: bool
-    looks_right: bool
-    depth: int
-
-    @classmethod
-    def of(cls, number: int, config: Qwen2_5OmniDiTConfig) -> "Role":
-        """The layer's of that number."""
-        looks_left = number in config.look_backward_layers
-        looks_right = number in config.look_ahead_layers
-        if looks_left and looks_right:
-            raise ValueError(f"layer {number} of the DiT looks both ways")
-        # Past blocks are needed as long as a layer further on looks back.
-        depth = sum(other > number for other in config.look_backward_layers)
-        return cls(looks_left, looks_right, depth)
 
 
 @dataclass(frozen=True, slots=True)

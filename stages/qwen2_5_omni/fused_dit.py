@@ -13,9 +13,8 @@ from torch import nn
 from torch.nn import functional
 from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniDiTConfig
 
-from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, BlockList
+from omnistage.stages.qwen2_5_omni.dit_blocks import COLUMNS, BlockList, Role, Tables
 from omnistage.stages.qwen2_5_omni.dit_kernels import MIN_SIZE, Branch, Norm, attend, modulate
-from omnistage.stages.qwen2_5_omni.dit_layers import Role, Tables
 from omnistage.stages.vocoder.layers.products import packed
 
 
