@@ -16,8 +16,8 @@ from rich.console import Console
 from omnistage.connectors.large_blocks import set_large_blocks_apart
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.server.app import DEFAULTS, build_app
-from omnistage.server.http.half_open import GATEWAY_PROTOCOL
 from omnistage.server.http.head_limit import MAX_HEAD_BYTES
+from omnistage.server.http.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.http.socket_protocol import SOCKETS, GatewaySocket
 from omnistage.server.options import GatewayOptions, Tls
 from omnistage.server.placement.placing import PlacementError, Placing, placing_of

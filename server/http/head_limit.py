@@ -20,7 +20,7 @@ BYTES_BETWEEN = 4  # a colon, a space and the line's end
 class HeadLimit:
     """ASGI middleware: 431 for a head of more than MAX_HEAD_BYTES that has come whole.
 
-    Of one that goes on, the protocol reads no more than that (half_open.py).
+    Of one that goes on, the protocol reads no more than that (http_protocol.py).
     """
 
     def __init__(self, app: ASGIApp) -> None:

@@ -296,6 +296,7 @@ async def edit_form(target: Target, chance: random.Random) -> str:
 
 
 async def half_closed(target: Target, chance: random.Random) -> str:
+    """One that shuts down its sending side has hung up, unless its answer is there already."""
     body = target.body(stream=chance.random() < 0.5)
     return await send(target, request_of(body, version=chance.choice(["1.0", "1.1"])), True)
 
@@ -348,12 +349,12 @@ async def garbage(target: Target, chance: random.Random) -> str:
     """Bytes, alone or behind a request."""
     noise = chance.randbytes(chance.choice([1, 100, 100_000])) + b"\r\n\r\n"
     first = request_of(target.body()) if chance.random() < 0.5 else b""
-    return await send(target, first + noise, half_close=True)
+    return await send(target, first + noise)
 
 
 async def pipelined(target: Target, chance: random.Random) -> str:
     data = request_of(target.body()) * chance.randint(2, 5)
-    return await send(target, data, half_close=True)
+    return await send(target, data)
 
 
 async def old_version(target: Target, chance: random.Random) -> str:
@@ -372,7 +373,7 @@ async def upgrade(target: Target, chance: random.Random) -> str:
     offer = chance.choice(["websocket", "h2c"])
     head = f"GET {CHAT} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: {offer}\r\n"
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-    return await send(target, (head + key).encode(), half_close=True)
+    return await send(target, (head + key).encode())
 
 
 async def chunked(target: Target, chance: random.Random) -> str:
@@ -389,7 +390,7 @@ async def other_paths(target: Target, chance: random.Random) -> str:
     )
     method = chance.choice(["GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "HEAD", "X" * 50])
     data = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n"
-    return await send(target, data.encode(), half_close=True)
+    return await send(target, data.encode())
 
 
 Act = Callable[[Target, random.Random], Awaitable[str]]
@@ -428,7 +429,7 @@ HOSTILITIES: Mapping[str, Hostility] = {
     "pictures": Hostility(sending(picture), ANY_REFUSAL, 3),
     "sounds": Hostility(sending(sound), ANY_REFUSAL),
     "edits as forms": Hostility(edit_form, ANY_REFUSAL, 2),
-    "half-closed": Hostility(half_closed, FINE),
+    "half-closed": Hostility(half_closed, FINE | {NO_ANSWER}),
     "hang-ups": Hostility(hang_up, frozenset({LEFT})),
     "never read": Hostility(never_reads, frozenset({LEFT}), 2),
     "slow heads and bodies": Hostility(slow_loris, frozenset({LEFT}), 2),
@@ -437,7 +438,7 @@ HOSTILITIES: Mapping[str, Hostility] = {
     "pipelined": Hostility(pipelined, FINE, 2),
     "other versions": Hostility(old_version),
     "large headers": Hostility(large_headers),
-    "upgrades": Hostility(upgrade, frozenset({"405"})),
+    "upgrades": Hostility(upgrade, frozenset({"403", "405"})),
     "bad chunks": Hostility(chunked),
     "other paths": Hostility(other_paths),
 }
