@@ -7,7 +7,7 @@ import typer.main
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.server.cli.vllm_flags import INSTEAD, OMNI, VLLM, instead_of
+from omnistage.server.cli.vllm_flags import answers, instead_of, table
 from omnistage.stage_configs.pick import GRAPHS
 
 runner = CliRunner()
@@ -54,7 +54,8 @@ def test_a_value_that_looks_like_a_flag_is_a_value() -> None:
 
 def test_what_is_answered_is_none_of_our_own_flags() -> None:
     ours = {name for option in GROUP.commands["serve"].params for name in option.opts}
-    assert not ours & INSTEAD.keys()
-    assert all(instead_of(flag) for flag in INSTEAD)
-    assert len(INSTEAD) == sum(len(flags) for flags, _ in (*VLLM, *OMNI))
+    assert not ours & answers().keys()
+    assert all(instead_of(flag) for flag in answers())
+    rows = (*table()["vllm"], *table()["omni"])
+    assert len(answers()) == sum(len(row["flags"]) for row in rows)
     assert instead_of("--none-of-theirs") == ""

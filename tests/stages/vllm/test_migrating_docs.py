@@ -13,7 +13,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from omnistage.server.cli import app
-from omnistage.server.cli.vllm_flags import INSTEAD, OMNI, SHORT, VLLM, Rows, instead_of
+from omnistage.server.cli.vllm_flags import Row, answers, instead_of, table
 from omnistage.stage_configs.engine_arguments import OURS as GRAPH_S
 from omnistage.stage_configs.engine_arguments import vllm_arguments
 from omnistage.stage_configs.graph import ROLES
@@ -31,6 +31,7 @@ LEFT_FIRST = re.findall(r"^\| (`--.*?) \| (.*) \|$", FROM_VLLM, re.MULTILINE)
 OF_ENGINE = re.findall(r"^\| \w+ \| (`--.*) \|$", FROM_VLLM, re.MULTILINE)
 GROUP: Any = typer.main.get_command(app)
 OURS = {name for option in GROUP.commands["serve"].params for name in option.opts}
+VLLM, OMNI, SHORT = table()["vllm"], table()["omni"], table()["short"]
 ENGINE = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
 
 
@@ -85,21 +86,22 @@ def test_the_arguments_that_are_read_from_vllm_s_source_are_all_of_them() -> Non
 @pytest.mark.parametrize(
     ("rows", "page"), [(VLLM, FROM_VLLM), (OMNI, FROM_OMNI)], ids=["vLLM", "vllm-omni"]
 )
-def test_the_page_says_what_whoever_types_a_flag_is_told(rows: Rows, page: str) -> None:
-    for row, answer in rows:
-        assert f"| {', '.join(f'`{flag}`' for flag in row)} | {answer} |" in page
-        assert all(instead_of(flag) == answer.replace("`", "") for flag in row)
+def test_the_page_says_what_whoever_types_a_flag_is_told(rows: list[Row], page: str) -> None:
+    for row in rows:
+        shown, answer = ", ".join(f"`{flag}`" for flag in row["flags"]), row["instead"]
+        assert f"| {shown} | {answer} |" in page
+        assert all(instead_of(flag) == answer.replace("`", "") for flag in row["flags"])
 
 
 def test_a_flag_on_the_right_is_one_of_ours() -> None:
-    right = [answer for _, answer in (*LEFT_FIRST, *VLLM, *OMNI)]
+    right = [*(answer for _, answer in LEFT_FIRST), *answers().values()]
     named = {flag for answer in right for flag in flags(answer)}
     assert len(named) > 15
     assert named <= OURS
 
 
 def test_a_flag_that_both_have_is_not_refused() -> None:
-    same = [flag for row, _ in LEFT_FIRST for flag in flags(row) if flag not in INSTEAD]
+    same = [flag for row, _ in LEFT_FIRST for flag in flags(row) if flag not in answers()]
     assert {"--host", "--served-model-name", "--ssl-certfile", "--allowed-origins"} <= set(same)
     assert set(same) <= OURS
 
@@ -109,7 +111,7 @@ def options() -> set[str]:
     named = set(re.findall(r"options\.([a-z_]+)=", FROM_VLLM))
     shown = re.findall(r"options: \{(.*?)\}", FROM_VLLM)
     named |= {part.split(":")[0].strip() for found in shown for part in found.split(",")}
-    (as_flags,) = (row for row, answer in VLLM if "options.KEY" in answer)
+    (as_flags,) = (row["flags"] for row in VLLM if "options.KEY" in row["instead"])
     return named | {underscored(flag) for flag in as_flags}
 
 
