@@ -178,6 +178,7 @@ class AsyncOmni:
 
     async def chat(
         self,
+        /,
         messages: Messages,
         *,
         modalities: Sequence[str] | None = None,
@@ -193,6 +194,7 @@ class AsyncOmni:
 
     def stream_chat(
         self,
+        /,
         messages: Messages,
         *,
         modalities: Sequence[str] | None = None,
@@ -265,6 +267,7 @@ class AsyncOmni:
 
     async def images(
         self,
+        /,
         prompt: str | Sequence[str],
         *,
         images: Sequence[ImageLike] = (),
@@ -277,6 +280,7 @@ class AsyncOmni:
 
     def stream_images(
         self,
+        /,
         prompt: str | Sequence[str],
         *,
         images: Sequence[ImageLike] = (),
@@ -289,23 +293,23 @@ class AsyncOmni:
 
     # Speech
 
-    async def speech(self, text: str, *, voice: str | None = None, **fields: Any) -> Answer:
+    async def speech(self, /, text: str, *, voice: str | None = None, **fields: Any) -> Answer:
         """Speak a text as it is; `fields` are those of /v1/audio/speech."""
         return await self._engine.whole(
             speech(self._engine, {**fields, "input": text, "voice": voice})
         )
 
-    def stream_speech(self, text: str, *, voice: str | None = None, **fields: Any) -> Pieces:
+    def stream_speech(self, /, text: str, *, voice: str | None = None, **fields: Any) -> Pieces:
         """The same, as it is spoken: Audio, then the Answer."""
         return self._engine.stream(speech(self._engine, {**fields, "input": text, "voice": voice}))
 
-    async def transcribe(self, sound: SoundLike, **fields: Any) -> Answer:
+    async def transcribe(self, /, sound: SoundLike, **fields: Any) -> Answer:
         """Write down what was said; `fields` are those of /v1/audio/transcriptions."""
         return await self._engine.whole(
             transcript(self._engine, TranscriptionRequest, sound, fields)
         )
 
-    async def translate(self, sound: SoundLike, **fields: Any) -> Answer:
+    async def translate(self, /, sound: SoundLike, **fields: Any) -> Answer:
         """Write down in English what was said; `fields` are those of /v1/audio/translations."""
         return await self._engine.whole(transcript(self._engine, TranslationRequest, sound, fields))
 

@@ -2,25 +2,49 @@
 
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from omnistage.connectors import make_connector
 from omnistage.server.offline.async_omni import AsyncOmni, OmniOptions
-from omnistage.server.offline.commands import Adapters, Asleep, PathLike
-from omnistage.server.offline.content import ImageLike, Messages, SoundLike
+from omnistage.server.offline.commands import Asleep
 from omnistage.server.offline.errors import OmniError
 from omnistage.server.offline.loop_thread import LoopThread
 from omnistage.server.offline.many import Prompt
-from omnistage.server.offline.outputs import Answer, Piece
+from omnistage.server.offline.outputs import Answer
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.stage_configs.graph import StageGraph
 
-if TYPE_CHECKING:
-    from omnistage.stages.device.shared_weights import Weights
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _waiting(
+    method: Callable[Concatenate[AsyncOmni, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["Omni", P], T]:
+    """Makes a method of Omni of one of AsyncOmni: its signature and docstring, but it waits."""
+
+    @wraps(method)
+    def waiting(self: "Omni", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._thread.run(method(self._omni, *args, **kwargs))
+
+    return waiting
+
+
+def _iterating(
+    method: Callable[Concatenate[AsyncOmni, P], AsyncGenerator[T, None]],
+) -> Callable[Concatenate["Omni", P], Iterator[T]]:
+    """Makes an iterator's method in the same way; to leave its loop cancels the request."""
+
+    @wraps(method)
+    def iterating(self: "Omni", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return self._thread.iterate(lambda: method(self._omni, *args, **kwargs))
+
+    return iterating
 
 
 class Omni:
@@ -88,33 +112,27 @@ class Omni:
     def __repr__(self) -> str:
         return repr(self._omni).removeprefix("Async")
 
-    # Chats
+    @property
+    def sleeping(self) -> Asleep:
+        """By stage, what of it sleeps."""
+        return self._omni.sleeping
 
-    def chat(
-        self,
-        messages: Messages,
-        *,
-        modalities: Sequence[str] | None = None,
-        voice: str | None = None,
-        **fields: Any,
-    ) -> Answer:
-        """As AsyncOmni.chat."""
-        return self._thread.run(
-            self._omni.chat(messages, modalities=modalities, voice=voice, **fields)
-        )
-
-    def stream_chat(
-        self,
-        messages: Messages,
-        *,
-        modalities: Sequence[str] | None = None,
-        voice: str | None = None,
-        **fields: Any,
-    ) -> Iterator[Piece]:
-        """As AsyncOmni.stream_chat; to leave the loop cancels the request."""
-        return self._thread.iterate(
-            lambda: self._omni.stream_chat(messages, modalities=modalities, voice=voice, **fields)
-        )
+    chat = _waiting(AsyncOmni.chat)
+    stream_chat = _iterating(AsyncOmni.stream_chat)
+    images = _waiting(AsyncOmni.images)
+    stream_images = _iterating(AsyncOmni.stream_images)
+    speech = _waiting(AsyncOmni.speech)
+    stream_speech = _iterating(AsyncOmni.stream_speech)
+    transcribe = _waiting(AsyncOmni.transcribe)
+    translate = _waiting(AsyncOmni.translate)
+    sleep = _waiting(AsyncOmni.sleep)
+    wake = _waiting(AsyncOmni.wake)
+    load_weights = _waiting(AsyncOmni.load_weights)
+    scale = _waiting(AsyncOmni.scale)
+    add_lora = _waiting(AsyncOmni.add_lora)
+    remove_lora = _waiting(AsyncOmni.remove_lora)
+    pin_lora = _waiting(AsyncOmni.pin_lora)
+    loras = _waiting(AsyncOmni.loras)
 
     @overload
     def generate(
@@ -146,114 +164,6 @@ class Omni:
         """As AsyncOmni.generate."""
         answers: list[Answer] = self._thread.run(self._omni.generate(prompts, **options))
         return answers
-
-    # Pictures
-
-    def images(
-        self,
-        prompt: str | Sequence[str],
-        *,
-        images: Sequence[ImageLike] = (),
-        mask: ImageLike | None = None,
-        **fields: Any,
-    ) -> Answer:
-        """As AsyncOmni.images."""
-        return self._thread.run(self._omni.images(prompt, images=images, mask=mask, **fields))
-
-    def stream_images(
-        self,
-        prompt: str | Sequence[str],
-        *,
-        images: Sequence[ImageLike] = (),
-        mask: ImageLike | None = None,
-        **fields: Any,
-    ) -> Iterator[Piece]:
-        """As AsyncOmni.stream_images; to leave the loop cancels the request."""
-        return self._thread.iterate(
-            lambda: self._omni.stream_images(prompt, images=images, mask=mask, **fields)
-        )
-
-    # Speech
-
-    def speech(self, text: str, *, voice: str | None = None, **fields: Any) -> Answer:
-        """As AsyncOmni.speech."""
-        return self._thread.run(self._omni.speech(text, voice=voice, **fields))
-
-    def stream_speech(
-        self, text: str, *, voice: str | None = None, **fields: Any
-    ) -> Iterator[Piece]:
-        """As AsyncOmni.stream_speech; to leave the loop cancels the request."""
-        return self._thread.iterate(lambda: self._omni.stream_speech(text, voice=voice, **fields))
-
-    def transcribe(self, sound: SoundLike, **fields: Any) -> Answer:
-        """As AsyncOmni.transcribe."""
-        return self._thread.run(self._omni.transcribe(sound, **fields))
-
-    def translate(self, sound: SoundLike, **fields: Any) -> Answer:
-        """As AsyncOmni.translate."""
-        return self._thread.run(self._omni.translate(sound, **fields))
-
-    # Commands
-
-    @property
-    def sleeping(self) -> Asleep:
-        """By stage, what of it sleeps."""
-        return self._omni.sleeping
-
-    def sleep(
-        self,
-        level: int = 1,
-        tags: Sequence[str] | None = None,
-        stages: Sequence[str] | None = None,
-    ) -> Asleep:
-        """As AsyncOmni.sleep."""
-        return self._thread.run(self._omni.sleep(level, tags, stages))
-
-    def wake(
-        self, tags: Sequence[str] | None = None, stages: Sequence[str] | None = None
-    ) -> Asleep:
-        """As AsyncOmni.wake."""
-        return self._thread.run(self._omni.wake(tags, stages))
-
-    def load_weights(
-        self,
-        weights: "PathLike | Weights | None" = None,
-        stages: Sequence[str] | None = None,
-    ) -> Asleep:
-        """As AsyncOmni.load_weights."""
-        return self._thread.run(self._omni.load_weights(weights, stages))
-
-    def scale(self, stage: str, replicas: int) -> tuple[str, ...]:
-        """As AsyncOmni.scale."""
-        return self._thread.run(self._omni.scale(stage, replicas))
-
-    def add_lora(
-        self,
-        name: str,
-        path: PathLike,
-        *,
-        weight_name: str | None = None,
-        pinned: bool = False,
-        stages: Sequence[str] | None = None,
-    ) -> Adapters:
-        """As AsyncOmni.add_lora."""
-        return self._thread.run(
-            self._omni.add_lora(name, path, weight_name=weight_name, pinned=pinned, stages=stages)
-        )
-
-    def remove_lora(self, name: str, stages: Sequence[str] | None = None) -> Adapters:
-        """As AsyncOmni.remove_lora."""
-        return self._thread.run(self._omni.remove_lora(name, stages))
-
-    def pin_lora(
-        self, name: str, pinned: bool = True, stages: Sequence[str] | None = None
-    ) -> Adapters:
-        """As AsyncOmni.pin_lora."""
-        return self._thread.run(self._omni.pin_lora(name, pinned, stages))
-
-    def loras(self) -> Adapters:
-        """As AsyncOmni.loras."""
-        return self._thread.run(self._omni.loras())
 
 
 def _close(omni: AsyncOmni, thread: LoopThread, pid: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import inspect
 import io
 import os
 import threading
@@ -21,6 +22,7 @@ from support.waiting import until, wait_until
 
 from omnistage import (
     Answer,
+    AsyncOmni,
     Audio,
     BadRequest,
     Closed,
@@ -478,3 +480,17 @@ def test_it_is_closed_when_nothing_refers_to_it(tmp_path: Path) -> None:
         thread._thread.join(10)
         assert not thread._thread.is_alive()
         assert any(not run.exists() for run in runs)
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def test_omni_has_the_methods_of_async_omni_with_their_arguments() -> None:
+    assert methods(Omni) == methods(AsyncOmni) - {"start"}
+    for name in methods(Omni) - {"model", "modalities", "voices", "sleeping", "generate"}:
+        waiting, other = getattr(Omni, name), getattr(AsyncOmni, name)
+        assert inspect.signature(waiting).parameters.keys() == (
+            inspect.signature(other).parameters.keys()
+        )
+        assert not inspect.iscoroutinefunction(waiting)
