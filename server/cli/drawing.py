@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from omnistage.server.cli.svg import replica_count
+from omnistage.server.cli.stage_texts import replica_count
 from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 

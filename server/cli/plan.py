@@ -21,7 +21,7 @@ from omnistage.server.cli.changes import (
 from omnistage.server.cli.graphs import fail, find_graph, missing_gpus
 from omnistage.server.cli.planning.command import BEST, Asked, plan_gpus
 from omnistage.server.cli.planning.forecast import Demand
-from omnistage.server.cli.svg import argument_lines, chunk_sizes, gpu_names, svg
+from omnistage.server.cli.stage_texts import argument_lines, chunk_sizes, gpu_names
 from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.graph_file import GraphError
@@ -36,10 +36,6 @@ def plan(
     set_default: DefaultChanges = None,
     served_model_name: ModelNames = None,
     deterministic: Deterministic = False,
-    as_svg: Annotated[
-        bool,
-        typer.Option("--svg", envvar="OMNISTAGE_SVG", help="Print a drawing of the graph in SVG."),
-    ] = False,
     gpus: Annotated[
         str | None,
         typer.Option(
@@ -102,9 +98,6 @@ def plan(
         graph = find_graph(target, model, changes)
     except GraphError as error:
         raise fail(str(error)) from None
-    if as_svg:
-        typer.echo(svg(graph))
-        return
     print_plan(graph, graph.model or target)
 
 
