@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns forecast image-speed cells kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns image-speed cells kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -131,10 +131,6 @@ vocoder-engine: venv
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv
 	PYTHONPATH=tests $(BIN)/python tests/gpu_ranks.py $(ARGS)
-
-# The simulation beside a tiny model on this CPU, in some minutes. ARGS="--requests 40": of each rate.
-forecast: venv
-	PYTHONPATH=tests $(BIN)/python tests/forecast.py $(ARGS)
 
 # Two Ray nodes on this machine: the tiny Qwen3-Omni across them, and a node that is killed.
 nodes: venv

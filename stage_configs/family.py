@@ -51,7 +51,7 @@ class Family:
     the graph that serves a model on a machine with so many GPUs; None if the model is of another
     family. `tiny`: by the model's name. `benches`: dotted paths of functions by the name of the
     command below `omnistage bench`; typer reads their parameters, and a ValueError is told in one
-    line. `figures`: files of measured figures, by which `omnistage plan --gpus` forecasts.
+    line. `memory`: files of the memory that models need, for `omnistage plan --gpus`.
     """
 
     name: str
@@ -60,4 +60,4 @@ class Family:
     pick: Callable[[Checkpoint, int], Picked | None] = _picks_nothing
     tiny: Mapping[str, TinyModel] = field(default_factory=dict)
     benches: Mapping[str, str] = field(default_factory=dict)
-    figures: tuple[Path, ...] = ()
+    memory: tuple[Path, ...] = ()

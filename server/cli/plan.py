@@ -19,8 +19,7 @@ from omnistage.server.cli.changes import (
     changes_of,
 )
 from omnistage.server.cli.graphs import fail, find_graph, missing_gpus
-from omnistage.server.cli.planning.command import BEST, Asked, plan_gpus
-from omnistage.server.cli.planning.forecast import Demand
+from omnistage.server.cli.planning.command import LayoutRequest, plan_gpus
 from omnistage.server.cli.stage_texts import argument_lines, chunk_sizes, gpu_names
 from omnistage.stage_configs.edge_payloads import named
 from omnistage.stage_configs.graph import StageGraph
@@ -40,60 +39,32 @@ def plan(
         str | None,
         typer.Option(
             metavar="NxKIND",
-            help="Lay the model out on these GPUs, 8xH200 or 24x80GB, and forecast what they do.",
+            help="Lay the model out on these GPUs, 8xH200 or 24x80GB: whether it fits, and where.",
         ),
     ] = None,
     machine: Annotated[int, typer.Option(min=1, help="How many GPUs a machine has.")] = 8,
-    sessions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Voice sessions at once. Default: as many as the GPUs carry."),
-    ] = None,
-    speech: Annotated[
-        float, typer.Option(help="The share of a session's time that speech of the model fills.")
-    ] = 0.4,
-    load: Annotated[
-        float, typer.Option(help="The greatest part of what GPUs could do that is planned for.")
-    ] = 0.7,
-    ttfp_ms: Annotated[
-        float, typer.Option(help="The time to the first packet that 99 of 100 answers keep.")
-    ] = 500.0,
-    stall_ms: Annotated[
-        float, typer.Option(help="The longest stall of a player that 99 of 100 answers keep.")
-    ] = 200.0,
-    price: Annotated[
-        float | None, typer.Option(help="Dollars a GPU and hour. Default: by the GPU's kind.")
-    ] = None,
-    history: Annotated[
-        int, typer.Option(min=0, help="Tokens of a conversation that every turn has before it.")
-    ] = 0,
-    network_gbit: Annotated[
-        float, typer.Option(help="Gbit a second that a machine can send.")
-    ] = 10.0,
     layout: Annotated[
-        str, typer.Option(help="cells: all stages on each GPU; split; tensor; or best of them.")
-    ] = BEST,
-    write: Annotated[
-        Path | None, typer.Option(help="The graph file of one cell to write, .yaml.")
+        str | None,
+        typer.Option(
+            help="shared: all stages on one GPU; split; tensor. Default: the first that fits."
+        ),
     ] = None,
-    figures: Annotated[
-        Path | None,
-        typer.Option(help="Measured figures in YAML in place of those that come along."),
+    write: Annotated[
+        Path | None, typer.Option(help="The graph file of one server to write, .yaml.")
     ] = None,
 ) -> None:
     """Print the graph that would serve a model: stages, GPUs, arguments, edges, outputs.
 
-    With --gpus: how it would be laid out on these, and what they would do.
+    With --gpus: whether it fits on these, and how it would be laid out.
     """
     changes = changes_of(
         stage, set_any, set_default, served_model_name, deterministic=deterministic
     )
     if gpus is not None:
-        demand = Demand(speech, load, ttfp_ms, stall_ms, history, price, network_gbit)
-        asked = Asked(model or target, gpus, sessions, demand, machine, layout, write, figures)
-        plan_gpus(asked, changes)
+        plan_gpus(LayoutRequest(model or target, gpus, machine, layout, write), changes)
         return
-    if sessions is not None or write is not None:
-        raise fail("--sessions and --write have no effect without --gpus")
+    if layout is not None or write is not None:
+        raise fail("--layout and --write have no effect without --gpus")
     try:
         graph = find_graph(target, model, changes)
     except GraphError as error:

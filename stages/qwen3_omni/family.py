@@ -96,5 +96,5 @@ FAMILY = Family(
         "bridge": f"{HERE}.bench_commands:bridge",
         "stages": f"{HERE}.bench_commands:stages",
     },
-    figures=(Path(__file__).with_name("figures.yaml"),),
+    memory=(Path(__file__).with_name("memory.yaml"),),
 )

@@ -1,4 +1,4 @@
-"""Kinds of GPUs, and how many of which are meant by `8xH200` or `24x80GB`."""
+"""Kinds of GPUs, and numbers of them such as `8xH200` or `24x80GB`."""
 
 import re
 from dataclasses import dataclass
@@ -13,20 +13,18 @@ ASKED = re.compile(r"(?:([1-9]\d{0,4})x)?(\w+)", re.IGNORECASE)
 
 
 class GpuKind(BaseModel):
-    """What plans need to know of a GPU: GB, TB/s, and dollars an hour."""
+    """A GPU's names and its memory in GB."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     memory_gb: PositiveFloat
-    bandwidth: PositiveFloat
-    price: PositiveFloat
     also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Gpus:
-    """So many GPUs of one kind, in machines of `machine` GPUs; the last may have fewer."""
+    """GPUs of one kind, in machines of `machine` GPUs; the last machine may have fewer."""
 
     count: int
     kind: GpuKind
@@ -35,14 +33,14 @@ class Gpus:
 
 @cache
 def known_kinds() -> dict[str, GpuKind]:
-    """Every kind by each of its names, in capitals."""
+    """Returns every kind by each of its names, in capitals."""
     read = yaml.safe_load(KINDS_FILE.read_text("utf-8"))
     kinds = TypeAdapter(list[GpuKind]).validate_python(read)
     return {name.upper(): kind for kind in kinds for name in (kind.name, *kind.also)}
 
 
 def read_gpus(text: str, machine: int = 8) -> Gpus:
-    """The GPUs of `8xH200`; ValueError with what is allowed."""
+    """Reads `8xH200`; raises ValueError with what is allowed."""
     found = ASKED.fullmatch(text.strip())
     kind = known_kinds().get(found[2].upper()) if found else None
     if found is None or kind is None:

@@ -56,7 +56,7 @@ WRONG_VALUES = [
     ([*SERVED, "--max-queue", "0"], "'--max-queue': must be at least 1, not 0"),
     ([*SERVED, "--request-timeout", "x"], "'--request-timeout': 'x' is not a number"),
     (["cells", "0", TINY], "'N': must be at least 1, not 0"),
-    (["plan", TINY, "--speech", "abc"], "'--speech': 'abc' is not a number"),
+    (["plan", TINY, "--machine", "x"], "'--machine': 'x' is not an integer"),
     (["bench", "serve", "--max-tokens", "x"], "'--max-tokens': 'x' is not an integer"),
     (["tiny", "qwen3-omni", "x", "--seed", "y"], "'--seed': 'y' is not an integer"),
     ([*SERVED, "--mps", "maybe"], "'--mps': 'maybe' is not one of 'auto', 'on', 'off'."),

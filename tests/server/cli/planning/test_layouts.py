@@ -6,16 +6,16 @@ import pytest
 
 from omnistage.server.cli.planning.gpus import read_gpus
 from omnistage.server.cli.planning.layouts import Layout, layouts, title
-from omnistage.stage_configs.figures import figures_of
 from omnistage.stage_configs.graph_file import load_graph
+from omnistage.stage_configs.memory_needs import needs_of
 from omnistage.stage_configs.overrides import stage_override
 
 OMNI = "Qwen/Qwen3-Omni-30B-A3B-Instruct"
 
 
 def laid_out(gpus: str, *changes: str) -> dict[int, Layout]:
-    """Cells and split ones, by the number of voices."""
-    made = layouts(figures_of(OMNI), OMNI, read_gpus(gpus), [*map(stage_override, changes)])
+    """Shared and split ones, by the number of voices."""
+    made = layouts(needs_of(OMNI), OMNI, read_gpus(gpus), [*map(stage_override, changes)])
     return {one.voices: one for one in made if one.form != "tensor"}
 
 
@@ -40,14 +40,14 @@ def test_what_fits_is_known_by_memory_and_number(gpus: str, voices: list[int]) -
 
 
 def test_one_gpu_holds_what_the_deployment_page_says() -> None:
-    (held,) = laid_out("1xH200")[0].held.values()
-    assert [one.stage for one in held] == ["thinker", "talker", "code2wav"]
+    (held,) = laid_out("1xH200")[0].usage.values()
+    assert [one.stage.name for one in held] == ["thinker", "talker", "code2wav"]
     assert sum(one.total for one in held) == pytest.approx(107.3, abs=0.1)
 
 
-def test_a_split_cell_has_the_shares_of_its_graph() -> None:
-    held = laid_out("3x80GB")[2].held
-    assert [sorted(one.stage for one in held[gpu]) for gpu in held] == [
+def test_a_split_server_has_the_shares_of_its_graph() -> None:
+    held = laid_out("3x80GB")[2].usage
+    assert [sorted(one.stage.name for one in held[gpu]) for gpu in held] == [
         ["thinker"],
         ["code2wav", "talker"],
         ["code2wav", "talker"],
@@ -68,14 +68,14 @@ def test_a_layout_says_why_it_does_not_fit(gpus: str, voices: int, says: str) ->
     assert laid_out(gpus)[voices].problem == says
 
 
-def test_cells_use_as_many_gpus_as_there_are_cells_for() -> None:
+def test_servers_use_as_many_gpus_as_there_are_servers_for() -> None:
     layout = laid_out("8xH200")[2]
-    assert (layout.cells, layout.spare) == (2, 2)
-    assert title(layout) == "8 x H200: 2 cells of 3 GPUs, 2 spare"
+    assert (layout.servers, layout.spare) == (2, 2)
+    assert title(layout) == "8 x H200: 2 servers of 3 GPUs, 2 spare"
 
 
 @pytest.mark.parametrize(
-    ("gpus", "machine", "voices", "cells", "spare"),
+    ("gpus", "machine", "voices", "servers", "spare"),
     [
         ("24xH200", 8, 2, 6, 6),
         ("24xH200", 12, 2, 8, 0),
@@ -85,19 +85,19 @@ def test_cells_use_as_many_gpus_as_there_are_cells_for() -> None:
         ("3xH200", 1, 0, 3, 0),
     ],
 )
-def test_no_cell_spans_two_machines(
-    gpus: str, machine: int, voices: int, cells: int, spare: int
+def test_no_server_spans_two_machines(
+    gpus: str, machine: int, voices: int, servers: int, spare: int
 ) -> None:
-    made = layouts(figures_of(OMNI), OMNI, read_gpus(gpus, machine))
+    made = layouts(needs_of(OMNI), OMNI, read_gpus(gpus, machine))
     (layout,) = [one for one in made if one.voices == voices and one.form != "tensor"]
-    assert (layout.cells, layout.spare) == (cells, spare)
+    assert (layout.servers, layout.spare) == (servers, spare)
 
 
 @pytest.mark.parametrize("voices", [0, 1, 2, 3])
 def test_the_graph_file_is_valid_and_has_a_gpu_for_each_replica(
     voices: int, tmp_path: Path
 ) -> None:
-    path = tmp_path / "cell.yaml"
+    path = tmp_path / "server.yaml"
     layout = laid_out("8xH200")[voices]
     path.write_text(layout.text("omnistage plan"))
     graph = load_graph(path)
@@ -113,26 +113,26 @@ def test_the_graph_file_is_valid_and_has_a_gpu_for_each_replica(
 def test_changes_are_in_the_layout_and_in_its_file(tmp_path: Path) -> None:
     layout = laid_out("1xH200", "talker.max_num_seqs=32")[0]
     assert layout.graph.stages["talker"].engine["max_num_seqs"] == 32
-    path = tmp_path / "cell.yaml"
+    path = tmp_path / "server.yaml"
     path.write_text(layout.text("omnistage plan"))
     assert load_graph(path).stages["talker"].engine["max_num_seqs"] == 32
 
 
-@pytest.mark.parametrize(("gpus", "cells"), [("1xH200", 0), ("2xH200", 1), ("7xH200", 3)])
-def test_a_tensor_cell_has_its_first_stage_over_two_gpus_and_all_others_on_each(
-    gpus: str, cells: int, tmp_path: Path
+@pytest.mark.parametrize(("gpus", "servers"), [("1xH200", 0), ("2xH200", 1), ("7xH200", 3)])
+def test_a_tensor_server_has_its_first_stage_over_two_gpus_and_all_others_on_each(
+    gpus: str, servers: int, tmp_path: Path
 ) -> None:
-    made = [*layouts(figures_of(OMNI), OMNI, read_gpus(gpus))]
+    made = [*layouts(needs_of(OMNI), OMNI, read_gpus(gpus))]
     (layout,) = [one for one in made if one.form == "tensor"]
-    assert layout.cells == cells
-    if not cells:
+    assert layout.servers == servers
+    if not servers:
         assert layout.problem == "it wants 2 GPUs of a machine, 1 are given"
     else:
         assert not layout.problem
-        for held in layout.held.values():
-            assert [one.stage for one in held] == ["thinker", "talker", "code2wav"]
-            assert held[0].weights == pytest.approx(63.4 / 2)
-        path = tmp_path / "cell.yaml"
+        for usage in layout.usage.values():
+            assert [one.stage.name for one in usage] == ["thinker", "talker", "code2wav"]
+            assert usage[0].weights == pytest.approx(63.4 / 2)
+        path = tmp_path / "server.yaml"
         path.write_text(layout.text("omnistage plan"))
         stages = load_graph(path).stages
         assert stages["thinker"].engine["tensor_parallel_size"] == 2

@@ -1,0 +1,90 @@
+"""The memory that the stages of a model need, read from a file beside its family."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from omnistage.stage_configs.checkpoint import Checkpoint, UnreadableCheckpoint
+from omnistage.stage_configs.families import FAMILIES
+from omnistage.stage_configs.yaml_document import value_at
+
+
+class NoNeeds(ValueError):
+    """A model's needs are not known, or their file cannot be read."""
+
+
+class Record(BaseModel):
+    """A mapping of the file: frozen, unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StageNeeds(Record):
+    """A stage's weights, in GB of 10^9 bytes, and the bytes of a token in its KV cache."""
+
+    name: str
+    weights_gb: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    kv_bytes: Annotated[int, Field(ge=0)] = 0
+
+
+class GraphFiles(Record):
+    """Graph files of the package: with all stages on one GPU, and the first on its own GPU."""
+
+    shared: str
+    split: str
+
+
+class ModelNeeds(Record):
+    """A model's stages. `config`: the keys by which a folder with such a model is recognized."""
+
+    models: tuple[str, ...]
+    config: dict[str, Any]
+    graphs: GraphFiles
+    stages: tuple[StageNeeds, ...]
+
+
+def read_needs(path: Path) -> ModelNeeds:
+    """Reads a file; raises NoNeeds with the file and the first key that is wrong."""
+    try:
+        return ModelNeeds.model_validate(yaml.safe_load(path.read_text("utf-8")))
+    except (OSError, yaml.YAMLError) as error:
+        raise NoNeeds(f"{path}: cannot be read: {error}") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = ".".join(map(str, problem["loc"]))
+        raise NoNeeds(f"{path}: {place}: {problem['msg']}") from error
+
+
+def all_needs() -> Iterator[ModelNeeds]:
+    """Yields the needs of every family that has a file of them."""
+    for _, family in FAMILIES.usable():
+        for path in family.memory:
+            yield read_needs(path)
+
+
+def needs_of(model: str) -> ModelNeeds:
+    """Finds a model by its name or its folder's configuration; raises NoNeeds with those known."""
+    known = list(all_needs())
+    config = None if any(model in one.models for one in known) else _config(model)
+    for one in known:
+        if model in one.models or (config is not None and _fits(one.config, config)):
+            return one
+    names = ", ".join(name for one in known for name in one.models)
+    raise NoNeeds(f"the memory that {model} needs is not known; it is of: {names}")
+
+
+def _config(model: str) -> Mapping[str, Any] | None:
+    """Reads a folder's configuration; a name is not looked up anywhere."""
+    if not Path(model).is_dir():
+        return None
+    try:
+        return Checkpoint(model).config
+    except UnreadableCheckpoint as error:
+        raise NoNeeds(str(error)) from error
+
+
+def _fits(wanted: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    return all(value_at(config, tuple(key.split("."))) == value for key, value in wanted.items())
