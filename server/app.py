@@ -147,10 +147,10 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
     return Gateway(
         runtime,
         MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
+        StoredVoices(options.voices_path),
         Metrics(runtime),
         ImageStore(),
         traces,
-        StoredVoices(options.voices_path),
         Following(traces, exporter_to(options.traces_url)),
         options.keep_alive_s,
         options.max_unsent_bytes,

@@ -1,6 +1,7 @@
 """Every failure a client can see, in OpenAI's error envelope."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi.responses import JSONResponse
@@ -44,6 +45,23 @@ class ApiError(Exception):
             message = f"Stage {failed.stage} failed: {message}"
         return cls(failed.status, message, param=failed.param, code=failed.code)
 
+    def named(self, name_of: Callable[[str], str]) -> "ApiError":
+        """Return the same error, its field called as `name_of` calls it, also in the message."""
+        if self.param is None:
+            return self
+        param = name_of(self.param)
+        message = self.message
+        if message.startswith(self.param):
+            message = param + message.removeprefix(self.param)
+        return ApiError(
+            self.status,
+            message,
+            type=self.type,
+            param=param,
+            code=self.code,
+            headers=self.headers,
+        )
+
     @property
     def envelope(self) -> dict[str, Any]:
         """The body: all four keys, always."""
@@ -59,6 +77,15 @@ class ApiError(Exception):
     def to_response(self) -> JSONResponse:
         """As an HTTP response."""
         return JSONResponse(self.envelope, self.status, self.headers)
+
+
+@contextmanager
+def fields_named(name_of: Callable[[str], str]) -> Iterator[None]:
+    """Name fields in errors as the client does: inside, the request is of another kind."""
+    try:
+        yield
+    except ApiError as error:
+        raise error.named(name_of) from error
 
 
 def internal_error() -> ApiError:

@@ -65,7 +65,6 @@ ROOMS: Table = {
         "telemetry",
     ),
     "offline": (
-        "audio",
         "chat",
         "http",
         "images",

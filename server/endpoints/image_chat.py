@@ -4,7 +4,7 @@ import asyncio
 import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -15,23 +15,21 @@ from omnistage.server.chat.chunks import AnswerHead, ChatChunk, choice_of
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import parse, warning_headers
 from omnistage.server.http.sse import EventStream
-from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
-from omnistage.server.images.schema import IMAGE_ONLY
 from omnistage.server.images.usage import chat_usage
-from omnistage.server.media.image_load import load_images
 from omnistage.server.runtime.request import ImageOutput
 from omnistage.server.tasks.image_chat import (
     NOT_HERE,
     ImageChatRequest,
     check_image_chat,
-    last_wish,
-    said_of_images,
+    image_fields_of,
+    last_user_prompt,
 )
+from omnistage.server.tasks.images import run_images
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +41,16 @@ class ImageChat:
     async def create(self, chat: ChatRequest, http: HttpRequest) -> Response:
         """Validate and admit, then stream or collect."""
         check_image_chat(chat, self.gateway.runtime.graph)
-        prompt, media = await beside_loop(http, lambda: last_wish(chat.messages))
-        asked = parse(ImageChatRequest, {**said_of_images(chat), "prompt": prompt})
-        ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
-        given = await load_images(media, None, self.gateway.media, http)
-        request = replace(asked.to_request(given), id=f"chatcmpl-{uuid4().hex}")
-        answer = ImageAnswer("chat", asked, given, request, ticket)
-        head = AnswerHead(request.id, self.gateway.runtime.graph.served_name)
+        caller = HttpCaller(http)
+        prompt, media = await caller.compute(lambda: last_user_prompt(chat.messages))
+        asked = parse(ImageChatRequest, {**image_fields_of(chat), "prompt": prompt})
+        request_id = f"chatcmpl-{uuid4().hex}"
+        running = await run_images(self.gateway, asked, caller, media, request_id=request_id)
+        answer = ImageAnswer("chat", asked, running.given, running.outputs)
+        head = AnswerHead(request_id, self.gateway.runtime.graph.served_name)
         headers = warning_headers(sorted([*asked.unknown, *(chat.model_fields_set & NOT_HERE)]))
         if not chat.stream:
-            return await whole_answer(http, request.id, completion(answer, head), headers)
+            return await whole_answer(http, request_id, completion(answer, head), headers)
         has_usage = chat.stream_options is not None and chat.stream_options.include_usage
         events = chunks(answer, head, has_usage)
         return EventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)

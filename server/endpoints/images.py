@@ -11,20 +11,18 @@ from omnistage.server.endpoints.answers import ImagesAnswer
 from omnistage.server.endpoints.examples import edit_examples, image_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import NamedEventStream
-from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.images.answer import MAX_UNSENT_BYTES, ImageAnswer
 from omnistage.server.images.form import EditForm
 from omnistage.server.images.form_schema import edit_body
-from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
-from omnistage.server.media.image_load import load_images
-from omnistage.server.media.images import InputImages
-from omnistage.server.tasks.images import check_draws
+from omnistage.server.images.schema import ImageRequest
+from omnistage.server.tasks.images import RunningImages, check_draws, run_images
 
 logger = logging.getLogger(__name__)
 
@@ -53,11 +51,8 @@ class Images:
     async def generate(self, asked: ImageRequest, http: HttpRequest) -> Response:
         """Make images of words: whole, or as events with previews."""
         self._check(asked)
-        given = InputImages()
-        request = asked.to_request(given)
-        ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
-        answer = ImageAnswer("image_generation", asked, given, request, ticket)
-        return await self._respond(answer, http)
+        running = await run_images(self.gateway, asked, HttpCaller(http))
+        return await self._respond("image_generation", asked, running, http)
 
     async def edit(self, http: HttpRequest) -> Response:
         """Make images of images and words: whole, or as events with previews."""
@@ -67,21 +62,21 @@ class Images:
             logger.debug("%s: the client hung up (499)", http.url.path)
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         self._check(form.asked)
-        ticket = held(http, self.gateway.runtime.flights.admit(IMAGE_ONLY))
-        given = await load_images(form.images, form.mask, self.gateway.media, http)
-        request = form.asked.to_request(given)
-        answer = ImageAnswer("image_edit", form.asked, given, request, ticket)
-        return await self._respond(answer, http)
+        caller = HttpCaller(http)
+        running = await run_images(self.gateway, form.asked, caller, form.images, form.mask)
+        return await self._respond("image_edit", form.asked, running, http)
 
-    async def _respond(self, answer: ImageAnswer, http: HttpRequest) -> Response:
+    async def _respond(
+        self, prefix: str, asked: ImageRequest, running: RunningImages, http: HttpRequest
+    ) -> Response:
         """Stream or collect."""
-        asked = answer.asked
+        answer = ImageAnswer(prefix, asked, running.given, running.outputs)
         headers = warning_headers(asked.unknown)
         if asked.stream:
             events = answer.events()
             return NamedEventStream(events, self.gateway.keep_alive_s, MAX_UNSENT_BYTES, headers)
         whole = answer.whole(self.gateway.images, str(http.base_url).rstrip("/"))
-        return await whole_answer(http, answer.request.id, whole, headers)
+        return await whole_answer(http, running.request.id, whole, headers)
 
     def _check(self, asked: ImageRequest) -> None:
         graph = self.gateway.runtime.graph

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 
 from omnistage.server.endpoints.answers import Model, ModelList
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.endpoints.tokens import OF_TOKENIZERS
 from omnistage.server.http.openapi import described
 from omnistage.server.http.served import model_not_found
 from omnistage.server.runtime.runtime import Runtime
+from omnistage.server.tasks.tokens import OF_TOKENIZERS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.random_weights import note_of
 from omnistage.stages.messages.to_gateway import Lora

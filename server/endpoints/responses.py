@@ -3,26 +3,24 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi import Request as HttpRequest
 
-from omnistage.server.chat.audio_history import AudioHistory
-from omnistage.server.chat.chunks import AnswerHead, TextChunks
-from omnistage.server.chat.translate import Translator
+from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.endpoints.answers import DeletedResponse, ResponseAnswer, ResponseItems
 from omnistage.server.endpoints.examples import response_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError, invalid, unsupported
-from omnistage.server.http.beside_loop import beside_loop, in_thread
+from omnistage.server.errors import ApiError, fields_named, invalid, unsupported
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
 from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import Event, NamedEventStream, encode_named
-from omnistage.server.http.state import held, state_of
+from omnistage.server.http.state import state_of
 from omnistage.server.http.whole_answer import whole_answer
 from omnistage.server.responses.answer import Json, ResponseHead
 from omnistage.server.responses.events import ResponseEvents
@@ -32,7 +30,7 @@ from omnistage.server.responses.resources import resource_of
 from omnistage.server.responses.schema import ResponseRequest
 from omnistage.server.responses.store import ResponseStore, StoredResponse
 from omnistage.server.responses.translate import chat_of
-from omnistage.server.runtime.request import Outputs, Request
+from omnistage.server.tasks.chat import RunningChat, run_chat
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
 
 PATH = "/v1/responses"
@@ -68,20 +66,16 @@ class Responses:
     async def create(self, asked: ResponseRequest, http: HttpRequest) -> Response:
         """Answer with text, thoughts and calls: whole, or as events while they are made."""
         # What was said before may be long though this body is short.
-        work = in_thread if asked.previous_response_id else beside_loop
-        answer = await work(http, lambda: self._answer(asked, state_of(http.scope).key))
-        ticket = held(http, self.gateway.runtime.flights.admit(answer.request.outputs))
-        try:
-            media = await self.gateway.media.load(answer.request.body, http)
-            outputs = ticket.run(replace(answer.request, media=media))
-        except ApiError as error:
-            raise answer.places.told(error) from error
+        caller = HttpCaller(http, is_slow=asked.previous_response_id is not None)
+        answer = await caller.compute(lambda: self._answer(asked, state_of(http.scope).key))
+        with fields_named(answer.places.own):
+            running = await run_chat(self.gateway, answer.chat, caller, answer.id)
         headers = warning_headers(asked.unknown)
         if asked.stream:
             limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
-            return ResponseStream(answer.made, self._events(answer, outputs), *limits, headers)
-        making = self._collect(answer, outputs)
-        return await whole_answer(http, answer.request.id, making, headers)
+            return ResponseStream(answer.made, self._events(answer, running), *limits, headers)
+        making = self._collect(answer, running)
+        return await whole_answer(http, running.request.id, making, headers)
 
     def _answer(self, asked: ResponseRequest, owner: str | None) -> "Answer":
         graph = self.gateway.runtime.graph
@@ -93,13 +87,7 @@ class Responses:
         head, places = ResponseHead(asked, model), Places()
         before = self._before(asked, owner)
         chat = chat_of(asked, before, places)
-        try:
-            request = Translator(graph, (), AudioHistory(), adapters).request(chat)
-        except ApiError as error:
-            raise places.told(error) from error
-        chunks = TextChunks(AnswerHead(head.id, model))
-        request = replace(request, id=head.id)  # an adapter's name is in its body
-        return Answer(request, chunks, ResponseEvents(head), places, asked, before, owner)
+        return Answer(head.id, chat, ResponseEvents(head), places, asked, before, owner)
 
     def _before(self, asked: ResponseRequest, owner: str | None) -> Sequence[Json]:
         """The conversation that this response goes on with."""
@@ -116,33 +104,31 @@ class Responses:
                 code="previous_response_not_found",
             ) from error
 
-    async def _events(self, answer: "Answer", outputs: Outputs) -> AsyncGenerator[Event, None]:
+    async def _events(self, answer: "Answer", running: RunningChat) -> AsyncGenerator[Event, None]:
         """The first event waits for the stages, so that a refusal of theirs is still one."""
         timeline = current_trace().timeline
-        made = answer.made
-        try:
-            async with aclosing(outputs):
+        made, chunks = answer.made, running.chunks()
+        with fields_named(answer.places.own):
+            async with aclosing(running.outputs) as outputs:
                 async for output in outputs:
                     for event in () if made.has_begun else made.begin():
                         yield event
-                    for chunk in answer.chunks.chunks_of(output):
+                    for chunk in chunks.chunks_of(output):
                         for event in made.add(chunk):
                             yield event
                             if event["type"] == "response.output_text.delta":
                                 timeline.mark(GATEWAY, FIRST_TEXT)
-        except ApiError as error:
-            raise answer.places.told(error) from error
-        for chunk in answer.chunks.finish():
+        for chunk in chunks.finish():
             made.add(chunk)
         events = made.finish()
         if answer.asked.is_kept:
             stored = await asyncio.to_thread(answer.stored)  # what it goes on with may be long
-            self.store.put(answer.request.id, stored)
+            self.store.put(running.request.id, stored)
         for event in events:
             yield event
 
-    async def _collect(self, answer: "Answer", outputs: Outputs) -> Json:
-        async with aclosing(self._events(answer, outputs)) as events:
+    async def _collect(self, answer: "Answer", running: RunningChat) -> Json:
+        async with aclosing(self._events(answer, running)) as events:
             async for _ in events:
                 continue
         return answer.made.response
@@ -152,8 +138,8 @@ class Responses:
 class Answer:
     """One request on its way to its response, and what is kept of it."""
 
-    request: Request
-    chunks: TextChunks
+    id: str
+    chat: ChatRequest
     made: ResponseEvents
     places: Places
     asked: ResponseRequest

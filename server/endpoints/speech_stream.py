@@ -34,9 +34,8 @@ from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.coming import begun, spoken_by_sentences
 from omnistage.server.speech.continuous import spoken
 from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
-from omnistage.server.tasks.speech_fields import MAX_TEXT
-from omnistage.server.tasks.speech_request import (
-    about_input,
+from omnistage.server.tasks.speech import (
+    input_of,
     max_text_of,
     outputs_of,
     speech_choice,
@@ -44,6 +43,7 @@ from omnistage.server.tasks.speech_request import (
     speech_of,
     speech_request,
 )
+from omnistage.server.tasks.speech_fields import MAX_TEXT
 from omnistage.server.tasks.utterance import Utterance, Voice
 from omnistage.server.telemetry.follow import WEBSOCKET
 from omnistage.server.trace import FIRST_AUDIO, GATEWAY, following
@@ -329,7 +329,7 @@ class Session:
         except ClientTooSlow:
             raise
         except ApiError as error:
-            self._tell_error(about_input(error), utterance)
+            self._tell_error(error.named(input_of), utterance)
             self._tell_done(utterance, "failed")
         except Exception:
             logger.exception("a spoken text failed")

@@ -18,7 +18,7 @@ from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described
 from omnistage.server.speech.reference import Reference, samples_of
 from omnistage.server.speech.voice_files import Voice
-from omnistage.server.tasks.speech_request import speech_of
+from omnistage.server.tasks.speech import speech_of
 from omnistage.server.tasks.voice_fields import VoiceRequest
 
 PATH = "/v1/audio/voices"

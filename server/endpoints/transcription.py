@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Response
@@ -10,19 +10,18 @@ from fastapi import Request as HttpRequest
 
 from omnistage.server.endpoints.answers import TextAnswer
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError
 from omnistage.server.http.beside_loop import in_thread
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import EVENTS, described
-from omnistage.server.http.served import check_model
 from omnistage.server.http.sse import BareEventStream, Event
-from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import Request, TextOutput
-from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.tasks.transcript import Transcript
-from omnistage.server.tasks.transcription import about_fields, check_hears, transcription_chat
+from omnistage.server.tasks.transcription import (
+    RunningTranscript,
+    check_hears,
+    run_transcription,
+)
 from omnistage.server.tasks.transcription_fields import (
     AudioRequest,
     TranscriptionRequest,
@@ -65,42 +64,23 @@ class Transcriptions:
         check_hears(self.gateway.runtime.graph)
         fields = await read_fields(http, files=("file",))
         asked = await in_thread(http, lambda: request_of(kind, fields))
-        check_model(asked.model, self.gateway.runtime.graph.served_names)
-        transcript = Transcript(asked)
-        try:
-            graph = self.gateway.runtime.graph
-            request = await in_thread(http, lambda: transcription_chat(transcript, graph))
-            ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
-            transcript.media = await self.gateway.media.load(request.body, http)
-            request = replace(request, media=transcript.media)
-        except ApiError as error:
-            raise about_fields(error) from None
+        running = await run_transcription(self.gateway, asked, HttpCaller(http))
         headers = warning_headers(asked.unknown)
         if not asked.stream:
-            body = self._body(request, transcript, ticket)
-            return await whole_answer(http, request.id, body, headers)
-        events = self._events(request, transcript, ticket)
+            return await whole_answer(http, running.request.id, self._body(running), headers)
         limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
-        return BareEventStream(events, *limits, headers)
+        return BareEventStream(self._events(running), *limits, headers)
 
-    async def _events(
-        self, request: Request, transcript: Transcript, ticket: Ticket
-    ) -> AsyncGenerator[Event, None]:
+    async def _events(self, running: RunningTranscript) -> AsyncGenerator[Event, None]:
         timeline = current_trace().timeline
-        try:
-            async with aclosing(ticket.run(request)) as outputs:
-                async for output in outputs:
-                    assert isinstance(output, TextOutput)
-                    event = transcript.add(output.chunk)
-                    if event is not None:
-                        yield event
-                        timeline.mark(GATEWAY, FIRST_TEXT)
-        except ApiError as error:
-            raise about_fields(error) from None
-        yield transcript.done
+        async with aclosing(running.events()) as events:
+            async for event in events:
+                yield event
+                timeline.mark(GATEWAY, FIRST_TEXT)
+        yield running.transcript.done
 
-    async def _body(self, request: Request, transcript: Transcript, ticket: Ticket) -> Any:
-        async with aclosing(self._events(request, transcript, ticket)) as events:
+    async def _body(self, running: RunningTranscript) -> Any:
+        async with aclosing(self._events(running)) as events:
             async for _ in events:
                 continue
-        return transcript.body
+        return running.transcript.body

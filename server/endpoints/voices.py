@@ -13,7 +13,7 @@ from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.state import state_of
 from omnistage.server.runtime.readiness import unavailable
 from omnistage.server.speech.voice_files import Voice
-from omnistage.server.tasks.speech_request import takes_sound
+from omnistage.server.tasks.speech import takes_sound
 
 
 def routes(gateway: Gateway) -> APIRouter:

@@ -11,8 +11,7 @@ from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.store import ImageStore
 from omnistage.server.images.usage import images_usage
 from omnistage.server.media.images import InputImages
-from omnistage.server.runtime.request import ImageOutput, Request
-from omnistage.server.runtime.ticket import Ticket
+from omnistage.server.runtime.request import ImageOutput, Outputs
 from omnistage.server.trace import FIRST_IMAGE, GATEWAY, current_trace
 
 # All that one request can make: ten images of the largest size and three previews, in base64.
@@ -23,13 +22,12 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ImageAnswer:
-    """One admitted request. `prefix` begins the names of its events."""
+    """The images of one request that was sent. `prefix` begins the names of its events."""
 
     prefix: str
     asked: ImageRequest
     given: InputImages
-    request: Request
-    ticket: Ticket
+    made: Outputs
 
     async def events(self) -> AsyncGenerator[Event, None]:
         """Previews, then each image; the usages of several add up to the request's."""
@@ -82,7 +80,7 @@ class ImageAnswer:
     async def outputs(self) -> AsyncGenerator[ImageOutput, None]:
         """What leaves the graph."""
         timeline = current_trace().timeline
-        async with aclosing(self.ticket.run(self.request)) as outputs:
+        async with aclosing(self.made) as outputs:
             async for output in outputs:
                 assert isinstance(output, ImageOutput)
                 yield output

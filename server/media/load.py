@@ -12,18 +12,14 @@ from functools import partial
 from typing import TypeVar
 from uuid import uuid4
 
-from fastapi import Request
-
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.http.deadline import within_deadline
-from omnistage.server.http.disconnect import unless_gone
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.media.decode_room import NUM_BYTES, DecodeRoom
 from omnistage.server.media.fetch import Budget, MediaError, MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import BASE_BYTES, Incoming, MediaFile
-from omnistage.server.media.medium import Medium, Message, media_of
+from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import decoded
 
 MAX_MEDIA = 512
@@ -45,22 +41,11 @@ class MediaLoader:
         self._folder = folder
         self.room = room or DecodeRoom(NUM_BYTES, GivingBack())
 
-    async def load(self, body: Message, http: Request) -> Incoming | None:
-        """Load a chat's media, whose messages are checked; as `load_media`."""
-        return await self.load_media(list(media_of(body)), http)
-
-    async def load_media(self, media: Sequence[Medium], http: Request) -> Incoming | None:
+    async def load_all(self, media: Sequence[Medium]) -> Incoming | None:
         """Put images into the request; what else there is comes back, and has a name in it.
 
-        Raises ApiError, also when `http` is overdue, and ClientGone.
+        Raises ApiError. The deadline is the caller's.
         """
-        if not media:
-            return None
-        async with within_deadline(http.scope):
-            return await unless_gone(http.receive, self.load_all(media))
-
-    async def load_all(self, media: Sequence[Medium]) -> Incoming | None:
-        """The same for media of no HTTP request, with no deadline but the caller's."""
         if len(media) > MAX_MEDIA:
             raise invalid("messages", f"have {len(media)} media; at most {MAX_MEDIA}")
         if sum(1 for medium in media if medium.url) > MAX_FETCHED:
@@ -95,6 +80,8 @@ class MediaLoader:
 
     async def _load(self, medium: Medium, fetched: Budget, rewritten: Budget) -> MediaFile | None:
         """Fetch it if it is elsewhere; put an image in its place, as stages read it."""
+        if medium.data is not None:
+            return MediaFile(medium, medium.data, f"{SCHEME}{uuid4().hex}")
         new: bytes | None = None
         if medium.url:
             new = await self._fetched(medium, fetched)

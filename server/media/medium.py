@@ -12,11 +12,15 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """One medium of a request: its checked part, and the part's place."""
+    """One medium of a request: its checked part, and the part's place.
+
+    `data`: the file itself, where the part has none.
+    """
 
     place: str
     part: dict[str, Any]
     watching: Watching = AS_IT_IS
+    data: bytes | None = None
 
     @classmethod
     def of_part(cls, part: dict[str, Any], path: str, watching: Watching = AS_IT_IS) -> "Medium":

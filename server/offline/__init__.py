@@ -12,7 +12,7 @@ from omnistage.server.offline.errors import (
     Unavailable,
 )
 from omnistage.server.offline.omni import Omni
-from omnistage.server.offline.outputs import (
+from omnistage.server.tasks.pieces import (
     Adapter,
     Answer,
     Audio,

@@ -24,7 +24,6 @@ from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
 from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
 from omnistage.server.offline.options import MAX_REQUESTS, GraphChoice, Options, Overrides
-from omnistage.server.offline.outputs import Answer
 from omnistage.server.offline.pictures import pictures
 from omnistage.server.offline.sounds import speech, transcript
 from omnistage.server.runtime.channels import MakeConnector
@@ -38,6 +37,7 @@ from omnistage.server.tasks.command_fields import (
     Sleep,
     Wake,
 )
+from omnistage.server.tasks.pieces import Answer
 from omnistage.server.tasks.transcription_fields import (
     TranscriptionRequest,
     TranslationRequest,

@@ -15,9 +15,9 @@ from omnistage.server.http.fields import parse
 from omnistage.server.http.json_body import check_values
 from omnistage.server.offline.engine import Engine
 from omnistage.server.offline.errors import as_ours
-from omnistage.server.offline.outputs import Adapter
 from omnistage.server.tasks.command_fields import LoadWeights, OfStages, Scale, Wake
 from omnistage.server.tasks.commands import Answer
+from omnistage.server.tasks.pieces import Adapter
 from omnistage.stage_configs.checkpoint import PIPELINE, Checkpoint
 
 if TYPE_CHECKING:

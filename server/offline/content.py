@@ -22,7 +22,7 @@ from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_part
-from omnistage.server.offline.outputs import Audio, png_of
+from omnistage.server.tasks.pieces import Audio, png_of
 
 Message = Mapping[str, Any]
 Messages = str | Sequence[Message]

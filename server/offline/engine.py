@@ -21,7 +21,6 @@ from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.offline.errors import Closed, StartFailed, as_ours
 from omnistage.server.offline.options import GraphChoice, Options, check_machine
-from omnistage.server.offline.outputs import Answer, Audio, Picture, Piece, Text
 from omnistage.server.placement.placing import PlacementError, placing_of
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.fleet import StageDied
@@ -32,6 +31,8 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageLauncher
 from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.commands import StageCommands
+from omnistage.server.tasks.pieces import Answer, Audio, Picture, Piece, Text
+from omnistage.server.tasks.service import Service
 from omnistage.server.telemetry.logs import configure_logging, log_environment
 from omnistage.server.trace import (
     FIRST_AUDIO,
@@ -111,6 +112,7 @@ class Engine:
         launch, make, release = placing.launch, self._make_connector, placing.release
         self.runtime = Runtime(self.graph, run.path, launch, make, limit, release)
         placing.listen(self.runtime.fleet.lose, self.runtime.fleet.is_ready)
+        self.service = Service(self.runtime, self.media, self.voices)
         self.commands = StageCommands(self.runtime)
         self.directory = run.path
         await stack.enter_async_context(placing)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from omnistage.server.errors import ApiError
 
 if TYPE_CHECKING:
-    from omnistage.server.offline.outputs import Answer
+    from omnistage.server.tasks.pieces import Answer
 
 
 class OmniError(Exception):

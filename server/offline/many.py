@@ -17,7 +17,7 @@ from rich.progress import (
 
 from omnistage.server.offline.content import Messages
 from omnistage.server.offline.errors import OmniError
-from omnistage.server.offline.outputs import Answer
+from omnistage.server.tasks.pieces import Answer
 
 # One turn of the user, a conversation, or the fields of a chat, which win over those for all.
 Prompt = Messages | Mapping[str, Any]

@@ -2,8 +2,6 @@
 
 import re
 
-from omnistage.server.errors import ApiError
-
 # Fields of a chat, as a response calls them.
 RENAMED = (
     (r"^tools\[(\d+)\]\.function", r"tools[\1]"),
@@ -32,21 +30,6 @@ class Places:
     def put_whole(self, chat_place: str, place: str) -> None:
         """What is below the one has no place of its own in the body."""
         self._whole[chat_place] = place
-
-    def told(self, error: ApiError) -> ApiError:
-        """The same refusal with the client's own words."""
-        if error.param is None:
-            return error
-        param = self.own(error.param)
-        message = error.message.replace(error.param, param)
-        return ApiError(
-            error.status,
-            message,
-            type=error.type,
-            param=param,
-            code=error.code,
-            headers=error.headers,
-        )
 
     def own(self, chat_place: str) -> str:
         """A place of the chat as one of the body."""

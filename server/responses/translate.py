@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omnistage.server.chat.schema import ChatRequest, Sampling
-from omnistage.server.errors import ApiError, invalid, unsupported
+from omnistage.server.errors import fields_named, invalid, unsupported
 from omnistage.server.http.fields import parse
 from omnistage.server.responses.items import Conversation, Item, items_of
 from omnistage.server.responses.places import Places
@@ -28,10 +28,8 @@ def chat_of(asked: ResponseRequest, before: Sequence[Item], places: Places) -> C
     conversation.add_all(before, "previous_response_id", is_listed=False)
     is_listed = not isinstance(asked.input, str)
     conversation.add_all(items_of(asked.input), "input", is_listed)
-    try:
+    with fields_named(places.own):
         return parse(ChatRequest, {**_fields(asked), "messages": conversation.messages})
-    except ApiError as error:
-        raise places.told(error) from error
 
 
 def _fields(asked: ResponseRequest) -> dict[str, Any]:

@@ -45,13 +45,13 @@ def check_image_chat(chat: ChatRequest, graph: StageGraph) -> None:
         raise invalid("stream_options", "is only allowed when stream is true")
 
 
-def said_of_images(chat: ChatRequest) -> dict[str, Any]:
+def image_fields_of(chat: ChatRequest) -> dict[str, Any]:
     """The fields of a chat that are not the chat's own."""
     said = chat.model_fields_set - READ - NOT_HERE
     return {name: value for name, value in chat if name in said}
 
 
-def last_wish(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
+def last_user_prompt(messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[Medium]]:
     """The text of the user's last message, and the images in it.
 
     What comes before it has no effect: it may have our own images and no content.

@@ -1,17 +1,23 @@
-"""What was said in an audio file: a chat about it."""
+"""The words of an audio file: a chat about it."""
 
-from omnistage.server.chat.audio_history import AudioHistory
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.chat.translate import Translator
-from omnistage.server.errors import ApiError
-from omnistage.server.runtime.request import Request
-from omnistage.server.tasks.transcript import Transcript
-from omnistage.server.tasks.transcription_fields import chat_messages
+from omnistage.server.errors import ApiError, fields_named
+from omnistage.server.http.served import check_model
+from omnistage.server.media.incoming import Incoming
+from omnistage.server.media.medium import Medium
+from omnistage.server.runtime.request import Outputs, Request, TextOutput
+from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, stamps_of
+from omnistage.server.tasks.service import Caller, Service, send
+from omnistage.server.tasks.transcript import Body, Transcript
+from omnistage.server.tasks.transcription_fields import AudioRequest
+from omnistage.server.trace import current_trace
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
-
-# Places in the chat, and the fields that what is there comes from.
-FIELDS = {"messages[0].content[1]": "prompt", "messages": "file"}
 
 
 def check_hears(graph: StageGraph) -> None:
@@ -20,22 +26,71 @@ def check_hears(graph: StageGraph) -> None:
         raise ApiError(400, "This model does not hear.", code="unsupported_model")
 
 
-def transcription_chat(transcript: Transcript, graph: StageGraph) -> Request:
-    """The chat; takes a while: the audio becomes base64. Raises ApiError."""
-    asked = transcript.asked
-    chat = ChatRequest(
-        messages=chat_messages(asked),
-        temperature=asked.temperature,
-        max_completion_tokens=asked.max_completion_tokens,
-        logprobs=asked.response_format == "verbose_json" or transcript.has_logprobs,
+@dataclass(frozen=True, slots=True)
+class RunningTranscript:
+    """A transcript whose audio is on its way to the stages."""
+
+    request: Request
+    transcript: Transcript
+    outputs: Outputs
+
+    async def events(self) -> AsyncGenerator[Body, None]:
+        """Yield an event for each piece of the text as it comes; raises ApiError."""
+        with fields_named(_field_of):
+            async with aclosing(self.outputs) as outputs:
+                async for output in outputs:
+                    assert isinstance(output, TextOutput)
+                    event = self.transcript.add(output.chunk)
+                    if event is not None:
+                        yield event
+
+
+async def answer_transcription(
+    service: Service, fields: AudioRequest, caller: Caller
+) -> AsyncGenerator[Piece, None]:
+    """Yield the text as it comes, and the `Answer` last; raises ApiError."""
+    running = await run_transcription(service, fields, caller)
+    async with aclosing(running.events()) as events:
+        async for event in events:
+            yield Text(event["delta"])
+    written = running.transcript
+    yield Answer(
+        running.request.id,
+        choices=(Choice(written.text),),
+        usage=Usage.of(written.done["usage"]),
+        timeline=stamps_of(current_trace().timeline.to_list()),
     )
-    return Translator(graph, (), AudioHistory()).request(chat)
 
 
-def about_fields(error: ApiError) -> ApiError:
-    """The error with the field to blame instead of a place in the chat."""
-    for place, name in FIELDS.items():
-        if error.param is not None and error.param.startswith(place):
-            error.message = error.message.replace(error.param, name)
-            error.param = name
-    return error
+async def run_transcription(
+    service: Service, fields: AudioRequest, caller: Caller
+) -> RunningTranscript:
+    """Ask the model to write down checked fields' audio; raises ApiError."""
+    graph = service.runtime.graph
+    check_model(fields.model, graph.served_names)
+    transcript = Transcript(fields)
+    with fields_named(_field_of):
+        request = Translator(graph, (), service.history).request(_chat_of(transcript))
+        audio = Medium("file", {"type": "audio_url", "audio_url": {}}, data=fields.file)
+        request.body["messages"][0]["content"].insert(0, audio.part)
+        request, outputs = await send(service, request, caller, [audio])
+    assert isinstance(request.media, Incoming), "its audio was loaded"
+    transcript.media = request.media
+    return RunningTranscript(request, transcript, outputs)
+
+
+def _chat_of(transcript: Transcript) -> ChatRequest:
+    """Return the question as one turn, without the audio."""
+    fields = transcript.asked
+    words = [{"type": "text", "text": fields.instruction}]
+    return ChatRequest(
+        messages=[{"role": "user", "content": words}],
+        temperature=fields.temperature,
+        max_completion_tokens=fields.max_completion_tokens,
+        logprobs=fields.response_format == "verbose_json" or transcript.has_logprobs,
+    )
+
+
+def _field_of(place: str) -> str:
+    """Return the field that a place in the chat comes from."""
+    return "file" if place.startswith("messages") else place

@@ -1,6 +1,5 @@
 """What can be asked about one audio file, and the words in which the model is asked it."""
 
-import base64
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field
@@ -159,13 +158,3 @@ def _decoded(audio: Any) -> bytes:
     data = audio.get("data") if isinstance(audio, dict) else None
     place = "input_audio.data"
     return decoded(bare_base64(data, place, "send the file itself"), place)
-
-
-def chat_messages(request: AudioRequest) -> list[dict[str, Any]]:
-    """The question as one turn of a chat; what a file is called does not count, what it is does."""
-    audio = {"data": base64.b64encode(request.file).decode("ascii"), "format": "wav"}
-    parts = [
-        {"type": "input_audio", "input_audio": audio},
-        {"type": "text", "text": request.instruction},
-    ]
-    return [{"role": "user", "content": parts}]

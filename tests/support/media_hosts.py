@@ -5,7 +5,8 @@ import contextlib
 import gzip
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -13,9 +14,13 @@ from fastapi import Request
 from starlette.types import Message
 from support.bad_input import good_png
 
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.state import PLACE, RequestState
 from omnistage.server.media.addresses import is_public
 from omnistage.server.media.fetch import MediaFetcher, VettedTransport
+from omnistage.server.media.incoming import Incoming
+from omnistage.server.media.load import MediaLoader
+from omnistage.server.media.medium import media_of
 
 OUTSIDE, INSIDE = "127.0.0.2", "127.0.0.1"
 BOMB = gzip.compress(bytes(64 << 20))
@@ -166,3 +171,8 @@ class Client:
     async def _receive(self) -> Message:
         await self.gone.wait()
         return {"type": "http.disconnect"}
+
+
+async def loaded(loader: MediaLoader, body: Mapping[str, Any], http: Request) -> Incoming | None:
+    """A chat's media, as long as its client waits."""
+    return await HttpCaller(http).wait(loader.load_all(list(media_of(body))))

@@ -16,6 +16,7 @@ FOLDER = Path(__file__).parents[3] / "server" / "endpoints"
 NOT_ENDPOINTS = {
     "__init__",
     "answers",
+    "chat_chunks",
     "counters",
     "examples",
     "gateway",

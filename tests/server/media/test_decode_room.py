@@ -13,6 +13,7 @@ from support.media_hosts import Client
 from support.waiting import until
 
 from omnistage.server.errors import ApiError
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.memory import GivingBack
 from omnistage.server.media.check import check_image
 from omnistage.server.media.decode_room import DecodeRoom
@@ -113,8 +114,10 @@ async def test_a_request_waits_for_room_no_longer_than_its_deadline(room: Decode
     other = Work(room, NUM_BYTES)
     await begun(other)
     loader = MediaLoader(MediaFetcher(()), MediaFolder(None), room)
+    caller = HttpCaller(Client().request(0.1))
+    loading = load_images([File("image", png(8, 8))], None, loader, caller.until)
     with pytest.raises(ApiError) as caught:
-        await load_images([File("image", png(8, 8))], None, loader, Client().request(0.1))
+        await caller.wait(loading)
     assert (caught.value.status, caught.value.code) == (504, "timeout")
     other.may_end.set()
     await other.task

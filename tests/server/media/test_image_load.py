@@ -2,12 +2,13 @@
 
 import base64
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from support.bad_input import good_png
-from support.media_hosts import Client, MediaHosts, media_hosts
+from support.media_hosts import MediaHosts, media_hosts
 from support.pictures import mask_png, png
 
 from omnistage.server.errors import ApiError
@@ -40,7 +41,7 @@ async def test_they_come_in_their_order(hosts: MediaHosts, tmp_path: Path) -> No
     ]
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
     mask = medium("mask", f"file://{tmp_path}/mask.png")
-    given = await load_images(sources, mask, loader, Client().request())
+    given = await load_images(sources, mask, loader, ExitStack())
     fetched = read_images([File("", good_png())])
     assert given.sizes == [(48, 32), *fetched.sizes, (64, 16), (16, 24)]
     assert given.mask is not None
@@ -59,6 +60,6 @@ async def test_a_refusal_names_the_field(url: str, code: str, hosts: MediaHosts)
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
     source = medium("images[0].image_url", hosts.url(url))
     with pytest.raises(ApiError) as caught:
-        await load_images([source], None, loader, Client().request())
+        await load_images([source], None, loader, ExitStack())
     assert (caught.value.status, caught.value.code) == (400, code)
     assert caught.value.param == "images[0].image_url"

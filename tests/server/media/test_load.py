@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from support.bad_input import good_png, good_wav, png, url_part
 from support.gateway import MODEL, OMNI, running_gateway
-from support.media_hosts import OUTSIDE, Client, MediaHosts, media_hosts
+from support.media_hosts import OUTSIDE, Client, MediaHosts, loaded, media_hosts
 from support.prompts import sound, sound_part, video_bytes
 from support.recorded import decoded_frames
 from support.taken_media import READING, only
@@ -50,11 +50,11 @@ async def test_what_is_elsewhere_is_put_into_the_request(hosts: MediaHosts, tmp_
     url = hosts.url("http://outside.test:PORT/picture")
     messages = user(part(url), *here, part(f"file://{tmp_path}/a.wav", "audio_url"), part(url))
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
-    incoming = await loader.load({"messages": messages}, Client().request())
+    incoming = await loaded(loader, {"messages": messages}, Client().request())
     first, second, sound_of_body, sound_of_file, last = messages[0]["content"]
     assert second == here[0]
-    for loaded in (first, last):
-        header, _, encoded = loaded["image_url"]["url"].partition(",")
+    for put in (first, last):
+        header, _, encoded = put["image_url"]["url"].partition(",")
         assert header == "data:application/octet-stream;base64"
         assert base64.b64decode(encoded) == good_png()
     assert incoming is not None
@@ -71,7 +71,7 @@ async def test_what_is_elsewhere_is_put_into_the_request(hosts: MediaHosts, tmp_
 async def test_media_are_read_as_often_as_they_are_asked_for(tmp_path: Path) -> None:
     loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
     media = Client().request()
-    incoming = await loader.load({"messages": user(sound_part(sound(1600)))}, media)
+    incoming = await loaded(loader, {"messages": user(sound_part(sound(1600)))}, media)
     assert incoming is not None
     for _ in range(2):  # a request may go to another replica
         ((_, received),) = (await all_of(incoming)).items()
@@ -83,7 +83,7 @@ async def test_what_is_large_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) ->
     video = video_bytes(num_frames=8, size=32)
     loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
     parts = user(sound_part(sound(1600)), url_part("video_url", "video/mp4", video))
-    incoming = await loader.load({"messages": parts}, Client().request())
+    incoming = await loaded(loader, {"messages": parts}, Client().request())
     assert incoming is not None
     pieces = [piece async for piece in incoming.pieces(READING)]
     assert {message.medium for message, _ in pieces} == {"sound", "frames"}
@@ -113,7 +113,7 @@ async def test_a_medium_that_the_model_does_not_take_is_refused(
         "video_url": url_part("video_url", "video/mp4", video_bytes(4, 32)),
     }
     loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
-    incoming = await loader.load({"messages": user(parts[kind])}, Client().request())
+    incoming = await loaded(loader, {"messages": user(parts[kind])}, Client().request())
     assert incoming is not None
     with pytest.raises(ApiError, match="takes no") as caught:
         await all_of(incoming, reading)
@@ -125,7 +125,7 @@ async def test_a_video_that_vllm_samples_in_its_own_way_is_sent_as_it_is() -> No
     video = video_bytes(4, 32)
     loader = MediaLoader(MediaFetcher(()), MediaFolder(None))
     parts = user(url_part("video_url", "video/mp4", video))
-    incoming = await loader.load({"messages": parts}, Client().request())
+    incoming = await loaded(loader, {"messages": parts}, Client().request())
     assert incoming is not None
     received = await all_of(incoming, Reading(None, takes_video=True))
     assert only(received, "file").tobytes() == video
@@ -142,7 +142,7 @@ async def all_of(incoming: Incoming, reading: Reading = READING) -> Received:
 async def refusal(hosts: MediaHosts, *parts: Any, timeout_s: float | None = None) -> ApiError:
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
     try:
-        incoming = await loader.load({"messages": user(*parts)}, Client().request(timeout_s))
+        incoming = await loaded(loader, {"messages": user(*parts)}, Client().request(timeout_s))
         await all_of(incoming or Incoming([], loader.room))
     except ApiError as error:
         return error
@@ -168,8 +168,9 @@ async def test_a_refusal_names_the_place(url: str, kind: str, code: str, hosts: 
 async def test_a_fetched_bomb_is_refused(hosts: MediaHosts, tmp_path: Path) -> None:
     (tmp_path / "bomb").write_bytes(png(50_000, 50_000))
     loader = MediaLoader(hosts.fetcher(), MediaFolder(tmp_path))
+    messages = user(part(f"file://{tmp_path}/bomb"))
     with pytest.raises(ApiError) as caught:
-        await loader.load({"messages": user(part(f"file://{tmp_path}/bomb"))}, Client().request())
+        await loaded(loader, {"messages": messages}, Client().request())
     assert caught.value.status == 400
 
 
@@ -192,7 +193,7 @@ async def test_they_share_one_limit_of_bytes(
     monkeypatch.setattr("omnistage.server.media.load.MAX_FETCHED_BYTES", 2 * len(good_png()))
     url = hosts.url("http://outside.test:PORT/picture")
     loader = MediaLoader(hosts.fetcher(), MediaFolder(None))
-    await loader.load({"messages": user(part(url), part(url))}, Client().request())
+    await loaded(loader, {"messages": user(part(url), part(url))}, Client().request())
     assert "too large" in str(await refusal(hosts, *[part(url)] * 3))
 
 
@@ -200,7 +201,7 @@ async def test_a_client_that_hangs_up_ends_the_fetch(hosts: MediaHosts) -> None:
     client = Client()
     url = hosts.url("http://outside.test:PORT/drip")
     loader = MediaLoader(hosts.fetcher(fetch_s=60), MediaFolder(None))
-    loading = asyncio.create_task(loader.load({"messages": user(part(url))}, client.request()))
+    loading = asyncio.create_task(loaded(loader, {"messages": user(part(url))}, client.request()))
     async with asyncio.timeout(5):
         while not hosts.heads:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

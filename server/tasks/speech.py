@@ -1,16 +1,20 @@
-"""A text to be spoken, checked by what the model takes, as the stages get it."""
+"""A text to be spoken as it is: checked by what the model takes, and sent to the stages."""
 
-from dataclasses import replace
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
 from omnistage.server.audio.contract import AudioEncoder
-from omnistage.server.audio.encoder import make_encoder
+from omnistage.server.audio.encoder import RawEncoder, make_encoder
+from omnistage.server.audio.encoding import encoded
 from omnistage.server.audio.time_stretch import TimeStretch
 from omnistage.server.chat.translate import checked_stage_params, stage_params_of
-from omnistage.server.errors import ApiError, invalid
+from omnistage.server.errors import ApiError, fields_named, invalid
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.readiness import check_ready
-from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.request import AudioOutput, Outputs, Request
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.speech.choice import (
@@ -21,8 +25,13 @@ from omnistage.server.speech.choice import (
     chosen_language,
     chosen_voice,
 )
+from omnistage.server.speech.continuous import spoken
+from omnistage.server.speech.requests import SpeechUsage, pieces_of_request, with_reference
 from omnistage.server.speech.stored_voices import StoredVoices
+from omnistage.server.tasks.pieces import Answer, Piece, Usage, audio_of, stamps_of
+from omnistage.server.tasks.service import Caller, Service
 from omnistage.server.tasks.speech_fields import MAX_TEXT, SpeechRequest
+from omnistage.server.trace import current_trace
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Speech
@@ -124,11 +133,71 @@ def max_text_of(runtime: Runtime, instructions: str | None) -> int:
     return room
 
 
-def about_input(error: ApiError) -> ApiError:
-    """The error with the field to blame: to the stages the text is one turn of a chat."""
-    if error.param == "messages":
-        error.param = "input"
-    return error
+def input_of(place: str) -> str:
+    """Return the field that a place of the stages comes from: to them the text is a turn."""
+    return "input" if place == "messages" else place
+
+
+@dataclass(frozen=True, slots=True)
+class RunningSpeech:
+    """A text whose first piece was sent to be spoken; closing `outputs` cancels it."""
+
+    request: Request
+    outputs: Outputs
+
+
+async def run_speech(service: Service, fields: SpeechRequest, caller: Caller) -> RunningSpeech:
+    """Check a text and its voice, load the voice's audio and send the text; raises ApiError."""
+    runtime, voices = service.runtime, service.voices
+    choice = speech_choice(fields, runtime, voices)
+    request = speech_request(fields, runtime, choice)
+    max_text = max_text_of(runtime, fields.instructions)
+    ticket = caller.until.enter_context(runtime.flights.admit(request.outputs))
+    if choice.has_sound:
+        loading = choice.reference(voices, service.media, caller.until)
+        request = with_reference(request, await caller.wait(loading))
+    requests = pieces_of_request(request, max_text)
+    with fields_named(input_of):
+        first = ticket.run(requests[0])
+    return RunningSpeech(request, _named(spoken(ticket, requests, first)))
+
+
+async def _named(outputs: Outputs) -> Outputs:
+    with fields_named(input_of):
+        async with aclosing(outputs):
+            async for output in outputs:
+                yield output
+
+
+async def answer_speech(
+    service: Service, fields: SpeechRequest, caller: Caller
+) -> AsyncGenerator[Piece, None]:
+    """Yield the audio as it is spoken, and the `Answer` last; raises ApiError."""
+    running = await run_speech(service, fields, caller)
+    usage = SpeechUsage()
+    samples: SampleFormat | None = None
+    pcm = bytearray()
+    outputs = encoded(running.outputs, partial(_at_speed, fields.speed or 1.0))
+    async with aclosing(outputs):
+        async for output in outputs:
+            usage.add(output)
+            if isinstance(output, AudioOutput):
+                samples = output.samples
+                pcm += output.data
+                if output.data:
+                    yield audio_of(output.data, samples)
+    yield Answer(
+        running.request.id,
+        audio=audio_of(bytes(pcm), samples) if samples is not None else None,
+        usage=Usage(usage.num_tokens, usage.num_frames),
+        timeline=stamps_of(current_trace().timeline.to_list()),
+    )
+
+
+def _at_speed(speed: float, samples: SampleFormat) -> AudioEncoder:
+    """Return what makes samples that play at `speed` times their pace."""
+    plain = RawEncoder(samples, has_header=False, is_streamed=True)
+    return plain if speed == 1.0 else TimeStretch(plain, speed, samples)
 
 
 def speech_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:

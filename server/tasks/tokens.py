@@ -1,0 +1,89 @@
+"""The tokens of a prompt or a chat, and the text of tokens: the entry stage's tokenizer."""
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from omnistage.server.errors import ApiError
+from omnistage.server.http.served import check_model, made_by
+from omnistage.server.media.medium import media_of
+from omnistage.server.runtime.request import Outputs, Request, TokensOutput
+from omnistage.server.tasks.service import Caller, Service, send
+from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
+from omnistage.stage_configs.graph import StageGraph
+
+OF_TOKENIZERS = ("text", "embedding")  # outputs of stages that have a tokenizer
+
+
+@dataclass(slots=True)
+class Tokens:
+    """The tokens of one prompt; `strs` is empty unless they were wanted."""
+
+    max_model_len: int | None
+    ids: list[int] = field(default_factory=list)
+    strs: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTokens:
+    """A request to a tokenizer that was sent; no engine computes for it."""
+
+    service: Service
+    request: Request
+    outputs: Outputs
+
+    async def tokens(self) -> Tokens:
+        """Collect the tokens; raises ApiError."""
+        runtime = self.service.runtime
+        (entry,) = runtime.graph.entries(self.request.outputs)
+        found = Tokens(runtime.fleet.one_of(entry).record.max_model_len)
+        async with aclosing(self._pieces()) as pieces:
+            async for piece in pieces:
+                found.ids += piece.token_ids
+                found.strs += piece.token_strs or ()
+        return found
+
+    async def text(self) -> str:
+        """Collect the text; raises ApiError."""
+        async with aclosing(self._pieces()) as pieces:
+            return "".join([piece.text async for piece in pieces])
+
+    async def _pieces(self) -> AsyncGenerator[TokensOutput, None]:
+        async with aclosing(self.outputs) as outputs:
+            async for output in outputs:
+                assert isinstance(output, TokensOutput)
+                yield output
+
+
+async def run_tokenize(service: Service, fields: TokenizeRequest, caller: Caller) -> RunningTokens:
+    """Send a prompt, or a chat with its media; raises ApiError."""
+    body = await caller.compute(lambda: fields.to_body(service.runtime.graph))
+    request = _request(service, fields.model, {"tokenize": body})
+    media = media_of(body) if "messages" in body else ()
+    return RunningTokens(service, *await send(service, request, caller, media))
+
+
+async def run_detokenize(
+    service: Service, fields: DetokenizeRequest, caller: Caller
+) -> RunningTokens:
+    """Send tokens whose text is wanted, with the special ones; raises ApiError."""
+    fields.check()
+    request = _request(service, fields.model, {"detokenize": {"tokens": fields.tokens}})
+    return RunningTokens(service, *await send(service, request, caller))
+
+
+def _request(service: Service, model: str | None, body: Mapping[str, Any]) -> Request:
+    graph = service.runtime.graph
+    check_model(model, graph.served_names)
+    return Request(f"tokens-{uuid4().hex}", (_entry_output(graph),), body)
+
+
+def _entry_output(graph: StageGraph) -> str:
+    """Return the output under which an entry stage sends tokens; ApiError if none has any."""
+    for name in OF_TOKENIZERS:
+        if name in graph.outputs and graph.outputs[name] == graph.entry_of(name):
+            return name
+    message = f"This model has no tokenizer to ask; it makes {made_by(graph.outputs)}."
+    raise ApiError(400, message, code="unsupported_model")
