@@ -210,6 +210,7 @@ test-vllm: $(OTHER)/.ready
 check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python scripts/words.py --check
 	$(BIN)/mypy
 
 serve: venv

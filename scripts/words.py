@@ -1,14 +1,16 @@
 """Reports where the docs break the rules of language.
 
-python scripts/words.py [PAGE ...]
+python scripts/words.py [--check] [PAGE ...]
 
 A sentence has at most 30 words; it does not open with What, Which, Whether, Of, As, Those or Its;
 its verbs are the field's ("reports", not "tells"). Code and the addresses of links are not read.
-Prints a line per page, most findings first.
+Prints a line per page, most findings first. With --check prints the sentences instead, and ends
+with 1 if there are any: `make check` runs it.
 """
 
 import argparse
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,24 +39,42 @@ def sentences(page: str) -> Iterator[str]:
         yield from (one for one in SENTENCE.split(words) if one)
 
 
+def faults(sentence: str) -> Counter[str]:
+    """Count what is wrong with a sentence: its length, its opening, verbs of another field."""
+    return Counter(
+        long=int(len(sentence.split()) > MAX_WORDS),
+        opening=int(bool(OPENINGS.match(sentence))),
+        verb=len(VERBS.findall(sentence)),
+    )
+
+
 def findings(page: str) -> Counter[str]:
     """Count a page's long sentences, wrong openings and verbs of another field."""
-    found: Counter[str] = Counter()
+    return sum(map(faults, sentences(page)), Counter(dict.fromkeys(KINDS, 0)))
+
+
+def broken(page: str) -> Iterator[str]:
+    """Yield the sentences that break a rule, each with the rules."""
     for sentence in sentences(page):
-        found["long"] += len(sentence.split()) > MAX_WORDS
-        found["opening"] += bool(OPENINGS.match(sentence))
-        found["verb"] += len(VERBS.findall(sentence))
-    return found
+        found = [kind for kind, count in faults(sentence).items() if count]
+        if found:
+            yield f"{', '.join(found)}: {sentence}"
 
 
 def main() -> None:
-    """Print the counts of each page, and their sums."""
+    """Print the counts of each page and their sums, or each sentence that breaks a rule."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--check", action="store_true")
     parser.add_argument("pages", nargs="*", type=Path)
-    pages = parser.parse_args().pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    counts = {page: findings(page.read_text(encoding="utf-8")) for page in pages}
-    for page in sorted(counts, key=lambda one: -counts[one].total()):
-        print(f"{page.name:28}", *(f"{kind} {counts[page][kind]:4}" for kind in KINDS))
+    options = parser.parse_args()
+    paths = options.pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = {path: path.read_text(encoding="utf-8") for path in paths}
+    if options.check:
+        lines = [f"{path.name}: {line}" for path, text in pages.items() for line in broken(text)]
+        sys.exit("\n".join(lines) or None)
+    counts = {path: findings(text) for path, text in pages.items()}
+    for path in sorted(counts, key=lambda one: -counts[one].total()):
+        print(f"{path.name:28}", *(f"{kind} {counts[path][kind]:4}" for kind in KINDS))
     total = sum(counts.values(), Counter[str]())
     print(f"{'all':28}", *(f"{kind} {total[kind]:4}" for kind in KINDS))
 

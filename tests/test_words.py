@@ -1,6 +1,9 @@
 """The report of language counts what breaks a rule, and nothing in code."""
 
+from pathlib import Path
+
 import pytest
+import words
 from words import MAX_WORDS, findings, sentences
 
 LONG = " ".join(["word"] * (MAX_WORDS + 1))
@@ -40,3 +43,22 @@ def test_cells_and_items_are_sentences_of_their_own() -> None:
         "item",
         "other goes on",
     ]
+
+
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("It works.", ""),
+        (f"It works.\n\n{LONG}.", f"page.md: long: {LONG}."),
+        ("Its log tells it.", "page.md: opening, verb: Its log tells it."),
+    ],
+)
+def test_check_names_each_sentence_that_breaks_a_rule(
+    page: str, printed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(page)
+    monkeypatch.setattr("sys.argv", ["words.py", "--check", str(path)])
+    with pytest.raises(SystemExit) as ended:
+        words.main()
+    assert (ended.value.code or "") == printed
