@@ -50,7 +50,7 @@ ROOMS: Table = {
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
     "cells": ("http",),
-    "responses": ("chat", "http"),
+    "responses": ("chat", "http", "images", "media", "runtime"),
     "tasks": ("audio", "chat", "http", "images", "media", "runtime", "speech"),
     "endpoints": (
         "audio",

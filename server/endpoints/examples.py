@@ -76,7 +76,11 @@ def speech_examples(graph: StageGraph) -> Mapping[str, Any]:
 
 
 def response_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that answers in text, in OpenAI's newer shape."""
+    """What can be asked of a graph that answers in text or draws, in OpenAI's newer shape."""
+    if "text" not in graph.outputs and "image" in graph.outputs:
+        tool = {"type": "image_generation", "size": "256x256"}
+        wish = {"model": graph.served_name, "input": "A red square.", "tools": [tool]}
+        return {"a drawing": wish}
     if "text" not in graph.outputs:
         return {}
     asked = {"model": graph.served_name, "input": "Say hello.", "max_output_tokens": 64}

@@ -1,19 +1,20 @@
-"""POST /v1/responses, and what is asked of responses by their ids."""
+"""POST /v1/responses, and the routes of what is asked of responses by their ids."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
+from omnistage.server.chat.chunks import AnswerChunks, AnswerHead, TextChunks
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.endpoints.answers import DeletedResponse, ResponseAnswer, ResponseItems
 from omnistage.server.endpoints.examples import response_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.errors import ApiError, fields_named, invalid, unsupported
+from omnistage.server.endpoints.kept_responses import KeptResponses
+from omnistage.server.errors import ApiError, fields_named
 from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
@@ -22,19 +23,38 @@ from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import Event, NamedEventStream, encode_named
 from omnistage.server.http.state import state_of
 from omnistage.server.http.whole_answer import whole_answer
+from omnistage.server.images.answer import MAX_UNSENT_BYTES
+from omnistage.server.images.mixed import DRAWN, FIELDS
 from omnistage.server.responses.answer import Json, ResponseHead
+from omnistage.server.responses.drawing import Drawing
 from omnistage.server.responses.events import ResponseEvents
+from omnistage.server.responses.image_tool import (
+    ImageTool,
+    check_only_images,
+    image_request,
+    tool_beside_text,
+    unknown_alone,
+)
 from omnistage.server.responses.items import items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.resources import resource_of
 from omnistage.server.responses.schema import ResponseRequest
 from omnistage.server.responses.store import ResponseStore, StoredResponse
-from omnistage.server.responses.translate import chat_of
-from omnistage.server.tasks.chat import RunningChat, run_chat
-from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
+from omnistage.server.responses.translate import chat_of, messages_of
+from omnistage.server.runtime.request import ImageOutput, Outputs
+from omnistage.server.tasks.chat import run_chat
+from omnistage.server.tasks.image_chat import last_user_prompt
+from omnistage.server.tasks.images import run_images
+from omnistage.server.trace import FIRST_IMAGE, FIRST_TEXT, GATEWAY, current_trace
 
 PATH = "/v1/responses"
 ONE = f"{PATH}/{{response_id}}"
+# The events that a request's timeline has, by its names for them.
+FIRSTS = {
+    "response.output_text.delta": FIRST_TEXT,
+    "response.image_generation_call.partial_image": FIRST_IMAGE,
+    "response.image_generation_call.completed": FIRST_IMAGE,
+}
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -64,30 +84,72 @@ class Responses:
     store: ResponseStore = field(default_factory=ResponseStore)
 
     async def create(self, asked: ResponseRequest, http: HttpRequest) -> Response:
-        """Answer with text, thoughts and calls: whole, or as events while they are made."""
+        """Answer with text, thoughts, calls and images: whole, or as events while they are made."""
         # What was said before may be long though this body is short.
         caller = HttpCaller(http, is_slow=asked.previous_response_id is not None)
         answer = await caller.compute(lambda: self._answer(asked, state_of(http.scope).key))
         with fields_named(answer.places.own):
-            running = await run_chat(self.gateway, answer.chat, caller, answer.id)
-        headers = warning_headers(asked.unknown)
+            chunks, outputs = await self._run(answer, caller)
+        headers = warning_headers(answer.unknown)
+        events = self._events(answer, chunks, outputs)
         if asked.stream:
-            limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
-            return ResponseStream(answer.made, self._events(answer, running), *limits, headers)
-        making = self._collect(answer, running)
-        return await whole_answer(http, running.request.id, making, headers)
+            unsent = self.gateway.max_unsent_bytes
+            if answer.drawing is not None:  # an image is one event
+                unsent = max(unsent, MAX_UNSENT_BYTES)
+            limits = (self.gateway.keep_alive_s, unsent)
+            return ResponseStream(answer.made, events, *limits, headers)
+        return await whole_answer(http, answer.id, self._collect(answer, events), headers)
 
     def _answer(self, asked: ResponseRequest, owner: str | None) -> "Answer":
         graph = self.gateway.runtime.graph
+        if "image" in graph.outputs and "text" not in graph.outputs:
+            return self._images(asked, owner)
         adapters = [lora.name for lora in self.gateway.runtime.fleet.loras]
         check_model(asked.model, graph.served_names, adapters)
         check_makes("text", graph.outputs, "text")
         adapter = adapter_of(asked.model, graph.served_names)
-        model = adapter.get("model", graph.served_name)
-        head, places = ResponseHead(asked, model), Places()
+        head = ResponseHead(asked, adapter.get("model", graph.served_name))
+        places, before = Places(), self._before(asked, owner)
+        has_images = "image" in graph.outputs and "text" in graph.waits_for("image")
+        tool = ImageTool.of(asked, places) if has_images else None
+        drawn = tool_beside_text(asked, tool)
+        fields = None if drawn is None else drawn.fields_beside_text
+        chat = chat_of(asked, before, places, has_images, fields)
+        drawing = None
+        if drawn is not None:
+            with fields_named(places.own):
+                drawing = Drawing(image_request(asked, drawn, DRAWN, places), is_alone=False)
+        unknown = [*asked.unknown, *(tool.unknown(FIELDS) if tool is not None else ())]
+        made = ResponseEvents(head)
+        return Answer(head.id, chat, drawing, made, places, asked, before, owner, unknown)
+
+    def _images(self, asked: ResponseRequest, owner: str | None) -> "Answer":
+        """The answer of a model that makes nothing but images: of the last text of the user."""
+        graph = self.gateway.runtime.graph
+        check_model(asked.model, graph.served_names)
+        check_only_images(asked)
+        head, places = ResponseHead(asked, graph.served_name), Places()
         before = self._before(asked, owner)
-        chat = chat_of(asked, before, places)
-        return Answer(head.id, chat, ResponseEvents(head), places, asked, before, owner)
+        with fields_named(places.own):
+            tool = ImageTool.of(asked, places)
+            messages = messages_of(asked, before, places, has_images=True)
+            prompt, media = last_user_prompt(messages)
+            images, mask = (media, None) if tool is None else (tool.images(media), tool.mask())
+            drawing = Drawing(image_request(asked, tool, prompt, places), True, images, mask)
+        made, unknown = ResponseEvents(head), unknown_alone(asked, tool)
+        return Answer(head.id, None, drawing, made, places, asked, before, owner, unknown)
+
+    async def _run(self, answer: "Answer", caller: HttpCaller) -> tuple[AnswerChunks, Outputs]:
+        """Send it to the stages; what makes chunks of their outputs, and these."""
+        if answer.chat is not None:
+            chat = await run_chat(self.gateway, answer.chat, caller, answer.id)
+            return chat.chunks(), chat.outputs
+        drawing = answer.drawing
+        assert drawing is not None
+        given = (drawing.images, drawing.mask)
+        images = await run_images(self.gateway, drawing.asked, caller, *given, answer.id)
+        drawing.given = images.given.sizes
+        return TextChunks(AnswerHead(answer.id, "")), images.outputs
 
     def _before(self, asked: ResponseRequest, owner: str | None) -> Sequence[Json]:
         """The conversation that this response goes on with."""
@@ -104,31 +166,38 @@ class Responses:
                 code="previous_response_not_found",
             ) from error
 
-    async def _events(self, answer: "Answer", running: RunningChat) -> AsyncGenerator[Event, None]:
+    async def _events(
+        self, answer: "Answer", chunks: AnswerChunks, outputs: Outputs
+    ) -> AsyncGenerator[Event, None]:
         """The first event waits for the stages, so that a refusal of theirs is still one."""
         timeline = current_trace().timeline
-        made, chunks = answer.made, running.chunks()
+        made, drawing = answer.made, answer.drawing
         with fields_named(answer.places.own):
-            async with aclosing(running.outputs) as outputs:
+            async with aclosing(outputs):
                 async for output in outputs:
-                    for event in () if made.has_begun else made.begin():
+                    for begun in () if made.has_begun else made.begin():
+                        yield begun
+                    if isinstance(output, ImageOutput) and drawing is not None:
+                        events = await drawing.add(output, made)
+                    else:
+                        events = [
+                            one for chunk in chunks.chunks_of(output) for one in made.add(chunk)
+                        ]
+                    for event in events:
                         yield event
-                    for chunk in chunks.chunks_of(output):
-                        for event in made.add(chunk):
-                            yield event
-                            if event["type"] == "response.output_text.delta":
-                                timeline.mark(GATEWAY, FIRST_TEXT)
+                        if event["type"] in FIRSTS:
+                            timeline.mark(GATEWAY, FIRSTS[event["type"]])
         for chunk in chunks.finish():
-            made.add(chunk)
+            made.add(chunk if drawing is None else drawing.counted(chunk))
         events = made.finish()
         if answer.asked.is_kept:
             stored = await asyncio.to_thread(answer.stored)  # what it goes on with may be long
-            self.store.put(running.request.id, stored)
+            self.store.put(answer.id, stored)
         for event in events:
             yield event
 
-    async def _collect(self, answer: "Answer", running: RunningChat) -> Json:
-        async with aclosing(self._events(answer, running)) as events:
+    async def _collect(self, answer: "Answer", events: AsyncGenerator[Event, None]) -> Json:
+        async with aclosing(events):
             async for _ in events:
                 continue
         return answer.made.response
@@ -139,12 +208,14 @@ class Answer:
     """One request on its way to its response, and what is kept of it."""
 
     id: str
-    chat: ChatRequest
+    chat: ChatRequest | None  # none if nothing but an image is made
+    drawing: Drawing | None
     made: ResponseEvents
     places: Places
     asked: ResponseRequest
     before: Sequence[Json]
     owner: str | None
+    unknown: Sequence[str]  # fields without effect
 
     def stored(self) -> StoredResponse:
         """What is kept of it."""
@@ -169,57 +240,3 @@ class ResponseStream(NamedEventStream):
     def _ending(self, failure: ApiError | None) -> bytes | None:
         events = [] if failure is None else self._made.fail(failure)
         return b"".join(encode_named(event["type"], event) for event in events)
-
-
-@dataclass(frozen=True, slots=True)
-class KeptResponses:
-    """Tells of responses that are kept."""
-
-    store: ResponseStore
-
-    async def get(
-        self,
-        response_id: str,
-        http: HttpRequest,
-        stream: bool = False,
-        starting_after: int | None = None,
-    ) -> Response:
-        """The response as it was answered; its events are not kept."""
-        if stream or starting_after is not None:
-            raise unsupported("stream" if stream else "starting_after")
-        stored = self.store.get(response_id, state_of(http.scope).key)
-        return Response(stored.response, media_type="application/json")
-
-    async def delete(self, response_id: str, http: HttpRequest) -> Mapping[str, Any]:
-        """Forget it."""
-        self.store.delete(response_id, state_of(http.scope).key)
-        return {"id": response_id, "object": "response", "deleted": True}
-
-    async def cancel(self, response_id: str, http: HttpRequest) -> Mapping[str, Any]:
-        """Only one in the background could be cancelled so; others end with their connection."""
-        self.store.get(response_id, state_of(http.scope).key)
-        raise invalid("response_id", "names no response in the background: it has ended")
-
-    async def input_items(
-        self,
-        response_id: str,
-        http: HttpRequest,
-        limit: Annotated[int, Query(ge=1, le=100)] = 20,
-        order: Literal["asc", "desc"] = "desc",
-        after: str | None = None,
-    ) -> Mapping[str, Any]:
-        """The items, those of earlier responses included, the last first."""
-        items = self.store.get(response_id, state_of(http.scope).key).input_items
-        items = items if order == "asc" else items[::-1]
-        ids = [item["id"] for item in items]
-        if after is not None and after not in ids:
-            raise invalid("after", "is the id of no item")
-        start = 0 if after is None else ids.index(after) + 1
-        page = items[start : start + limit]
-        return {
-            "object": "list",
-            "data": page,
-            "has_more": start + limit < len(items),
-            "first_id": page[0]["id"] if page else "",
-            "last_id": page[-1]["id"] if page else "",
-        }

@@ -95,10 +95,15 @@ class ImageAnswer:
         return {"type": f"{self.prefix}.{name}", **fields}
 
     def _head(self, image: ImageOutput) -> dict[str, Any]:
-        has_alpha = image.num_channels == 4 and self.asked.encoding.form != "jpeg"
-        return {
-            "background": "transparent" if has_alpha else "opaque",
-            "output_format": self.asked.encoding.form,
-            "quality": self.asked.made_quality,
-            "size": f"{image.width}x{image.height}",
-        }
+        return about(image, self.asked)
+
+
+def about(image: ImageOutput, asked: ImageRequest) -> dict[str, Any]:
+    """Return what OpenAI's answers have of an image beside its file."""
+    has_alpha = image.num_channels == 4 and asked.encoding.form != "jpeg"
+    return {
+        "background": "transparent" if has_alpha else "opaque",
+        "output_format": asked.encoding.form,
+        "quality": asked.made_quality,
+        "size": f"{image.width}x{image.height}",
+    }

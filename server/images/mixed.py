@@ -18,7 +18,7 @@ from omnistage.server.chat.chunks import (
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.http.fields import parse
 from omnistage.server.images.schema import ImageRequest
-from omnistage.server.images.usage import image_tokens
+from omnistage.server.images.usage import with_image
 from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import ImageOutput, Output
 
@@ -115,9 +115,4 @@ class MixedChunks:
         *rest, last = self.said.finish()
         if self._ending is not None:
             rest.append(self.head.chunk([{**choice_of({}), **self._ending}]))
-        num_tokens = image_tokens(self._sizes)
-        usage = last["usage"]
-        usage["completion_tokens"] += num_tokens
-        usage["total_tokens"] += num_tokens
-        usage["completion_tokens_details"]["image_tokens"] = num_tokens
-        return [*rest, last]
+        return [*rest, {**last, "usage": with_image(last["usage"], self._sizes)}]

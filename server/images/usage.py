@@ -43,3 +43,17 @@ def chat_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) ->
         usage["input_tokens_details"],
         usage["output_tokens_details"],
     )
+
+
+def with_image(usage: dict[str, Any], made: Iterable[Size]) -> dict[str, Any]:
+    """Return a chat's usage with the images that were drawn of its words."""
+    num_tokens = image_tokens(made)
+    return {
+        **usage,
+        "completion_tokens": usage["completion_tokens"] + num_tokens,
+        "total_tokens": usage["total_tokens"] + num_tokens,
+        "completion_tokens_details": {
+            **usage["completion_tokens_details"],
+            "image_tokens": num_tokens,
+        },
+    }

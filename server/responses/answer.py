@@ -104,6 +104,8 @@ def _format(asked: ResponseRequest) -> Json:
 
 
 def _tool(tool: Mapping[str, Any]) -> Json:
-    """A function with the keys that OpenAI's always has."""
+    """A function with the keys that OpenAI's always has; another tool as it was given."""
+    if tool.get("type") != "function":
+        return dict(tool)
     keys = ("name", "description", "parameters", "strict")
     return {"type": "function", **{key: tool.get(key) for key in keys}}

@@ -6,7 +6,7 @@ from typing import Any
 from omnistage.server.chat.chunks import ChatChunk
 from omnistage.server.errors import ApiError
 from omnistage.server.responses.answer import INCOMPLETE, Json, ResponseHead
-from omnistage.server.responses.output import Call, Message, OutputItem, Step, Thought
+from omnistage.server.responses.output import Call, ImageCall, Message, OutputItem, Step, Thought
 
 Event = dict[str, Any]
 
@@ -56,6 +56,23 @@ class ResponseEvents:
                 self._held = []
                 events += self._call(call)
         return events
+
+    def begin_image(self) -> list[Event]:
+        """An image is begun, unless it was before."""
+        return [] if isinstance(self._open, ImageCall) else self._begin(ImageCall())
+
+    def preview(self, file: str, about: Json) -> list[Event]:
+        """A preview of the image, in base64."""
+        events = self.begin_image()
+        assert isinstance(self._open, ImageCall)
+        return events + self._told(self._open.preview(file, about))
+
+    def image(self, file: str, about: Json) -> list[Event]:
+        """The image itself, in base64."""
+        events = self.begin_image()
+        assert isinstance(self._open, ImageCall)
+        self._open.take(file, about)
+        return events + self._end("completed")
 
     def finish(self) -> list[Event]:
         """What is left when the chat has ended."""

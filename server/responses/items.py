@@ -13,10 +13,11 @@ Message = dict[str, Any]
 
 ROLES = ("user", "assistant", "system", "developer")
 KINDS = ("message", "function_call", "function_call_output", "reasoning")
+IMAGE_CALL = "image_generation_call"  # an image of ours, where images are made
 # Known, and made by tools or services that are not here.
 NOT_DONE = (
     *("item_reference", "computer_call", "computer_call_output", "file_search_call"),
-    *("web_search_call", "image_generation_call", "code_interpreter_call", "local_shell_call"),
+    *("web_search_call", "code_interpreter_call", "local_shell_call"),
     *("local_shell_call_output", "shell_call", "shell_call_output", "apply_patch_call"),
     *("apply_patch_call_output", "mcp_list_tools", "mcp_approval_request", "mcp_call"),
     *("mcp_approval_response", "custom_tool_call", "custom_tool_call_output", "compaction"),
@@ -39,8 +40,9 @@ class Conversation:
     What the model said in one turn is one message: its thought, its words and its calls.
     """
 
-    def __init__(self, instructions: str | None, places: Places) -> None:
+    def __init__(self, instructions: str | None, places: Places, has_images: bool = False) -> None:
         self.messages: list[Message] = []
+        self._has_images = has_images
         self._places = places
         self._thought = ""
         self._can_take_calls = False
@@ -54,7 +56,9 @@ class Conversation:
 
     def _add(self, item: Item, place: str, whole: bool) -> None:
         kind = item.get("type") or "message"
-        if kind in NOT_DONE:
+        if kind == IMAGE_CALL and self._has_images:
+            return  # the model does not see what was made of its words
+        if kind in (*NOT_DONE, IMAGE_CALL):
             raise unsupported(f"{place}.type", f"{place}.type {kind!r}")
         if kind == "message":
             self._add_message(item, place, whole)

@@ -166,3 +166,48 @@ class Call:
             "arguments": self._arguments,
             "status": status,
         }
+
+
+class ImageCall:
+    """An image that is made; what is known of it beside its file is known when it is there."""
+
+    def __init__(self) -> None:
+        self.id = f"ig_{uuid4().hex}"
+        self._num_previews = 0
+        self._file: str | None = None
+        self._about: Json = {}
+
+    def begin(self) -> list[Step]:
+        """The call, and that the model is at it."""
+        return [
+            ("output_item.added", {"item": self.item(IN_PROGRESS)}),
+            ("image_generation_call.in_progress", {}),
+            ("image_generation_call.generating", {}),
+        ]
+
+    def preview(self, file: str, about: Json) -> list[Step]:
+        """The image as it would be if it ended now, in base64."""
+        number = {"partial_image_index": self._num_previews, "partial_image_b64": file}
+        self._num_previews += 1
+        return [("image_generation_call.partial_image", {**number, **about})]
+
+    def take(self, file: str, about: Json) -> None:
+        """Have the image, in base64."""
+        self._file, self._about = file, about
+
+    def end(self, status: str) -> list[Step]:
+        """The image, as an item."""
+        return [
+            ("image_generation_call.completed", {}),
+            ("output_item.done", {"item": self.item(status)}),
+        ]
+
+    def item(self, status: str) -> Json:
+        """With its file once it is there; one that will not come has failed."""
+        return {
+            "id": self.id,
+            "type": "image_generation_call",
+            "status": "failed" if status == "incomplete" else status,
+            "result": self._file,
+            **self._about,
+        }

@@ -11,6 +11,7 @@ PREFIXES = {
     "function_call": "fc",
     "function_call_output": "fco",
     "reasoning": "rs",
+    "image_generation_call": "ig",
 }
 # Keys of what is told; the others of a client's item have no effect.
 KEPT = {
@@ -18,6 +19,7 @@ KEPT = {
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
     "reasoning": ("summary", "content"),
+    "image_generation_call": ("result",),
 }
 
 
@@ -35,6 +37,8 @@ def resource_of(item: Item) -> dict[str, Any]:
         told["content"] = _content(item)
     if kind == "reasoning":
         told.setdefault("summary", [])
+    if kind == "image_generation_call":
+        told.setdefault("result", None)
     return told
 
 

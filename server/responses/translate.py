@@ -6,7 +6,8 @@ from typing import Any
 from omnistage.server.chat.schema import ChatRequest, Sampling
 from omnistage.server.errors import fields_named, invalid, unsupported
 from omnistage.server.http.fields import parse
-from omnistage.server.responses.items import Conversation, Item, items_of
+from omnistage.server.responses.image_tool import KIND
+from omnistage.server.responses.items import Conversation, Item, Message, items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.schema import NOT_HERE, ResponseRequest, format_of
 
@@ -21,18 +22,37 @@ FORMATS = ("text", "json_object", "json_schema")
 BUILT_IN = ("file_search", "web_search", "computer", "code_interpreter", "image_generation", "mcp")
 
 
-def chat_of(asked: ResponseRequest, before: Sequence[Item], places: Places) -> ChatRequest:
-    """The chat that a response is, behind items of earlier ones; raises ApiError."""
+def chat_of(
+    asked: ResponseRequest,
+    before: Sequence[Item],
+    places: Places,
+    has_images: bool,
+    image_fields: Mapping[str, Any] | None,
+) -> ChatRequest:
+    """The chat that a response is, behind items of earlier ones; raises ApiError.
+
+    `has_images`: the model draws what it writes, and so takes the tool image_generation.
+    `image_fields`: what is said of the image of this answer, None if it is to have none.
+    """
     asked.check()
-    conversation = Conversation(asked.instructions, places)
+    messages = messages_of(asked, before, places, has_images)
+    drawn = {} if image_fields is None else {**image_fields, "modalities": ["text", "image"]}
+    with fields_named(places.own):
+        return parse(ChatRequest, {**_fields(asked, has_images), **drawn, "messages": messages})
+
+
+def messages_of(
+    asked: ResponseRequest, before: Sequence[Item], places: Places, has_images: bool
+) -> list[Message]:
+    """The messages of a chat that its items are; raises ApiError."""
+    conversation = Conversation(asked.instructions, places, has_images)
     conversation.add_all(before, "previous_response_id", is_listed=False)
     is_listed = not isinstance(asked.input, str)
     conversation.add_all(items_of(asked.input), "input", is_listed)
-    with fields_named(places.own):
-        return parse(ChatRequest, {**_fields(asked), "messages": conversation.messages})
+    return conversation.messages
 
 
-def _fields(asked: ResponseRequest) -> dict[str, Any]:
+def _fields(asked: ResponseRequest, has_images: bool) -> dict[str, Any]:
     """All but the messages; what was left out stays out."""
     fields = asked.model_dump(exclude_none=True, include=set(SENT_ON | ALSO_SENT_ON))
     found: Mapping[str, Any] = {
@@ -42,7 +62,7 @@ def _fields(asked: ResponseRequest) -> dict[str, Any]:
         "logprobs": asked.has_logprobs or None,
         "top_logprobs": asked.top_logprobs or None,
         "response_format": _format(asked),
-        **_tools(asked),
+        **_tools(asked, has_images),
     }
     return fields | {name: value for name, value in found.items() if value is not None}
 
@@ -61,12 +81,20 @@ def _format(asked: ResponseRequest) -> Mapping[str, Any] | None:
     return {"type": "json_schema", "json_schema": described}
 
 
-def _tools(asked: ResponseRequest) -> Mapping[str, Any]:
-    if not asked.tools:
-        has_choice = asked.tool_choice not in (None, "auto", "none")
-        return {"tool_choice": asked.tool_choice} if has_choice else {}
-    tools = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(asked.tools)]
-    return {"tools": tools, "tool_choice": _choice(asked.tool_choice)}
+def _tools(asked: ResponseRequest, has_images: bool) -> Mapping[str, Any]:
+    """The functions, and which are called; an image is no call of the chat's."""
+    given, choice = asked.tools or (), asked.tool_choice
+    tools = [
+        _tool(tool, f"tools[{number}]")
+        for number, tool in enumerate(given)
+        if not (has_images and tool.get("type") == KIND)
+    ]
+    if len(tools) < len(given):
+        choice = "none" if choice == {"type": KIND} else choice
+        choice = None if choice == "required" and not tools else choice
+    if not tools:
+        return {} if choice in (None, "auto", "none") else {"tool_choice": choice}
+    return {"tools": tools, "tool_choice": _choice(choice)}
 
 
 def _tool(tool: Mapping[str, Any], place: str) -> Mapping[str, Any]:

@@ -228,7 +228,6 @@ IMAGE = '/v1/images/generations, or modalities ["image"] in a chat'
 ASKED_OF_IMAGES = [
     (URL, {"messages": [user("a")], "modalities": ["text"]}, "modalities", "makes image"),
     (URL, {"messages": [user("a")], "modalities": ["audio"]}, "modalities", "makes image"),
-    ("/v1/responses", {"input": "a"}, None, "makes image"),
     ("/v1/completions", {"prompt": "a"}, None, "makes image"),
     ("/v1/embeddings", {"input": "a"}, None, "makes image"),
     ("/tokenize", {"prompt": "a"}, None, "makes image"),

@@ -10,7 +10,7 @@ import pytest
 from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.responses import Response
 from support.fake_stages import WORDS
-from support.gateway import MODEL, TEXT_ONLY, RunningGateway, running_gateway
+from support.gateway import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 
 from omnistage.server.http.keys import Keys
@@ -475,5 +475,9 @@ def test_ignored_and_unknown_fields(client: httpx.Client) -> None:
     assert warned == "unknown fields without effect: zork, text.zork"
 
 
-def test_a_model_of_pictures_makes_no_response(images_client: httpx.Client) -> None:
-    assert refused(images_client) == (None, "unsupported_model")
+def test_a_model_of_vectors_makes_no_response(tmp_path: Path) -> None:
+    with (
+        running_gateway(tmp_path, EMBEDDING) as running,
+        httpx.Client(base_url=running.url, timeout=10) as client,
+    ):
+        assert refused(client) == (None, "unsupported_model")

@@ -21,6 +21,7 @@ NOT_ENDPOINTS = {
     "examples",
     "gateway",
     "image_chat",
+    "kept_responses",
     "present",
     "speech_stream_fields",
 }

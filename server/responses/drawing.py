@@ -1,0 +1,48 @@
+"""The image of a response, while it is made: its events, and what it is counted as."""
+
+import asyncio
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from omnistage.server.chat.chunks import ChatChunk
+from omnistage.server.images.answer import about
+from omnistage.server.images.schema import EditRequest
+from omnistage.server.images.usage import Size, chat_usage, with_image
+from omnistage.server.media.medium import Medium
+from omnistage.server.responses.events import Event, ResponseEvents
+from omnistage.server.runtime.request import ImageOutput
+
+
+@dataclass(slots=True)
+class Drawing:
+    """What is drawn for a response; `is_alone` if the model makes nothing but images."""
+
+    asked: EditRequest
+    is_alone: bool
+    images: Sequence[Medium] = ()  # to edit
+    mask: Medium | None = None
+    given: Sequence[Size] = ()
+    made: list[Size] = field(default_factory=list)
+    text_tokens: int = 0
+
+    async def add(self, output: ImageOutput, events: ResponseEvents) -> list[Event]:
+        """Return the events of a step, a preview or an image.
+
+        Beside a text a step begins nothing: more of the text may come.
+        """
+        if not output.pixels:
+            return events.begin_image() if self.is_alone else []
+        file = await asyncio.to_thread(self.asked.encoding.encode, output)
+        encoded = base64.b64encode(file).decode("ascii")
+        if output.is_preview:
+            return events.preview(encoded, about(output, self.asked))
+        self.made.append(output.size)
+        self.text_tokens += output.text_tokens
+        return events.image(encoded, about(output, self.asked))
+
+    def counted(self, chunk: ChatChunk) -> ChatChunk:
+        """Return the last chunk of a chat with the usage of its image."""
+        if self.is_alone:
+            return {**chunk, "usage": chat_usage(self.text_tokens, self.given, self.made)}
+        return {**chunk, "usage": with_image(chunk["usage"], self.made)}

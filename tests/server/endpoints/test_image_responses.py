@@ -1,0 +1,360 @@
+"""Responses with images: `image_generation_call` items, their events in order, refusals."""
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import OpenAI
+from openai.types.responses import response_output_item as items
+from support.doors import ONE_SHOT
+from support.gateway import MIXED, MODEL, TEXT_ONLY, RunningGateway, running_gateway
+from support.openai_spec import assert_valid
+from support.pictures import mask_png, pixels_of, png
+
+URL = "/v1/responses"
+TOOL: dict[str, Any] = {"type": "image_generation", "size": "64x32"}
+FUNCTION = {"type": "function", "name": "look", "parameters": {"type": "object", "properties": {}}}
+DATA_URL = "data:image/png;base64," + base64.b64encode(png(48, 32)).decode()
+CALL = "image_generation_call"
+BEGIN = ["created", "in_progress"]
+DRAWN = ["output_item.added", f"{CALL}.in_progress", f"{CALL}.generating"]
+END = [f"{CALL}.completed", "output_item.done"]
+COMPONENTS = {
+    f"response.{CALL}.in_progress": "ResponseImageGenCallInProgressEvent",
+    f"response.{CALL}.generating": "ResponseImageGenCallGeneratingEvent",
+    f"response.{CALL}.partial_image": "ResponseImageGenCallPartialImageEvent",
+    f"response.{CALL}.completed": "ResponseImageGenCallCompletedEvent",
+    "response.created": "ResponseCreatedEvent",
+    "response.in_progress": "ResponseInProgressEvent",
+    "response.output_item.added": "ResponseOutputItemAddedEvent",
+    "response.output_item.done": "ResponseOutputItemDoneEvent",
+    "response.content_part.added": "ResponseContentPartAddedEvent",
+    "response.content_part.done": "ResponseContentPartDoneEvent",
+    "response.output_text.delta": "ResponseTextDeltaEvent",
+    "response.output_text.done": "ResponseTextDoneEvent",
+    "response.completed": "ResponseCompletedEvent",
+    "response.failed": "ResponseFailedEvent",
+}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    with running_gateway(tmp_path_factory.mktemp("mixed"), MIXED) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mixed_client(mixed: RunningGateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=mixed.url, timeout=20, limits=ONE_SHOT) as client:
+        yield client
+
+
+def whole(client: httpx.Client, said: Any = "a cat", **more: Any) -> dict[str, Any]:
+    answer = client.post(URL, json={"model": MODEL, "input": said, **more})
+    assert answer.status_code == 200, answer.text
+    assert_valid(answer.json(), "Response", "responses")
+    response: dict[str, Any] = answer.json()
+    return response
+
+
+def events_of(client: httpx.Client, said: Any = "a cat", **more: Any) -> list[dict[str, Any]]:
+    """The events of one streamed response, each checked."""
+    answer = client.post(URL, json={"model": MODEL, "input": said, "stream": True, **more})
+    assert answer.status_code == 200, answer.text
+    lines = [line for line in answer.text.splitlines() if line]
+    names = [line.removeprefix("event: ") for line in lines[::2]]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
+    assert names == [event["type"] for event in events]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    for event in events:
+        assert_valid(event, COMPONENTS[event["type"]], "responses")
+    return events
+
+
+def kinds(events: list[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+def part(url: str = DATA_URL) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": url}
+
+
+def user(*content: Any) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "input_text", "text": "a hat"}, *content]}]
+
+
+# A server of images
+
+
+def test_the_strict_sdk_reads_an_image(images: RunningGateway, images_openai: OpenAI) -> None:
+    tools: Any = [TOOL]
+    made = images_openai.responses.create(model=MODEL, input="a red cat", tools=tools)
+    (item,) = made.output
+    assert isinstance(item, items.ImageGenerationCall)
+    assert item.result is not None
+    assert pixels_of(item.result).shape == (32, 64, 3)
+    assert (item.status, item.size, item.output_format) == ("completed", "64x32", "png")
+    assert (item.background, item.quality) == ("opaque", "high")
+    assert made.status == "completed"
+    assert made.usage is not None
+    assert (made.usage.input_tokens, made.usage.output_tokens) == (3, 8)
+    assert images.stages.stages["dit"].opened[-1].message.body["prompt"] == "a red cat"
+
+
+@pytest.mark.parametrize("tools", [None, [TOOL], [{**TOOL, "partial_images": 2}]])
+def test_the_events_of_an_image_come_in_openai_s_order(
+    tools: Any, images_client: httpx.Client
+) -> None:
+    events = events_of(images_client, **({} if tools is None else {"tools": tools}))
+    num_previews = 0 if tools is None else tools[0].get("partial_images", 0)
+    previews = [event for event in events if event["type"].endswith("partial_image")]
+    assert kinds(events) == [
+        *BEGIN,
+        *DRAWN,
+        *[f"{CALL}.partial_image"] * num_previews,
+        *END,
+        "completed",
+    ]
+    assert [event["partial_image_index"] for event in previews] == list(range(num_previews))
+    for event in previews:
+        assert pixels_of(event["partial_image_b64"]).shape == (32, 64, 3)
+    added, done = events[2]["item"], events[-2]["item"]
+    assert (added["status"], added["result"]) == ("in_progress", None)
+    assert {event["item_id"] for event in events if "item_id" in event} == {done["id"]}
+    assert events[-1]["response"]["output"] == [done]
+    assert done["status"] == "completed"
+
+
+def test_the_sdk_s_stream_parses_every_event(images_openai: OpenAI) -> None:
+    tools: Any = [{**TOOL, "partial_images": 1}]
+    with images_openai.responses.create(
+        model=MODEL, input="a cat", stream=True, tools=tools
+    ) as stream:
+        names = [str(event.type) for event in stream]
+    assert names.count(f"response.{CALL}.partial_image") == 1
+    assert names[-1] == "response.completed"
+
+
+def test_the_tool_says_what_an_image_request_says(
+    images: RunningGateway, images_client: httpx.Client
+) -> None:
+    tool = {
+        **{"type": "image_generation", "model": "gpt-image-1", "moderation": "low"},
+        **{"quality": "low", "background": "transparent", "output_format": "webp"},
+        **{"num_inference_steps": 2, "negative_prompt": "dogs", "width": 64, "height": 48},
+    }
+    answer = whole(images_client, tools=[tool], tool_choice={"type": "image_generation"}, seed=3)
+    (item,) = answer["output"]
+    assert pixels_of(item["result"]).shape == (48, 64, 4)
+    assert (item["background"], item["output_format"]) == ("transparent", "webp")
+    assert item["quality"] == "low"
+    assert answer["tools"] == [tool]
+    request = images.stages.stages["dit"].opened[-1].message
+    assert (request.seed, request.body["num_inference_steps"]) == (3, 2)
+    assert request.body["negative_prompt"] == "dogs"
+
+
+def test_previews_are_for_streams_and_have_no_effect_without_one(
+    images_client: httpx.Client,
+) -> None:
+    assert len(whole(images_client, tools=[{**TOOL, "partial_images": 3}])["output"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "tensors"), [(None, {"image0"}), ("edit", {"image0"}), ("generate", set())]
+)
+def test_images_of_the_last_message_are_edited_unless_a_new_one_is_wanted(
+    action: str | None, tensors: set[str], images: RunningGateway, images_client: httpx.Client
+) -> None:
+    tool = {"type": "image_generation", **({} if action is None else {"action": action})}
+    said = [{"role": "system", "content": "Draw."}, *user(part())]
+    assert len(whole(images_client, said, tools=[tool])["output"]) == 1
+    opened = images.stages.stages["dit"].opened[-1]
+    assert (opened.message.body["prompt"], set(opened.tensors)) == ("a hat", tensors)
+
+
+def test_a_mask_comes_with_its_image(images: RunningGateway, images_client: httpx.Client) -> None:
+    mask = base64.b64encode(mask_png(48, 32)).decode()
+    url = {"image_url": f"data:image/png;base64,{mask}"}
+    tool = {"type": "image_generation", "input_image_mask": url}
+    assert len(whole(images_client, user(part()), tools=[tool])["output"]) == 1
+    assert set(images.stages.stages["dit"].opened[-1].tensors) == {"image0", "mask"}
+
+
+def test_a_response_with_an_image_is_kept_and_gone_on_with(
+    images: RunningGateway, images_client: httpx.Client
+) -> None:
+    first = whole(images_client, "a cat")
+    assert images_client.get(f"{URL}/{first['id']}").json() == first
+    more = whole(images_client, "a dog", previous_response_id=first["id"])
+    assert images.stages.stages["dit"].opened[-1].message.body["prompt"] == "a dog"
+    kept = images_client.get(f"{URL}/{more['id']}/input_items?order=asc").json()["data"]
+    assert [item["type"] for item in kept] == ["message", CALL, "message"]
+    assert kept[1] == first["output"][0]
+    again = whole(images_client, [*first["output"], *user()])
+    items_of = images_client.get(f"{URL}/{again['id']}/input_items?order=asc").json()
+    assert_valid(items_of, "ResponseItemList", "responses")
+    assert items_of["data"][0]["result"] == first["output"][0]["result"]
+
+
+def test_a_failure_after_the_first_event_is_one_and_the_call_has_failed(
+    images_client: httpx.Client,
+) -> None:
+    events = events_of(images_client, "fail later")
+    assert kinds(events) == [*BEGIN, *DRAWN, "failed"]
+    (item,) = events[-1]["response"]["output"]
+    assert (item["status"], item["result"]) == ("failed", None)
+
+
+def test_fields_of_a_text_are_named_as_without_effect(images_client: httpx.Client) -> None:
+    body = {"model": MODEL, "input": "a cat", "temperature": 0.5, "instructions": "Draw."}
+    tool = {"type": "image_generation", "n": 2, "colour": "red"}
+    answer = images_client.post(URL, json={**body, "tools": [tool]})
+    assert answer.headers["x-omnistage-warning"].endswith(
+        ": instructions, temperature, tools[0].colour, tools[0].n"
+    )
+    plain = images_client.post(URL, json={"model": MODEL, "input": "a cat", "tools": [TOOL]})
+    assert "x-omnistage-warning" not in plain.headers
+
+
+REFUSED = [
+    ({"tools": [{**TOOL, "size": "64by32"}]}, "tools[0].size"),
+    ({"tools": [{**TOOL, "size": "5x5"}]}, "tools[0].size"),
+    ({"tools": [{**TOOL, "quality": "best"}]}, "tools[0].quality"),
+    ({"tools": [{**TOOL, "partial_images": 4}], "stream": True}, "tools[0].partial_images"),
+    ({"tools": [{**TOOL, "output_compression": 5}]}, "tools[0].output_compression"),
+    ({"tools": [{**TOOL, "action": "draw"}]}, "tools[0].action"),
+    ({"tools": [{**TOOL, "action": "edit"}]}, "tools[0].action"),
+    ({"tools": [{**TOOL, "input_image_mask": "x"}]}, "tools[0].input_image_mask"),
+    (
+        {"tools": [{**TOOL, "input_image_mask": {"file_id": "file-1"}}]},
+        "tools[0].input_image_mask.file_id",
+    ),
+    (
+        {"tools": [{**TOOL, "input_image_mask": {"image_url": "x"}}]},
+        "tools[0].input_image_mask.image_url",
+    ),
+    ({"tools": [TOOL, TOOL]}, "tools[1]"),
+    ({"tools": [FUNCTION]}, "tools[0].type"),
+    ({"tool_choice": "none"}, "tool_choice"),
+    ({"tool_choice": {"type": "function", "name": "look"}}, "tool_choice"),
+    ({"text": {"format": {"type": "json_object"}}}, "text.format.type"),
+    ({"input": [{"role": "assistant", "content": "a cat"}]}, "input"),
+    ({"input": [{"role": "user", "content": [part()]}]}, "input[0].content"),
+    ({"input": user(part("data:image/png;base64,AAAA"))}, "input[0].content[1].image_url"),
+    ({"input": user({"type": "input_audio", "input_audio": {}})}, "input[0].content[1]"),
+    ({"input": ""}, "input"),
+    ({"background": True}, "background"),
+    ({"input": "refuse", "tools": [TOOL]}, "tools[0].size"),
+    ({"model": "other"}, "model"),
+]
+
+
+@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=[str(param) for _, param in REFUSED])
+def test_what_an_image_cannot_be_is_refused_by_its_place(
+    fields: dict[str, Any], param: str, images_client: httpx.Client
+) -> None:
+    answer = images_client.post(URL, json={"input": "a cat", **fields})
+    error = answer.json()["error"]
+    assert answer.status_code == (404 if param == "model" else 400), error
+    assert_valid(answer.json(), "ErrorResponse", "responses")
+    assert str(error["param"]).startswith(param), error
+
+
+# A server that draws what it writes
+
+
+def test_a_model_that_draws_what_it_writes_draws_where_the_tool_is_given(
+    mixed: RunningGateway, mixed_client: httpx.Client
+) -> None:
+    answer = whole(mixed_client, "Hi", tools=[{**TOOL, "num_inference_steps": 3}], seed=4)
+    message, call = answer["output"]
+    assert message["content"][0]["text"] == "Hello there"
+    assert pixels_of(call["result"]).shape == (32, 64, 3)
+    assert answer["usage"]["output_tokens"] == 3 + 8
+    request = mixed.stages.stages["thinker"].last_request
+    assert request.path == ["thinker", "dit"]
+    assert request.image is not None
+    assert (request.image["width"], request.image["num_inference_steps"]) == (64, 3)
+    assert "tools" not in request.body
+
+
+def test_fields_that_a_drawn_answer_cannot_have_are_named(mixed_client: httpx.Client) -> None:
+    tool = {**TOOL, "partial_images": 1, "strength": 0.5}
+    answer = mixed_client.post(URL, json={"input": "Hi", "tools": [tool]})
+    assert answer.status_code == 200
+    assert answer.headers["x-omnistage-warning"].endswith(
+        ": tools[0].partial_images, tools[0].strength"
+    )
+
+
+def test_the_words_of_a_drawn_answer_end_before_its_image(mixed_client: httpx.Client) -> None:
+    events = events_of(mixed_client, "Hi", tools=[TOOL, FUNCTION])
+    text, drawing = kinds(events), [*DRAWN, *END, "completed"]
+    assert text[-len(drawing) :] == drawing
+    assert text[-len(drawing) - 1] == "output_item.done"
+    assert [item["type"] for item in events[-1]["response"]["output"]] == ["message", CALL]
+    assert [event["output_index"] for event in events if f".{CALL}." in event["type"]] == [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("choice", "is_drawn", "functions"),
+    [
+        ("auto", True, "auto"),
+        ({"type": "image_generation"}, True, None),
+        ("none", False, None),
+        ({"type": "function", "name": "look"}, False, {"function": {"name": "look"}}),
+    ],
+)
+def test_the_choice_of_tools_says_whether_there_is_an_image(
+    choice: Any, is_drawn: bool, functions: Any, mixed: RunningGateway, mixed_client: httpx.Client
+) -> None:
+    answer = whole(mixed_client, "Hi", tools=[TOOL, FUNCTION], tool_choice=choice)
+    assert any(item["type"] == CALL for item in answer["output"]) == is_drawn
+    body: Any = mixed.stages.stages["thinker"].last_request.body
+    chosen: Any = body.get("tool_choice")
+    if isinstance(functions, dict):
+        assert chosen["function"] == functions["function"]
+    else:
+        assert (chosen if chosen != "none" else None) == functions
+
+
+def test_a_drawn_answer_is_gone_on_with(mixed: RunningGateway, mixed_client: httpx.Client) -> None:
+    first = whole(mixed_client, "Hi", tools=[TOOL])
+    whole(mixed_client, "Hi", previous_response_id=first["id"])
+    said = mixed.stages.stages["thinker"].last_request.body["messages"]
+    assert [message["role"] for message in said] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({**TOOL, "size": "64by32"}, "tools[0].size"),
+        ({**TOOL, "action": "edit"}, "tools[0].action"),
+        ({**TOOL, "input_image_mask": {"image_url": DATA_URL}}, "tools[0].input_image_mask"),
+    ],
+)
+def test_what_a_drawn_answer_cannot_have_is_refused_by_its_place(
+    tool: dict[str, Any], param: str, mixed_client: httpx.Client
+) -> None:
+    answer = mixed_client.post(URL, json={"input": "Hi", "tools": [tool]})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param
+
+
+# A server without images
+
+
+def test_a_model_without_images_refuses_the_tool_and_its_items(tmp_path: Path) -> None:
+    with running_gateway(tmp_path, TEXT_ONLY) as running:
+        client = httpx.Client(base_url=running.url, timeout=10)
+        tool = client.post(URL, json={"input": "Hi", "tools": [TOOL]})
+        item = {"type": CALL, "id": "ig_1", "status": "completed", "result": "AAAA"}
+        call = client.post(URL, json={"input": [item, *user()]})
+        client.close()
+    assert (tool.status_code, tool.json()["error"]["param"]) == (400, "tools[0].type")
+    assert (call.status_code, call.json()["error"]["param"]) == (400, "input[0].type")
