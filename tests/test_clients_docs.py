@@ -9,7 +9,6 @@ import contextlib
 import io
 import json
 import os
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from support.snippets import (
     send,
     servers,
     without_what_differs,
+    words_of,
 )
 
 SECTIONS = {section.title: section for section in sections()}
@@ -70,7 +70,7 @@ def test_a_command_of_curl_is_answered_as_is_shown(
     title: str, folder: Path, urls: dict[str, str]
 ) -> None:
     section = SECTIONS[title]
-    answer = send(shlex.split(at(section, "sh", urls)), folder)
+    answer = send(words_of(at(section, "sh", urls)), folder)
     assert answer.status_code == (400 if title == "Errors" else 200), answer.text
     if "json" in section.blocks:
         check_json(answer.text, section.blocks["json"])

@@ -1,7 +1,6 @@
 """Runs what the README shows: its requests, commands, chart and tables."""
 
 import re
-import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 import yaml
 from support.audio import samples_of
 from support.gateway import OMNI, running_gateway
-from support.snippets import SERVER, send
+from support.snippets import SERVER, send, words_of
 from typer.testing import CliRunner
 
 from omnistage.server import cli
@@ -35,7 +34,7 @@ def section(title: str) -> str:
 def test_the_request_with_curl_is_answered_with_a_file(tmp_path: Path) -> None:
     (command,) = fenced("sh")
     with running_gateway(tmp_path, OMNI) as gateway:
-        answer = send(shlex.split(command.replace(SERVER, gateway.url)), tmp_path)
+        answer = send(words_of(command.replace(SERVER, gateway.url)), tmp_path)
     assert answer.status_code == 200
     assert len(samples_of((tmp_path / "hello.wav").read_bytes())) > 0
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,11 @@ def check_json(printed: str, shown: str) -> None:
     """Fails unless an answer is what the documentation shows."""
     wanted = json.loads(shown)
     assert without_what_differs(json.loads(printed), wanted) == wanted
+
+
+def words_of(command: str) -> list[str]:
+    """Split a command as a shell does, also where a line ends with a backslash."""
+    return shlex.split(command.replace("\\\n", ""))
 
 
 def send(words: list[str], folder: Path) -> httpx.Response:
