@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-sharing gpu-experts thinker-error host vocoder-engine overlap turns image-speed cells kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-experts thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -66,88 +66,78 @@ repeats: venv
 	OMNISTAGE_REPEATS=1 $(BIN)/python -m pytest tests/connectors/test_sudden_death.py
 
 chaos: venv
-	PYTHONPATH=tests $(BIN)/python tests/chaos.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/chaos.py $(ARGS)
 
 # ARGS="--hostile --minutes 60 --server omni|pictures|both --rate 2 --seed 0": plain requests beside hostile ones.
 soak: venv
-	PYTHONPATH=tests $(BIN)/python tests/soak.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/soak.py $(ARGS)
 
 # ARGS="--tiny qwen3-tts --minutes 5 --kill": clients of a tiny model's speech.
 soak-speech: venv
-	PYTHONPATH=tests $(BIN)/python tests/soak_speech.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/soak_speech.py $(ARGS)
 
 # ARGS="--shots FOLDER --browser PATH": a browser is needed, which pip does not bring (docs/demo.md).
 page: venv
 	$(BIN)/python -m pip install --quiet playwright
-	PYTHONPATH=tests $(BIN)/python tests/page.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/page.py $(ARGS)
 
 exact: venv
-	PYTHONPATH=tests $(BIN)/python tests/exact.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/exact.py $(ARGS)
 
 gpu: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu.py $(ARGS)
 
 overlap: venv
-	PYTHONPATH=tests $(BIN)/python tests/overlap.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/overlap.py $(ARGS)
 
 turns: venv
-	PYTHONPATH=tests $(BIN)/python tests/turns.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/turns.py $(ARGS)
 
 # Sleep, wake and other weights on one GPU, in some minutes; ARGS="--tiny" on a CPU.
 gpu-commands: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu_commands.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu_commands.py $(ARGS)
 
 # What a text stage compiles for requests once it is ready, on one GPU in five minutes; ARGS="--eager yes".
 gpu-compiles: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu_compiles.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu_compiles.py $(ARGS)
 
 # Qwen3-TTS at its real size on one GPU; ARGS="--tiny --rates 2 --levels 2 --streams 2" on a CPU.
 gpu-speech: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu_speech.py $(ARGS)
-
-# Ways in which the talker and code2wav of Qwen3-Omni can share one GPU, in two minutes; ARGS="--tiny" on a CPU.
-gpu-sharing: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu_sharing.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu_speech.py $(ARGS)
 
 # The thinker's layers with vLLM's kernels for experts and with ours, beside frames of the code predictor on one GPU.
 # ARGS="--float8 --rows 64"; ARGS="--tiny" on a CPU.
 gpu-experts: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu_experts.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu_experts.py $(ARGS)
 
 # A quantized thinker beside one in bfloat16 on one GPU; on a CPU the tiny one in bfloat16 beside float32.
 # ARGS="--model DIR --other '{quantization: fp8}' --other '{kv_cache_dtype: fp8}'": each of them beside the model's own.
 thinker-error: venv
-	PYTHONPATH=tests $(BIN)/python tests/thinker_error.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/thinker_error.py $(ARGS)
 
 # What a talker's step costs on the host, without a model; ARGS="--requests 64 --steps 400".
 host: venv
-	PYTHONPATH=tests $(BIN)/python tests/host_side.py $(ARGS)
-
-# Qwen3-Omni's vocoder in an engine of vLLM's beside our own, on a CPU: the tiny one, or by ARGS="--real-size" its real size.
-# ARGS="--model DIR --dtype bfloat16" on a GPU.
-vocoder-engine: venv
-	PYTHONPATH=tests $(BIN)/python tests/vocoder_engine.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/host_side.py $(ARGS)
 
 # A picture model over several GPUs against one; ARGS="--model DIR --ways guidance,ulysses,ring,tensor,shard", or "--tiny" on a CPU.
 gpu-ranks: venv
-	PYTHONPATH=tests $(BIN)/python tests/gpu_ranks.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/gpu_ranks.py $(ARGS)
 
 # Two Ray nodes on this machine: the tiny Qwen3-Omni across them, and a node that is killed.
 nodes: venv
 	OMNISTAGE_LONG_NODES=1 $(BIN)/python -m pytest tests/e2e/test_nodes.py $(ARGS)
 
 image-speed: venv
-	$(BIN)/python tests/image_speed.py $(ARGS)
+	$(BIN)/python tools/image_speed.py $(ARGS)
 
-# Two cells of a tiny model behind HAProxy, which must be installed, and by Ray Serve, with kills under load. ARGS="--fake": stages
-# without models, in a minute. ARGS="--front haproxy|ray": one of the two.
-cells: venv
-	PYTHONPATH=tests $(BIN)/python tests/cells.py $(ARGS)
+# Two servers of a tiny model behind HAProxy, which must be installed, with kills under load. ARGS="--fake": stages without models.
+balancer: venv
+	PYTHONPATH=tests $(BIN)/python tools/balancer.py $(ARGS)
 
 # compose.yaml by a real Docker engine: build, answers, a killed stage, an end. ARGS=--no-build takes the image omnistage:cpu,
 # ARGS="--build-arg NAME=VALUE" is handed to the build.
 compose:
-	$(PYTHON) tests/compose_up.py $(ARGS)
+	$(PYTHON) tools/compose_up.py $(ARGS)
 
 # The manifests of docker/kubernetes against the schemas of a version of Kubernetes, which kubernetes-validate brings.
 KUBERNETES ?= 1.34
@@ -159,7 +149,7 @@ kubernetes: venv
 # a tiny model is served and asked. ARGS="--extra cuda" on a GPU.
 wheel: venv
 	$(BIN)/python -m pip install --quiet twine
-	PYTHONPATH=tests $(BIN)/python tests/wheel.py --dist dist $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/wheel.py --dist dist $(ARGS)
 	$(BIN)/python -m twine check --strict dist/*
 
 # The site of docs/, in site/. A link that leads nowhere is an error. ARGS is handed to mkdocs.
@@ -177,13 +167,13 @@ $(OPEN_WEBUI)/.ready: pyproject.toml scripts/torch_index.py
 
 open-webui: venv $(OPEN_WEBUI)/.ready
 	$(BIN)/python -m pip install --quiet playwright
-	PYTHONPATH=tests $(BIN)/python tests/open_webui.py --program $(OPEN_WEBUI)/bin/open-webui $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/open_webui.py --program $(OPEN_WEBUI)/bin/open-webui $(ARGS)
 
 CLIENTS := .venv-clients
 integrations: venv
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --quiet langchain-openai litellm
-	PYTHONPATH=tests $(BIN)/python tests/integrations.py --python $(CLIENTS)/bin/python
+	PYTHONPATH=tests $(BIN)/python tools/integrations.py --python $(CLIENTS)/bin/python
 
 # Counts, per page of the docs, what breaks the rules of language (docs/contributing.md, Style). ARGS="docs/api.md": these pages.
 words: venv
@@ -191,7 +181,7 @@ words: venv
 
 # The snippets of docs/clients.md in each language, with curl, and with node and npm's openai.
 snippets: venv
-	PYTHONPATH=tests $(BIN)/python tests/snippets.py $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/snippets.py $(ARGS)
 
 # The engine tests on another version of vLLM, in an environment of its own.
 VLLM ?= 0.28.0

@@ -263,7 +263,7 @@ def test_the_calls_of_the_script_are_found() -> None:
     ]
 
 
-# tests/compose_up.py, which needs a Docker engine
+# tools/compose_up.py, which needs a Docker engine
 
 
 def test_the_check_by_an_engine_kills_a_process_that_there_is() -> None:

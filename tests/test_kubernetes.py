@@ -8,30 +8,20 @@ import httpx
 import pytest
 import yaml
 from support.command_line import GROUP
-from support.containers import DOCKER, command_of, dockerfile, last, services
+from support.containers import DOCKER, command_of, last, services
 from support.gateway import OMNI, running_gateway
 from support.metrics_docs import documented
 
 from omnistage.server.serve import HANG_UP_S
-from omnistage.server.serve_app import STOP_S, Arguments
 from omnistage.stage_configs.overrides import any_override
 
 FOLDER = DOCKER / "kubernetes"
-DOCUMENTS: list[dict[str, Any]] = [*yaml.safe_load_all((FOLDER / "cell.yaml").read_text())]
+DOCUMENTS: list[dict[str, Any]] = [*yaml.safe_load_all((FOLDER / "server.yaml").read_text())]
 BY_KIND = {document["kind"]: document for document in DOCUMENTS}
-RAY: dict[str, Any] = yaml.safe_load((FOLDER / "rayservice.yaml").read_text())
 POD = BY_KIND["Deployment"]["spec"]["template"]
 (SERVER,) = POD["spec"]["containers"]
 PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 OUTSIDE = {"HF_TOKEN"}  # of Hugging Face's hub, which compose.yaml hands on as well
-RAY_PODS: dict[str, Any] = {
-    group.get("groupName", "head"): group["template"]["spec"]
-    for group in (
-        RAY["spec"]["rayClusterConfig"]["headGroupSpec"],
-        *RAY["spec"]["rayClusterConfig"]["workerGroupSpecs"],
-    )
-}
-SERVED: dict[str, Any] = yaml.safe_load(RAY["spec"]["serveConfigV2"])
 
 
 def served_with(name: str) -> str:
@@ -110,14 +100,13 @@ def environment_of(pod: dict[str, Any]) -> list[str]:
     return [one["name"] for container in pod["containers"] for one in container.get("env", ())]
 
 
-@pytest.mark.parametrize("pod", [POD["spec"], *RAY_PODS.values()], ids=["cell", *RAY_PODS])
-def test_variables_are_those_of_options(pod: dict[str, Any]) -> None:
+def test_variables_are_those_of_options() -> None:
     known = {
         option.envvar or f"OMNISTAGE_{option.name.upper()}"
         for option in GROUP.commands["serve"].params
         if option.param_type_name == "option"
     }
-    assert set(environment_of(pod)) <= known | OUTSIDE
+    assert set(environment_of(POD["spec"])) <= known | OUTSIDE
 
 
 def test_the_server_has_time_to_end_in_order_before_it_is_killed() -> None:
@@ -147,7 +136,7 @@ def test_selectors_find_the_pods() -> None:
     assert all(selector == labels for selector in selectors)
 
 
-def test_cells_are_scaled_by_a_metric_of_the_server() -> None:
+def test_servers_are_scaled_by_a_metric_of_the_server() -> None:
     scaler = BY_KIND["HorizontalPodAutoscaler"]["spec"]
     assert scaler["scaleTargetRef"]["name"] == BY_KIND["Deployment"]["metadata"]["name"]
     (metric,) = scaler["metrics"]
@@ -157,10 +146,8 @@ def test_cells_are_scaled_by_a_metric_of_the_server() -> None:
     assert scaler["minReplicas"] == BY_KIND["Deployment"]["spec"]["replicas"]
 
 
-@pytest.mark.parametrize("pod", [POD["spec"], RAY_PODS["cells"]], ids=["cell", "cells"])
-def test_a_pod_with_stages_has_a_gpu_its_channels_in_memory_and_its_caches(
-    pod: dict[str, Any],
-) -> None:
+def test_a_pod_with_stages_has_a_gpu_its_channels_in_memory_and_its_caches() -> None:
+    pod = POD["spec"]
     (container,) = pod["containers"]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
     mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
@@ -173,20 +160,3 @@ def test_a_pod_with_stages_has_a_gpu_its_channels_in_memory_and_its_caches(
     user = int(last("USER", "docker/Dockerfile").rest)
     assert pod["securityContext"]["runAsUser"] == pod["securityContext"]["fsGroup"] == user
     assert pod["shareProcessNamespace"]  # someone takes in what killed stages leave
-
-
-def test_ray_has_the_version_of_its_image_and_time_for_its_cells_to_end() -> None:
-    instructions = dockerfile("docker/kubernetes/Dockerfile.ray")[-1]
-    (command,) = [one.rest for one in instructions if "ray[" in one.rest]
-    (version,) = re.findall(r'"ray\[serve\]==([\d.]+)"', command)
-    assert RAY["spec"]["rayClusterConfig"]["rayVersion"] == version
-    (described,) = SERVED["applications"]
-    arguments = Arguments.model_validate(described["args"])
-    assert RAY_PODS["cells"]["terminationGracePeriodSeconds"] >= arguments.drain_s + STOP_S
-    (workers,) = RAY["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    assert workers["replicas"] == arguments.cells
-    (container,) = RAY_PODS["cells"]["containers"]
-    assert container["resources"]["limits"]["nvidia.com/gpu"] == arguments.gpus
-    assert int(container["resources"]["limits"]["cpu"]) > arguments.cpus  # Ray's own need some
-    ports = [one["containerPort"] for one in RAY_PODS["head"]["containers"][0]["ports"]]
-    assert SERVED["http_options"]["port"] in ports

@@ -49,7 +49,6 @@ ROOMS: Table = {
     "speech": ("media", "runtime"),
     "chat": ("audio", "http", "media", "runtime"),
     "images": ("chat", "http", "media", "runtime"),
-    "cells": ("http",),
     "responses": ("chat", "http", "images", "media", "runtime"),
     "tasks": ("audio", "chat", "http", "images", "media", "runtime", "speech"),
     "endpoints": (
@@ -114,7 +113,7 @@ SHARED: Table = {
 }
 # What lies beside the rooms of a folder; anything else belongs in one.
 BESIDE: Table = {
-    "server": ("app", "serve", "serve_app", "options", *COMMON, "cli"),
+    "server": ("app", "serve", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
     "stages/diffusion": ("stage", "family", "makes"),
     "stages/vllm": ("text", "embedding", "engine_stage", "family", "plugin", VERSIONS_OF_VLLM),
@@ -123,8 +122,8 @@ FIELDS = "server/http/fields.py"  # where a body is checked
 COMMAND_LINE = "server/cli"  # it starts everything, what is large only when it is asked for
 # Weights of a program that has an `Omni` are written in its own process, once there are any.
 WEIGHTS_GIVEN = ("server/offline/", f"{OURS}.stages.device.shared_weights")
-# Loaded when a graph asks for Ray, or by Ray Serve itself.
-OF_RAY = ("server/placement/ray.py", "server/serve_app.py", "server/cells/ready_router.py")
+# Loaded when a graph asks for Ray.
+OF_RAY = ("server/placement/ray.py",)
 # A function of vLLM's kernels and no engine; loaded when a graph asks for it.
 ATTENTION_OF_VLLM = "stages/diffusion/blocks/flash_3.py"
 BARE_PIPELINE = "bench/bare.py"  # what a server is compared with; loaded when it is asked for

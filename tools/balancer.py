@@ -1,9 +1,8 @@
-"""Two cells of a tiny model behind a real balancer, with kills under load (make cells).
+"""Two servers of a tiny model behind HAProxy and docker/haproxy.cfg, with kills (make balancer).
 
-`--front haproxy`: `omnistage cells 2`, for which haproxy must be installed; with `--fake` gateways
-over stages without models, in seconds. `--front ray`: the application of Ray Serve. A stage is
-killed, then a whole cell, and with HAProxy one cell is told to stop. Counted is how answers end; at
-most those may fail that were in flight.
+haproxy must be installed. A stage is killed under load, then a whole server, then one server is
+told to stop. At most the answers that were in flight may fail. `--fake`: servers whose stages have
+no model, in a minute.
 """
 
 import argparse
@@ -16,14 +15,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
-from support import fake_cell
-from support.cells import (
+from support import fake_server
+from support.gateway import MODEL as FAKE
+from support.ports import free_port
+from under_load import (
     NUM_CLIENTS,
     alive,
     ask,
@@ -35,123 +34,132 @@ from support.cells import (
     under_load,
     wait_for,
 )
-from support.gateway import MODEL as FAKE
-from support.ports import free_port
 
-from omnistage.server.cells.haproxy import SESSION
-
-NUM_CELLS = 2
+CONFIGURATION = Path(__file__).parents[1] / "docker" / "haproxy.cfg"
+SESSION = "x-session-id"
+NUM_SERVERS = 2
 SECONDS = 12.0
 
 
-@dataclass(frozen=True)
-class Cells:
-    """Where clients ask, the log, and each cell's address."""
+class Servers:
+    """Servers of one model at ports of their own, each restarted by `start`."""
 
-    url: str
-    model: str
-    log: Path
-    addresses: list[str]
-    process: subprocess.Popen[bytes]
+    def __init__(self, model: str, folder: Path) -> None:
+        self.model = model
+        self._folder = folder
+        self._ports = [free_port() for _ in range(NUM_SERVERS)]
+        self._front = free_port()
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.url = f"http://127.0.0.1:{self._front}"
+        self.addresses = [f"http://127.0.0.1:{port}" for port in self._ports]
+
+    def start(self, number: int) -> None:
+        port = str(self._ports[number])
+        program = [sys.executable, "-m", "omnistage.server.cli", "serve", self.model]
+        command = [*program, "--port", port]
+        if self.model == FAKE:
+            command = [sys.executable, str(fake_server.__file__)]
+        with (self._folder / f"server{number}.log").open("ab") as log:
+            self._processes[number] = subprocess.Popen(
+                command,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "FAKE_SERVER_PORT": port},
+            )
 
     def pid(self, number: int) -> int:
-        """The process of one cell, which listens at its address."""
-        port = int(self.addresses[number].rpartition(":")[2])
-        servers = psutil.Process(self.process.pid).children()
-        (found,) = [one.pid for one in servers if _listens(one, port)]
-        return int(found)
+        return self._processes[number].pid
+
+    def restart(self, number: int) -> None:
+        self._processes[number].wait(60)
+        self.start(number)
+        console.print(f"both again after {wait_for('both', self.all_ready):.0f} s more")
 
     def all_ready(self) -> bool:
         return all(map(is_ready, self.addresses))
 
+    def configuration(self) -> Path:
+        """Writes docker/haproxy.cfg with the ports of these servers."""
+        text = CONFIGURATION.read_text()
+        for number, port in enumerate(self._ports):
+            text, count = re.subn(
+                rf"(server server{number} 127\.0\.0\.1):\d+", rf"\g<1>:{port}", text
+            )
+            assert count == 1
+        text, count = re.subn(r"(bind 127\.0\.0\.1):\d+", rf"\g<1>:{self._front}", text)
+        assert count == 1
+        path = self._folder / "haproxy.cfg"
+        path.write_text(text)
+        return path
 
-def _listens(process: psutil.Process, port: int) -> bool:
-    places = [one.laddr for one in process.net_connections() if one.status == psutil.CONN_LISTEN]
-    return any(place.port == port for place in places)
-
-
-def command_of(model: str, file: Path) -> list[str]:
-    """What runs the cells; without a folder of a model, fake ones."""
-    if model == FAKE:
-        return [sys.executable, str(fake_cell.__file__), "haproxy", str(file), str(NUM_CELLS)]
-    program = [sys.executable, "-m", "omnistage.server.cli", "cells", str(NUM_CELLS), model]
-    return [*program, "--port", str(free_port()), "--config", str(file)]
+    def stop(self) -> list[int]:
+        """Ends them and returns what is left of them."""
+        pids = [pid for number in self._processes for pid in below(self.pid(number))]
+        for process in self._processes.values():
+            process.send_signal(signal.SIGINT)
+        for process in self._processes.values():
+            process.wait(60)
+        return alive(pids)
 
 
 @contextlib.contextmanager
-def haproxy_cells(model: str, folder: Path) -> Iterator[Cells]:
-    """`omnistage cells`, all of whose processes must be gone at the end."""
-    file, log = folder / "haproxy.cfg", folder / "cells.log"
-    with log.open("wb") as output:
-        command = command_of(model, file)
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+def balanced(model: str, folder: Path) -> Iterator[Servers]:
+    """Runs both servers and HAProxy; all of their processes must be gone at the end."""
+    servers = Servers(model, folder)
+    path = servers.configuration()
+    subprocess.run(["haproxy", "-c", "-f", str(path)], check=True)
+    balancer = subprocess.Popen(["haproxy", "-db", "-f", str(path)])
     try:
-        wait_for("the configuration", lambda: process.poll() is not None or written(file))
-        assert process.poll() is None, log.read_text()[-4000:]
-        (front,) = re.findall(r"bind (\S+)", file.read_text())
-        found = re.findall(r"server cell\d (\S+)", file.read_text())
-        addresses = [f"http://{address}" for address in found]
-        cells = Cells(f"http://{front}", model, log, addresses, process)
-        wait_for("both cells", lambda: process.poll() is not None or cells.all_ready())
-        assert process.poll() is None, log.read_text()[-4000:]
-        subprocess.run(["haproxy", "-c", "-f", str(file)], check=True)
-        yield cells
-        pids = below(process.pid)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0, log.read_text()[-4000:]
-        assert not alive(pids), "processes are left"
-        console.print(f"Ctrl-C: all of {len(pids)} processes have ended")
-    except BaseException:
-        console.print(log.read_text()[-4000:], markup=False)
-        raise
+        for number in range(NUM_SERVERS):
+            servers.start(number)
+        wait_for("both servers", servers.all_ready)
+        wait_for("the balancer", lambda: balancer.poll() is not None or is_ready(servers.url))
+        assert balancer.poll() is None, "haproxy has ended"
+        yield servers
     finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
+        left = servers.stop()
+        balancer.send_signal(signal.SIGUSR1)
+        balancer.wait(60)
+    assert not left, "processes are left"
 
 
-def written(file: Path) -> bool:
-    """Whether the configuration is complete."""
-    return file.exists() and f"server cell{NUM_CELLS - 1}" in file.read_text()
-
-
-def through_haproxy(model: str, folder: Path, seconds: float) -> None:
-    """What `omnistage cells` must stand."""
-    with haproxy_cells(model, folder) as cells:
-        asyncio.run(streams_come_at_once(cells))
-        asyncio.run(a_client_that_hangs_up_is_noticed(cells))
-        asyncio.run(what_is_of_one_cell(cells))
-        asyncio.run(a_session_stays_with_its_cell(cells))
+def withstand(model: str, folder: Path, seconds: float) -> None:
+    """Kills parts of the servers under load and counts how answers end."""
+    with balanced(model, folder) as servers:
+        asyncio.run(streams_come_at_once(servers))
+        asyncio.run(a_client_that_hangs_up_is_noticed(servers))
+        asyncio.run(what_is_of_one_server(servers))
+        asyncio.run(a_session_stays_with_its_server(servers))
         stage = "thinker" if model == FAKE else "talker"
-        victim = stages_of(cells.pid(0))[stage]
-        struck = under_load(cells.url, model, seconds, lambda: os.kill(victim, signal.SIGKILL))
+        victim = stages_of(servers.pid(0))[stage]
+        struck = under_load(servers.url, model, seconds, lambda: os.kill(victim, signal.SIGKILL))
         check(f"a {stage} killed under load", asyncio.run(struck))
-        console.print(f"both again after {wait_for('both', cells.all_ready):.0f} s more")
-        cell, processes = cells.pid(0), below(cells.pid(0))
-        struck = under_load(cells.url, model, seconds, lambda: os.kill(cell, signal.SIGKILL))
-        check("a cell killed under load", asyncio.run(struck))
-        assert not alive([cell, *processes]), "processes of the dead cell are left"
-        console.print(f"both again after {wait_for('both', cells.all_ready):.0f} s more")
-        cell = cells.pid(1)
-        struck = under_load(cells.url, model, seconds, lambda: os.kill(cell, signal.SIGTERM))
-        check("a cell told to stop under load", asyncio.run(struck))
-        console.print(f"both again after {wait_for('both', cells.all_ready):.0f} s more")
+        console.print(f"both again after {wait_for('both', servers.all_ready):.0f} s more")
+        server, processes = servers.pid(0), below(servers.pid(0))
+        struck = under_load(servers.url, model, seconds, lambda: os.kill(server, signal.SIGKILL))
+        check("a server killed under load", asyncio.run(struck))
+        assert not alive(processes), "processes of the dead server are left"
+        servers.restart(0)
+        server = servers.pid(1)
+        struck = under_load(servers.url, model, seconds, lambda: os.kill(server, signal.SIGTERM))
+        check("a server told to stop under load", asyncio.run(struck))
+        servers.restart(1)
 
 
-async def streams_come_at_once(cells: Cells) -> None:
+async def streams_come_at_once(servers: Servers) -> None:
     """The first event of a stream is here before its last has been made."""
     async with httpx.AsyncClient(timeout=120) as client:
         for number in range(NUM_CLIENTS):
-            assert await ask(client, cells.url, cells.model, number) == "ok"
+            assert await ask(client, servers.url, servers.model, number) == "ok"
         body = {
-            "model": cells.model,
+            "model": servers.model,
             "messages": [{"role": "user", "content": "endless"}],
             "max_completion_tokens": 400,
             "min_tokens": 400,
             "stream": True,
         }
         loop, times = asyncio.get_running_loop(), list[float]()
-        url = f"{cells.url}/v1/chat/completions"
+        url = f"{servers.url}/v1/chat/completions"
         async with client.stream("POST", url, json=body) as response:
             assert response.status_code == 200, await response.aread()
             async for line in response.aiter_lines():
@@ -163,75 +171,74 @@ async def streams_come_at_once(cells: Cells) -> None:
     assert took > 0.05
 
 
-async def a_client_that_hangs_up_is_noticed(cells: Cells) -> None:
-    """Before the first byte of its answer: the cell drops the request."""
+async def a_client_that_hangs_up_is_noticed(servers: Servers) -> None:
+    """Before the first byte of its answer: the server drops the request."""
     body = {
-        "model": cells.model,
+        "model": servers.model,
         "messages": [{"role": "user", "content": "hang"}],
         "max_completion_tokens": 1000,
         "min_tokens": 1000,
     }
     async with httpx.AsyncClient(timeout=120) as client:
-        url = f"{cells.url}/v1/chat/completions"
+        url = f"{servers.url}/v1/chat/completions"
         asking = asyncio.create_task(client.post(url, json=body))
-        while not await running(cells):
+        while not await running(servers):
             assert not asking.done(), asking.result().text
             await asyncio.sleep(0.05)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     async with asyncio.timeout(10):
-        while await running(cells):  # noqa: ASYNC110
+        while await running(servers):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     console.print("a client that hangs up before its answer has begun is noticed")
 
 
-async def running(cells: Cells) -> int:
-    """Requests in the thinkers of all cells."""
+async def running(servers: Servers) -> int:
+    """Requests in the thinkers of all servers."""
     async with httpx.AsyncClient() as client:
-        told = [(await client.get(f"{one}/health")).json()["stages"] for one in cells.addresses]
+        told = [(await client.get(f"{one}/health")).json()["stages"] for one in servers.addresses]
     return sum(stages["thinker"]["running"] for stages in told)
 
 
-async def what_is_of_one_cell(cells: Cells) -> None:
-    """Metrics and commands are not asked of any cell."""
+async def what_is_of_one_server(servers: Servers) -> None:
+    """Metrics and commands are not asked of any server."""
     async with httpx.AsyncClient() as client:
         for path in ("/metrics", "/admin/sleep"):
-            answer = await client.get(f"{cells.url}{path}")
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "of_one_cell")
-        assert (await client.get(f"{cells.addresses[0]}/metrics")).status_code == 200
+            answer = await client.get(f"{servers.url}{path}")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "of_one_server")
+        assert (await client.get(f"{servers.addresses[0]}/metrics")).status_code == 200
 
 
-async def a_session_stays_with_its_cell(cells: Cells) -> None:
-    """All requests of one name go to one cell, and not all names to the same."""
+async def a_session_stays_with_its_server(servers: Servers) -> None:
+    """All requests of one name go to one server, and not all names to the same."""
     asked = [{"role": "user", "content": "Hello."}]
-    body: dict[str, Any] = {"model": cells.model, "messages": asked}
+    body: dict[str, Any] = {"model": servers.model, "messages": asked}
     body["max_completion_tokens"] = 2
     owners = []
     async with httpx.AsyncClient(timeout=120) as client:
         for name in ("a", "b", "c", "d"):
-            before = await posts(cells)
+            before = await posts(servers)
             for _ in range(3):
-                url = f"{cells.url}/v1/chat/completions"
+                url = f"{servers.url}/v1/chat/completions"
                 answer = await client.post(url, json=body, headers={SESSION: name})
                 assert answer.status_code == 200, answer.text
-            gained = [after - b for b, after in zip(before, await posts(cells), strict=True)]
+            gained = [after - b for b, after in zip(before, await posts(servers), strict=True)]
             assert sorted(gained) == [0, 3], gained
             owners.append(gained.index(3))
     assert set(owners) == {0, 1}
-    console.print(f"sessions a, b, c, d stay with cells {owners}")
+    console.print(f"sessions a, b, c, d stay with servers {owners}")
 
 
-async def posts(cells: Cells) -> list[int]:
-    """How many requests each cell has answered."""
+async def posts(servers: Servers) -> list[int]:
+    """How many requests each server has answered."""
     async with httpx.AsyncClient() as client:
-        pages = [(await client.get(f"{one}/metrics")).text for one in cells.addresses]
+        pages = [(await client.get(f"{one}/metrics")).text for one in servers.addresses]
     counted = [re.findall(r"^omnistage_requests_total\{.* (\S+)$", page, re.M) for page in pages]
     return [round(sum(map(float, numbers))) for numbers in counted]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--front", choices=["haproxy", "ray", "both"], default="both")
     parser.add_argument("--fake", action="store_true")
     parser.add_argument("--seconds", type=float, default=SECONDS)
     arguments = parser.parse_args()
@@ -242,13 +249,7 @@ def main() -> None:
         model = folder / "tiny"
         if not arguments.fake:
             write_tiny_checkpoint(model, seed=0)
-        served = FAKE if arguments.fake else str(model)
-        if arguments.front != "ray":
-            through_haproxy(served, folder, arguments.seconds)
-        if arguments.front != "haproxy":
-            from support.ray_cells import through_ray
-
-            through_ray(served, NUM_CELLS, arguments.seconds)
+        withstand(FAKE if arguments.fake else str(model), folder, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What bodies cost that are dear to look at: `python tests/dear_bodies.py` prints a table.
+"""What bodies cost that are dear to look at: `python tools/dear_bodies.py` prints a table.
 
 It starts a tiny server, sends it each body in turn, and shows for each how much of a CPU the
 gateway's process and all processes of the server took, how long the answer took, how long it is,

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from support.gpu_loads import STEP, Plan, Talker
+from gpu_loads import STEP, Plan, Talker
 from support.printing import numbers, say
 from torch.nn import functional
 

@@ -1,4 +1,4 @@
-"""Clients of several cells behind one address, whose processes are killed meanwhile."""
+"""Clients of several servers behind one address, whose processes are killed meanwhile."""
 
 import asyncio
 import json
@@ -94,10 +94,10 @@ def check(what: str, counted: Mapping[str, int], most: int = NUM_CLIENTS) -> Non
     assert failed <= most, f"{what}: {failed} failed, at most {most} were in flight"
 
 
-def stages_of(cell: int) -> dict[str, int]:
-    """The processes of a cell's stages, by name."""
+def stages_of(server: int) -> dict[str, int]:
+    """Returns the processes of a server's stages, by name."""
     found: dict[str, int] = {}
-    for child in psutil.Process(cell).children():
+    for child in psutil.Process(server).children():
         command = child.cmdline()
         found |= {name: child.pid for name in STAGES if name in command}
     return found

@@ -1,4 +1,4 @@
-"""The command line: up, check, plan, serve, cells, warm, trace, tiny, bench, demo."""
+"""The command line: up, check, plan, serve, warm, trace, tiny, bench, demo."""
 
 from typing import Annotated
 
@@ -9,7 +9,6 @@ from omnistage.bench.images_command import images as bench_images
 from omnistage.bench.speech_command import speech as bench_speech
 from omnistage.server.cli.bench_connectors import connectors
 from omnistage.server.cli.benches import Benches
-from omnistage.server.cli.cells import cells
 from omnistage.server.cli.check import check
 from omnistage.server.cli.demo import demo
 from omnistage.server.cli.graphs import resolve
@@ -50,7 +49,6 @@ app.command(cls=StrictCommand, context_settings=SETTINGS)(up)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
-app.command(cls=StrictCommand, context_settings=SETTINGS)(cells)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(warm)
 app.command()(trace)
 app.command(cls=TinyCommand)(tiny)

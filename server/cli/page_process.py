@@ -10,12 +10,12 @@ import threading
 from pathlib import Path
 from typing import Self
 
-from omnistage.server.cells import bound
 from omnistage.server.cli.demo import MISSING, NEEDED
 from omnistage.stage_configs.packages import is_installed
 
 logger = logging.getLogger(__name__)
 
+BOUND = Path(__file__).with_name("bound.py")  # a program of its own: it imports nothing of ours
 STOP_S = 5.0
 ADDRESS = re.compile(r"The page is at (\S+)")
 
@@ -45,7 +45,7 @@ class PageProcess:
         """Starts it; its address is logged once it can be opened."""
         command = [sys.executable, "-m", "omnistage.server.cli", "demo", "--url", self._url]
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(bound.__file__)), str(os.getpid()), *command, *self.place],
+            [sys.executable, str(BOUND), str(os.getpid()), *command, *self.place],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""The options of `omnistage serve`, which `cells` and `up` take as well."""
+"""The options of `omnistage serve`, which `up` takes as well."""
 
 from dataclasses import dataclass
 from enum import StrEnum

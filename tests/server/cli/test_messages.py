@@ -47,7 +47,6 @@ def test_version_names_what_a_bug_report_needs_and_imports_none_of_it() -> None:
 
 WRONG_VALUES = [
     ([*SERVED, "--port", "99999"], "'--port': must be at most 65535, not 99999"),
-    (["cells", "2", TINY, "--port", "99999"], "'--port': must be at most 65535, not 99999"),
     (["demo", "--port", "99999"], "'--port': must be at most 65535, not 99999"),
     (["up", "--port", "99999"], "'--port': must be at most 65535, not 99999"),
     (["up", "--page-port", "99999"], "'--page-port': must be at most 65535, not 99999"),
@@ -55,7 +54,6 @@ WRONG_VALUES = [
     ([*SERVED, "--port", "abc"], "'--port': 'abc' is not an integer"),
     ([*SERVED, "--max-queue", "0"], "'--max-queue': must be at least 1, not 0"),
     ([*SERVED, "--request-timeout", "x"], "'--request-timeout': 'x' is not a number"),
-    (["cells", "0", TINY], "'N': must be at least 1, not 0"),
     (["plan", TINY, "--machine", "x"], "'--machine': 'x' is not an integer"),
     (["bench", "serve", "--max-tokens", "x"], "'--max-tokens': 'x' is not an integer"),
     (["tiny", "qwen3-omni", "x", "--seed", "y"], "'--seed': 'y' is not an integer"),
@@ -80,7 +78,7 @@ def test_a_wrong_value_is_refused_in_words_for_a_person(typed: list[str], says: 
 
 
 def test_a_flag_like_none_of_ours_is_answered_with_where_all_are_listed() -> None:
-    for command in ("serve", "cells", "plan", "check", "up"):
+    for command in ("serve", "plan", "check", "up"):
         result = run(command, TINY, "--foo")
         assert (result.exit_code, result.output) == (
             2,
@@ -104,7 +102,6 @@ LISTENING = {
     "serve": [*SERVED, "--host", "HOST", "--port", "PORT"],
     "dry run": [*SERVED, "--host", "HOST", "--port", "PORT", "--dry-run"],
     "up": ["up", TINY, "--model", "m", "--host", "HOST", "--port", "PORT", "--no-page"],
-    "cells": ["cells", "1", TINY, "--model", "m", "--host", "HOST", "--port", "PORT", "--dry-run"],
     "demo": ["demo", "--host", "HOST", "--port", "PORT"],
 }
 
@@ -230,17 +227,13 @@ def denied(*_: object, **__: object) -> None:
     [
         ("omnistage.server.serve.serve", SERVED),
         ("omnistage.server.serve.make_run_directory", [*SERVED, "--port", "0"]),
-        (
-            "omnistage.connectors.sweep.make_run_directory",
-            ["cells", "1", TINY, "--model", "m", "--port", "0"],
-        ),
         ("omnistage.server.cli.tiny.mark_random", ["tiny", "embedding", "FOLDER"]),
         ("omnistage.server.cli.warm.start_and_end", ["warm", TINY, "--model", "m"]),
         ("omnistage.connectors.bench.run_bench", ["bench", "connectors"]),
         ("omnistage.server.cli.plan.print_plan", ["plan", TINY]),
         ("omnistage.server.cli.check.print_plan", ["check", TINY]),
     ],
-    ids=["serve", "serve's folder", "cells", "tiny", "warm", "bench", "plan", "check"],
+    ids=["serve", "serve's folder", "tiny", "warm", "bench", "plan", "check"],
 )
 def test_what_the_machine_refuses_is_one_line_of_every_command(
     place: str,
@@ -286,7 +279,7 @@ PANELS = {
 }
 
 
-@pytest.mark.parametrize("command", ["serve", "cells", "up"])
+@pytest.mark.parametrize("command", ["serve", "up"])
 def test_the_help_is_in_panels_and_names_variables_in_one_sentence(command: str) -> None:
     shown = CliRunner().invoke(cli.app, [command, "--help"], env={"COLUMNS": "120"}).output
     titles = [title for title in PANELS if f"─ {title} ─" in shown]

@@ -1,11 +1,9 @@
 """Every option of `serve` by the real parser: as a flag, from the environment, in a dry run."""
 
 import dataclasses
-import os
 import socket
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from support.ports import free_port
 from typer.testing import CliRunner
 
 from omnistage.server import cli
-from omnistage.server.cells import run
 from omnistage.server.cli.serving import dry_run
 from omnistage.server.http.keys import Keys
 from omnistage.server.options import GatewayOptions
@@ -249,158 +246,3 @@ def test_a_level_of_the_server_s_log_from_the_environment_is_one_that_stages_rea
 
     monkeypatch.setenv("OMNISTAGE_LOG_LEVEL", "info")
     assert log_environment(LogLevel.INFO)["OMNISTAGE_LOG_LEVEL"] == "INFO"
-
-
-# Cells
-
-
-def cells(*arguments: str, env: dict[str, str] | None = None) -> Any:
-    """`omnistage cells` of the tiny graph."""
-    return runner.invoke(cli.app, ["cells", *arguments], env=env)
-
-
-def test_cells_take_every_option_of_serve_and_a_file_for_the_balancer() -> None:
-    of_cells = {max(option.opts, key=len) for option in GROUP.commands["cells"].params}
-    assert of_cells == {*FLAGS, "num_cells", "--config"}
-
-
-def test_a_dry_run_of_cells_prints_their_addresses_and_the_balancers_file() -> None:
-    port = free_port()
-    done = cells("2", TINY, "--model", "m", "--port", str(port), "--dry-run")
-    assert done.exit_code == 0, done.output
-    for said in (f"http://127.0.0.1:{port + 2}", f"bind 127.0.0.1:{port}", "server cell1"):
-        assert said in done.output
-
-
-class Started:
-    """What `cells` would have run."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.commands: list[list[str]] = []
-        self.gpus: list[tuple[str, ...]] = []
-        self.balancer: list[str] | None = None
-        self.file = ""
-        monkeypatch.setattr(run, "run_cells", self._run)
-
-    def _run(self, placed: Any, command_of: Any, front: Any, balancer: Any) -> int:
-        self.commands = [list(command_of(cell))[3:] for cell in placed]
-        self.gpus = [cell.gpus for cell in placed]
-        self.balancer = balancer and list(balancer)
-        self.file = Path(balancer[-1]).read_text() if balancer else ""
-        return 0
-
-
-def test_cells_are_given_what_was_typed_and_not_what_the_environment_says(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    started = Started(monkeypatch)
-    typed = ["--model", "m", "--stage", "thinker.max_model_len=99", "--stage=talker.seed=2"]
-    more = ["--log-level", "WARNING", "--allow-credentials", "--allowed-origins", "*"]
-    env = {"OMNISTAGE_API_KEY": "sk-secret", "OMNISTAGE_MAX_QUEUE": "9"}
-    done = cells("2", TINY, *typed, *more, "--port", "0", env=env)
-    assert done.exit_code == 0, done.output
-    first, second = started.commands
-    assert first[:2] == ["serve", TINY]
-    assert first[2:-4] == second[2:-4]
-    assert sorted(first[2:-4]) == [
-        "--allow-credentials",
-        "--allowed-origins=*",
-        "--log-level=warning",
-        "--model=m",
-        "--stage=talker.seed=2",
-        "--stage=thinker.max_model_len=99",
-    ]
-    assert [one[-4:-1] for one in (first, second)] == [["--host", "127.0.0.1", "--port"]] * 2
-    assert first[-1] != second[-1]
-    parse_as_serve(first)
-
-
-def parse_as_serve(command: list[str]) -> None:
-    """Raises if `serve` does not take it."""
-    GROUP.commands["serve"].make_context("serve", command[1:])
-
-
-@pytest.mark.parametrize("is_kept", [True, False])
-def test_the_balancers_file_is_where_it_was_asked_for_or_gone_at_the_end(
-    is_kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started = Started(monkeypatch)
-    program = tmp_path / "haproxy"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    asked = ["--config", str(tmp_path / "kept.cfg")] if is_kept else []
-    done = cells("2", TINY, "--model", "m", "--port", "0", *asked)
-    assert done.exit_code == 0, done.output
-    assert started.balancer is not None
-    *command, file = started.balancer
-    assert command == [str(program), "-db", "-f"]
-    assert "server cell1" in started.file
-    assert Path(file).exists() is is_kept
-
-
-def test_without_haproxy_cells_run_and_it_is_said_how_to_have_it(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    command = import_module("omnistage.server.cli.cells")
-    monkeypatch.setattr(command, "find_haproxy", lambda: None)
-    started = Started(monkeypatch)
-    with caplog.at_level("INFO"):
-        assert cells("2", TINY, "--model", "m", "--port", "0").exit_code == 0
-    assert started.balancer is None
-    assert len(started.commands) == 2
-    assert "apt-get install haproxy" in caplog.text
-    assert "cell1: http://127.0.0.1:" in caplog.text
-
-
-def test_each_cell_sees_gpus_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    started = Started(monkeypatch)
-    two = ["--stage", "thinker.gpus=[0]", "--stage", "talker.gpus=[1]"]
-    done = cells("2", TINY, "--model", "m", "--port", "0", *two)
-    assert done.exit_code == 0, done.output
-    assert started.gpus == [("4", "5"), ("6", "7")]
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
-
-
-CELLS_REFUSED = [
-    (["3", "--stage", "thinker.gpus=[1]"], "3 cells of 2 GPUs each need 6; this machine has 4"),
-    (["2", "--voices", "."], "--voices: one server alone reads such a folder"),
-    (["2", "--profile-folder", "x"], "--profile-folder: one server alone writes there"),
-    (["2", "--ssl-keyfile", "x"], "--ssl-keyfile: cells speak HTTP with their balancer"),
-    (["2", "--port", "65535"], "--port 65535: the cells' ports follow 65535"),
-    (["2", "--prot", "1"], "there is no --prot; did you mean '--port'?"),
-    (["0"], "Invalid value for 'N'"),
-    (["2", "--root-path", "models"], "--root-path: 'models' is no path such as /models"),
-]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"), CELLS_REFUSED, ids=[" ".join(one[0]) for one in CELLS_REFUSED]
-)
-def test_cells_that_cannot_be_served_are_refused(
-    arguments: list[str], says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    number, *more = arguments
-    port = [] if "--port" in more else ["--port", "0"]
-    done = cells(number, TINY, "--model", "m", *port, *more, "--dry-run", env={"COLUMNS": "200"})
-    assert done.exit_code != 0
-    assert says in done.output
-
-
-def test_cells_whose_stages_would_be_on_nodes_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "graph.yaml"
-    graph = "placement: ray\nstages: {text: {kind: vllm.text, gpus: 1}}\noutputs: {text: text}\n"
-    path.write_text(f"model: m\n{graph}")
-    done = cells("2", str(path), "--port", "0", "--dry-run", env={"COLUMNS": "200"})
-    assert done.exit_code == 1
-    assert "placement ray: cells are servers of one machine" in done.output
-
-
-def test_a_port_that_is_taken_is_told_before_any_cell_starts() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        done = cells("1", TINY, "--model", "m", "--port", str(port), "--dry-run")
-    assert done.exit_code == 1
-    assert f"127.0.0.1:{port}: Address already in use; end what has the port" in done.output

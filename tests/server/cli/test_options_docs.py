@@ -15,7 +15,7 @@ from omnistage.stage_configs.sampling import StageParameters
 
 TEXT = (Path(__file__).parents[3] / "docs" / "options.md").read_text()
 GROUP: Any = typer.main.get_command(cli.app)
-COMMANDS = ("serve", "plan", "check", "cells", "up")
+COMMANDS = ("serve", "plan", "check", "up")
 ROWS = re.findall(r"^\| (`--[^|]*`) \| `(OMNISTAGE_\w+)` \|", TEXT, re.MULTILINE)
 DRAWINGS = re.findall(r"has `(--\w+)` \(`(OMNISTAGE_\w+)`\)", TEXT)
 
