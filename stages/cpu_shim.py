@@ -8,14 +8,17 @@ any plugin. Their shared libraries want libcudart, so each of them dies in its o
     torchcodec   lets the loader's OSError or RuntimeError through; callers expect ImportError
 
 `omnistage.stages` installs the finder below before any of them can be imported. It costs nothing
-until one of the three is imported, and does nothing unless torch is the CPU build. For programs
-that do not import omnistage, `python stages/cpu_shim.py` copies this file into the running
-interpreter's site-packages with a .pth that installs the finder at every start of Python.
+until one of the three is imported, and does nothing unless torch is the CPU build. The Python
+processes that a stage starts, such as vLLM's that looks at a model's class, get it from a
+sitecustomize. For programs that do not import omnistage, `python stages/cpu_shim.py` copies this
+file into the running interpreter's site-packages with a .pth that installs the finder at every
+start of Python.
 """
 
 import importlib.abc
 import importlib.machinery
 import importlib.metadata
+import os
 import sys
 import sysconfig
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +26,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+SUFFIX = "+cpu"  # of the version of a CPU build
+# The sitecustomize of the processes below a stage; the one that it hides runs after it.
+SITE = """\
+import os
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+
+import omnistage.stages
+
+others = [path for path in sys.path if path != os.path.dirname(__file__)]
+hidden = PathFinder.find_spec("sitecustomize", others)
+if hidden is not None:
+    hidden.loader.exec_module(module_from_spec(hidden))
+"""
 
 # A torch.library.Library takes its definitions back when it is collected.
 _declared: list[Any] = []
@@ -74,12 +93,12 @@ _MENDED = {
 }
 
 
-def _has_cpu_build() -> bool:
-    """Whether the torch of this environment is one, as its version says."""
+def _has_cpu_build(name: str = "torch") -> bool | None:
+    """Whether a package of this environment is one, as its version says; None without it."""
     try:
-        return importlib.metadata.version("torch").endswith("+cpu")
+        return importlib.metadata.version(name).endswith(SUFFIX)
     except importlib.metadata.PackageNotFoundError:
-        return False
+        return None
 
 
 class _MendingLoader(importlib.abc.Loader):
@@ -118,6 +137,20 @@ def install() -> None:
     """Put the finder in front of the others; a second call does nothing."""
     if not any(type(finder) is _MendingFinder for finder in sys.meta_path):
         sys.meta_path.insert(0, _MendingFinder())
+
+
+def install_in_children(folder: Path) -> None:
+    """Have Python processes that this one starts call install() first, where one may need it.
+
+    `folder` is made for it and must stay while they start.
+    """
+    others = {module.partition(".")[0] for module in _MENDED}
+    if not _has_cpu_build() or all(_has_cpu_build(name) is not False for name in others):
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sitecustomize.py").write_text(SITE, encoding="utf-8")
+    paths = [str(folder), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def copy_into_site_packages() -> None:

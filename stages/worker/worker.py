@@ -12,6 +12,7 @@ import argparse
 import os
 from pathlib import Path
 
+from omnistage.stages.cpu_shim import install_in_children
 from omnistage.stages.worker.garbage import begin_imports
 from omnistage.stages.worker.lifetime import PARENT, STAGE_MARK, begin_fork, end_with_parent
 
@@ -28,6 +29,7 @@ def main() -> None:
     end_with_parent()
     os.register_at_fork(after_in_child=begin_fork)
     begin_imports()
+    install_in_children(arguments.run_directory / f"{arguments.stage}.site")
 
     from omnistage.stages.worker.stage_worker import run_stage
 
