@@ -201,6 +201,7 @@ check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/python scripts/words.py --check
+	$(BIN)/python scripts/commits.py
 	$(BIN)/mypy
 
 serve: venv
