@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-experts thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words open-webui integrations compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-experts thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -174,6 +174,10 @@ integrations: venv
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --quiet langchain-openai litellm
 	PYTHONPATH=tests $(BIN)/python tools/integrations.py --python $(CLIENTS)/bin/python
+
+# The rooms and who imports whom, as Mermaid, for docs/architecture.md.
+graph: venv
+	@$(BIN)/python scripts/rooms.py
 
 # Counts, per page of the docs, what breaks the rules of language (docs/contributing.md, Style). ARGS="docs/api.md": these pages.
 words: venv
