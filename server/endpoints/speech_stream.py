@@ -2,10 +2,9 @@
 
 import asyncio
 import logging
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import ExitStack, aclosing, contextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.audio.encoder import file_samples_of
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.endpoints.socket_answers import answered
 from omnistage.server.endpoints.speech_stream_fields import SessionConfig
 from omnistage.server.errors import ApiError, internal_error, invalid
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
@@ -25,10 +25,18 @@ from omnistage.server.http.json_body import parse_json
 from omnistage.server.http.keys import KEY_PROTOCOL
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
+from omnistage.server.http.socket_life import (
+    NORMAL,
+    POLICY,
+    RESTART,
+    Ended,
+    cancel_all,
+    ending_of,
+    say_farewell,
+)
 from omnistage.server.http.socket_protocol import ENDING, SPEECH_STREAM
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState, state_of
-from omnistage.server.outcome import Outcome, of_status
 from omnistage.server.runtime.request import AudioOutput, Output
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.coming import begun, spoken_by_sentences
@@ -45,20 +53,16 @@ from omnistage.server.tasks.speech import (
 )
 from omnistage.server.tasks.speech_fields import MAX_TEXT
 from omnistage.server.tasks.utterance import Utterance, Voice
-from omnistage.server.telemetry.follow import WEBSOCKET
-from omnistage.server.trace import FIRST_AUDIO, GATEWAY, following
+from omnistage.server.trace import FIRST_AUDIO, GATEWAY
 
 logger = logging.getLogger(__name__)
 
 PATH = SPEECH_STREAM
 CONFIG_S = 10.0  # from the connection to its first session.config
 IDLE_S = 60.0  # without a word while nothing is spoken
-FAREWELL_S = 5.0  # for a client to take the last events
 MAX_EVENT = 128 << 10  # characters of an event that is no session.config
 MAX_WAITING = 8  # texts that wait for their turn
 MAX_ERRORS = 32  # events of one connection that mean nothing
-# Codes with which a connection is closed: RFC 6455's and its registry's.
-NORMAL, POLICY, RESTART = 1000, 1008, 1012
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -99,15 +103,6 @@ class SpeechStream:
             raise ApiError(503, message, code="server_overloaded", retry_after_s=1)
 
 
-class Ended(Exception):
-    """The connection is to be closed, with a code and what is told of it before."""
-
-    def __init__(self, code: int, error: ApiError | None = None) -> None:
-        super().__init__(code)
-        self.code = code
-        self.error = error
-
-
 class Session:
     """One connection: reads events, speaks one text after the other, sends events and sound."""
 
@@ -134,23 +129,15 @@ class Session:
         tasks = {asyncio.create_task(self._read(receive)), asyncio.create_task(self._speak_all())}
         try:
             done, _ = await asyncio.wait({*tasks, sending}, return_when=asyncio.FIRST_COMPLETED)
-            ended = _ending_of(done)
-            await _cancelled(*tasks)
+            ended = ending_of(done)
+            await cancel_all(*tasks)
             if ended is not None and not sending.done():
-                await self._say_farewell(ended, send)
-        finally:
-            await _cancelled(*tasks, sending)
-            self._forget_sound()
-
-    async def _say_farewell(self, ended: Ended, send: Send) -> None:
-        try:
-            async with asyncio.timeout(FAREWELL_S):
                 if ended.error is not None:
                     self._tell_error(ended.error)
-                await self._outbox.empty()
-                await send({"type": "websocket.close", "code": ended.code})
-        except (TimeoutError, ClientTooSlow, OSError):
-            logger.warning("cut off: the client takes nothing")
+                await say_farewell(ended.code, self._outbox, send)
+        finally:
+            await cancel_all(*tasks, sending)
+            self._forget_sound()
 
     # What comes
 
@@ -309,7 +296,7 @@ class Session:
             try:
                 await asyncio.wait({self._speaking})
             finally:
-                await _cancelled(self._speaking)
+                await cancel_all(self._speaking)
             speaking, self._speaking = self._speaking, None
             if speaking.cancelled():
                 self._tell_done(utterance, "cancelled" if self._failure is None else "failed")
@@ -324,7 +311,7 @@ class Session:
             if not first:  # its end came alone
                 self._tell_done(utterance, "completed", total_sentences=0)
                 return
-            with self._answered(utterance) as state:
+            with answered(self._gateway, self._scope, PATH, utterance.number) as state:
                 await self._answer(utterance, first, is_whole, state)
         except ClientTooSlow:
             raise
@@ -337,30 +324,6 @@ class Session:
             self._tell_done(utterance, "failed")
         else:
             self._tell_done(utterance, "completed")
-
-    @contextmanager
-    def _answered(self, utterance: Utterance) -> Iterator[RequestState]:
-        """Follow and count one answer as a request of its own."""
-        state = RequestState(key=self._state.key)
-        state.trace.request_id = f"{self._state.trace.request_id}.{utterance.number}"
-        telling, began_at = self._gateway.following, time.monotonic()
-        telling.begin(state.trace, WEBSOCKET, self._scope, is_answer=True)
-        outcome, status = Outcome.CANCELLED, None
-        try:
-            with state.at_end, following(state.trace):
-                yield state
-            outcome, status = Outcome.FINISHED, 200
-        except ApiError as error:
-            outcome, status = of_status(error.status), error.status
-            raise
-        except Exception:
-            outcome, status = Outcome.FAILED, 500
-            raise
-        finally:
-            state.trace.outcome, state.trace.status = outcome, status
-            telling.end(state.trace)
-            seconds = time.monotonic() - began_at
-            self._gateway.metrics.answered(PATH, outcome, status, seconds)
 
     async def _answer(
         self, utterance: Utterance, first: str, is_whole: bool, state: RequestState
@@ -468,24 +431,3 @@ def without_sound(config: SessionConfig) -> SessionConfig:
     kept = config.model_copy(update={"ref_audio": None})
     kept.__pydantic_extra__ = {}
     return kept
-
-
-def _ending_of(done: set[asyncio.Task[None]]) -> Ended | None:
-    """Why a connection ends, if its client is there to be told; raises what nobody foresaw."""
-    for task in done:
-        failure = task.exception()
-        if isinstance(failure, Ended):
-            return failure
-        if isinstance(failure, ClientTooSlow):
-            logger.warning("cut off: %s", failure)
-            return Ended(POLICY)
-        if failure is not None and not isinstance(failure, OSError):
-            logger.error("a WebSocket failed", exc_info=failure)
-            return Ended(POLICY, internal_error())
-    return None
-
-
-async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

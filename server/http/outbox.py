@@ -17,23 +17,37 @@ class Outbox:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._frames: deque[str | bytes] = deque()
+        self._frames: deque[tuple[str | bytes, object]] = deque()  # each with what it is of
+        self._is_sending = False  # the first
         self._changed = asyncio.Event()
         self._is_empty = asyncio.Event()
         self._is_empty.set()
 
-    def put(self, frame: str | bytes) -> None:
-        """Add one; ClientTooSlow if it is too much."""
+    @property
+    def max_bytes(self) -> int:
+        """How much may wait."""
+        return self._max_bytes
+
+    def put(self, frame: str | bytes, source: object = None) -> None:
+        """Add one, of a source that may withdraw it; ClientTooSlow if it is too much."""
         if self._num_bytes + len(frame) > self._max_bytes:
             raise ClientTooSlow(f"{self._num_bytes} bytes wait for the client")
         self._num_bytes += len(frame)
-        self._frames.append(frame)
+        self._frames.append((frame, source))
         self._is_empty.clear()
         self._changed.set()
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def tell(self, event: Mapping[str, Any], source: object = None) -> None:
         """Add an event; bytes in it become base64."""
-        self.put(msgspec.json.encode(event).decode())
+        self.put(msgspec.json.encode(event).decode(), source)
+
+    def withdraw(self, source: object) -> int:
+        """Drop the frames of a source that nobody has begun to send; returns how many they were."""
+        begun = [self._frames.popleft()] if self._is_sending else []
+        dropped = [frame for frame, of in self._frames if of is source]
+        self._frames = deque([*begun, *(one for one in self._frames if one[1] is not source)])
+        self._num_bytes -= sum(map(len, dropped))
+        return len(dropped)
 
     async def empty(self) -> None:
         """Return once all has been sent."""
@@ -43,9 +57,11 @@ class Outbox:
         """Send what comes, for ever."""
         while True:
             while self._frames:
-                frame = self._frames[0]
+                frame, _ = self._frames[0]
                 kind = "text" if isinstance(frame, str) else "bytes"
+                self._is_sending = True
                 await send({"type": "websocket.send", kind: frame})
+                self._is_sending = False
                 self._frames.popleft()
                 self._num_bytes -= len(frame)
             self._is_empty.set()

@@ -23,6 +23,7 @@ NOT_ENDPOINTS = {
     "image_chat",
     "kept_responses",
     "present",
+    "socket_answers",
     "speech_stream_fields",
 }
 ENDPOINTS = sorted({path.stem for path in FOLDER.glob("*.py")} - NOT_ENDPOINTS)

@@ -27,6 +27,7 @@ from websockets.typing import Subprotocol
 from omnistage.server.endpoints import speech_stream
 from omnistage.server.http.cors import Cors
 from omnistage.server.http.keys import Keys
+from omnistage.server.http.socket_life import NORMAL, POLICY, RESTART
 from omnistage.server.http.socket_protocol import MAX_FRAGMENTS
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages.to_gateway import Speech
@@ -393,7 +394,7 @@ def test_many_events_that_mean_nothing_end_the_connection(piecewise: RunningGate
     with opened(piecewise) as ws:
         for _ in range(speech_stream.MAX_ERRORS + 1):
             ws.send("nothing")
-        assert code_of(ws) == speech_stream.POLICY
+        assert code_of(ws) == POLICY
 
 
 def test_many_texts_ahead_end_the_connection(piecewise: RunningGateway) -> None:
@@ -403,7 +404,7 @@ def test_many_texts_ahead_end_the_connection(piecewise: RunningGateway) -> None:
             for _ in range(speech_stream.MAX_WAITING + 2):
                 say(ws, "input.text", text="hang")
                 say(ws, "input.done")
-        assert code_of(ws) == speech_stream.POLICY
+        assert code_of(ws) == POLICY
 
 
 def test_a_frame_that_is_too_large_ends_the_connection(piecewise: RunningGateway) -> None:
@@ -442,7 +443,7 @@ def test_a_close_ends_the_connection_and_what_is_spoken(piecewise: RunningGatewa
         say(ws, "input.text", text="endless")
         event(ws)
         say(ws, "session.close")
-        assert code_of(ws) == speech_stream.NORMAL
+        assert code_of(ws) == NORMAL
 
 
 POINTS: list[list[tuple[str, dict[str, Any]]]] = [
@@ -481,7 +482,7 @@ def test_who_says_nothing_is_let_go(
     monkeypatch.setattr(speech_stream, "CONFIG_S", 0.2)
     with opened(piecewise) as ws:
         assert event(ws)["error"]["code"] == "idle_timeout"
-        assert code_of(ws) == speech_stream.POLICY
+        assert code_of(ws) == POLICY
     monkeypatch.setattr(speech_stream, "IDLE_S", 0.2)
     with opened(piecewise) as ws:
         configured(ws)
@@ -491,7 +492,7 @@ def test_who_says_nothing_is_let_go(
         say(ws, "input.done")
         until_done(ws)
         assert event(ws)["error"]["code"] == "idle_timeout"
-        assert code_of(ws) == speech_stream.POLICY
+        assert code_of(ws) == POLICY
 
 
 def test_a_connection_whose_open_text_has_failed_is_let_go(
@@ -505,7 +506,7 @@ def test_a_connection_whose_open_text_has_failed_is_let_go(
         _, events = until_done(ws)
         assert events[-1]["status"] == "failed"
         assert event(ws)["error"]["code"] == "idle_timeout"
-        assert code_of(ws) == speech_stream.POLICY
+        assert code_of(ws) == POLICY
 
 
 def test_a_message_of_many_fragments_ends_the_connection(piecewise: RunningGateway) -> None:
@@ -745,13 +746,13 @@ def test_what_is_spoken_is_spoken_to_its_end_when_the_server_stops(tmp_path: Pat
         say(ws, "input.text", text="a")
         assert event(ws)["type"] == "audio.start"
         gateway.stop()
-        assert code_of(idle) == speech_stream.RESTART
+        assert code_of(idle) == RESTART
         say(ws, "input.text", text="b")
         say(ws, "input.done")
         sound, events = until_done(ws)
         assert events[-1]["status"] == "completed"
         assert sound == samples(2)
-        assert code_of(ws) == speech_stream.RESTART
+        assert code_of(ws) == RESTART
 
 
 def test_a_text_that_does_not_end_gets_an_error_when_the_server_stops(tmp_path: Path) -> None:
@@ -764,7 +765,7 @@ def test_a_text_that_does_not_end_gets_an_error_when_the_server_stops(tmp_path: 
         _, events = until_done(ws)
         assert [one["type"] for one in events] == ["error", "session.done"]
         assert events[0]["error"]["code"] == "stopping"
-        assert code_of(ws) == speech_stream.RESTART
+        assert code_of(ws) == RESTART
 
 
 def test_the_documented_example_prints_what_it_should(piecewise: RunningGateway) -> None:

@@ -1,0 +1,59 @@
+"""How a WebSocket's life ends: why, with which code, and what its client is told before."""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from starlette.types import Send
+
+from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.sse import ClientTooSlow
+
+logger = logging.getLogger(__name__)
+
+FAREWELL_S = 5.0  # for a client to take the last events
+# Codes with which a connection is closed: RFC 6455's and its registry's.
+NORMAL, GOING_AWAY, POLICY, TOO_LARGE, RESTART = 1000, 1001, 1008, 1009, 1012
+
+
+class Ended(Exception):
+    """The connection is to be closed, with a code and what is told of it before."""
+
+    def __init__(self, code: int, error: ApiError | None = None) -> None:
+        super().__init__(code)
+        self.code = code
+        self.error = error
+
+
+async def say_farewell(code: int, outbox: Outbox, send: Send) -> None:
+    """Close once the last events have left, or too much time has passed."""
+    try:
+        async with asyncio.timeout(FAREWELL_S):
+            await outbox.empty()
+            await send({"type": "websocket.close", "code": code})
+    except (TimeoutError, OSError):
+        logger.warning("cut off: the client takes nothing")
+
+
+def ending_of(done: Collection["asyncio.Future[None]"]) -> Ended | None:
+    """Return why a connection ends, if its client is there to be told; logs what nobody foresaw."""
+    for task in done:
+        failure = task.exception()
+        if isinstance(failure, Ended):
+            return failure
+        if isinstance(failure, ClientTooSlow):
+            logger.warning("cut off: %s", failure)
+            return Ended(POLICY)
+        if failure is not None and not isinstance(failure, OSError):
+            logger.error("a WebSocket failed", exc_info=failure)
+            return Ended(POLICY, internal_error())
+    return None
+
+
+async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel tasks, and return when they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
