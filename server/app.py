@@ -18,6 +18,7 @@ from omnistage.server.endpoints import (
     lora_adapters,
     metrics,
     models,
+    realtime,
     responses,
     speech,
     speech_stream,
@@ -59,8 +60,8 @@ from omnistage.server.telemetry.recent import RecentTraces
 from omnistage.stage_configs.packages import installed
 
 DESCRIPTION = (
-    "OpenAI's API for models that are graphs of models. OpenAPI has no WebSockets: "
-    "/v1/audio/speech/stream, which speaks a text while it comes, is described in docs/api.md."
+    "OpenAI's API for models that are graphs of models. OpenAPI has no WebSockets: /v1/realtime is "
+    "described in docs/realtime.md, /v1/audio/speech/stream in docs/api.md."
 )
 DEFAULTS = GatewayOptions()
 
@@ -93,7 +94,7 @@ BESIDE_THE_API: Tagged = {
     admin.routes: "Admin",
     lora_adapters.routes: "Admin",
 }
-SOCKETS: tuple[Routes, ...] = (speech_stream.routes,)  # they want a key as well
+SOCKETS: tuple[Routes, ...] = (realtime.routes, speech_stream.routes)  # they want a key as well
 
 
 def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:

@@ -5,7 +5,7 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-SPEECH_STREAM = "/v1/audio/speech/stream"  # the one path that is a WebSocket's
+SPEECH_STREAM, REALTIME = "/v1/audio/speech/stream", "/v1/realtime"
 MAX_FRAME_BYTES = 16 << 20  # the sound of a voice as base64
 ENDING = "websocket.ending"  # what an app receives when the server has been told to stop
 MAX_FRAGMENTS = 1024  # of one message

@@ -1,6 +1,6 @@
 """Turns a response's fields into a chat's, and refuses what has no meaning in one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from omnistage.server.chat.schema import ChatRequest, Sampling
@@ -83,18 +83,20 @@ def _format(asked: ResponseRequest) -> Mapping[str, Any] | None:
 
 def _tools(asked: ResponseRequest, has_images: bool) -> Mapping[str, Any]:
     """The functions, and which are called; an image is no call of the chat's."""
-    given, choice = asked.tools or (), asked.tool_choice
-    tools = [
-        _tool(tool, f"tools[{number}]")
-        for number, tool in enumerate(given)
-        if not (has_images and tool.get("type") == KIND)
-    ]
+    given, choice = list(enumerate(asked.tools or ())), asked.tool_choice
+    tools = [one for one in given if not (has_images and one[1].get("type") == KIND)]
     if len(tools) < len(given):
         choice = "none" if choice == {"type": KIND} else choice
         choice = None if choice == "required" and not tools else choice
-    if not tools:
+    return chat_tools(tools, choice)
+
+
+def chat_tools(tools: Iterable[tuple[int, Any]], choice: Any) -> Mapping[str, Any]:
+    """Return flat tools with their places, and a choice of them, as a chat's fields; ApiError."""
+    chat = [_tool(tool, f"tools[{number}]") for number, tool in tools]
+    if not chat:
         return {} if choice in (None, "auto", "none") else {"tool_choice": choice}
-    return {"tools": tools, "tool_choice": _choice(choice)}
+    return {"tools": chat, "tool_choice": _choice(choice)}
 
 
 def _tool(tool: Mapping[str, Any], place: str) -> Mapping[str, Any]:

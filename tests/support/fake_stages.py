@@ -268,23 +268,24 @@ class FakeStage:
         """Serve one request."""
         task = asyncio.get_running_loop().create_task(self._serve(request_id, request))
         self.tasks[request_id] = task
+        task.add_done_callback(lambda _: self._end(request_id))  # also if it never began
         self._tell()
+
+    def _end(self, request_id: str) -> None:
+        del self.tasks[request_id]
+        if not self._ended.done():
+            self._tell()
 
     async def _serve(self, request_id: str, request: Request) -> None:
         marks = {"received": time.monotonic_ns()}
-        try:
-            async for message, tensors, last in self.answer(request_id, request):
-                await self._credit(request_id)
-                if marks:
-                    marks["first_output"] = time.monotonic_ns()
-                    self.outputs.send(Chunk(request_id, Marks(marks)))
-                    marks = {}
-                self.num_sent += 1
-                self.outputs.send(Chunk(request_id, message, 0, tensors, last))
-        finally:
-            del self.tasks[request_id]
-            if not self._ended.done():
-                self._tell()
+        async for message, tensors, last in self.answer(request_id, request):
+            await self._credit(request_id)
+            if marks:
+                marks["first_output"] = time.monotonic_ns()
+                self.outputs.send(Chunk(request_id, Marks(marks)))
+                marks = {}
+            self.num_sent += 1
+            self.outputs.send(Chunk(request_id, message, 0, tensors, last))
 
     async def _credit(self, request_id: str) -> None:
         """What a real stage's gate does."""

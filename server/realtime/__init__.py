@@ -1,0 +1,1 @@
+"""OpenAI's Realtime API: a session's conversation, turns and responses, whatever its transport."""

@@ -1,0 +1,123 @@
+"""A session's items in their order, bounded, and the chat that they are."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from omnistage.server.errors import ApiError, invalid
+from omnistage.server.realtime.items import Item, not_found
+from omnistage.server.responses.items import Conversation as Messages
+from omnistage.server.responses.places import Places
+
+MAX_ITEMS = 512
+MAX_BYTES = 64 << 20
+ROOT = "root"  # in place of the id before the first
+
+
+class Conversation:
+    """Items of one session; the oldest are forgotten where more come than there is room for."""
+
+    def __init__(self, max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES) -> None:
+        self._max_items, self._max_bytes = max_items, max_bytes
+        self._items: list[Item] = []
+
+    def __iter__(self) -> Iterator[Item]:
+        return iter(self._items)
+
+    def __contains__(self, item_id: str) -> bool:
+        return any(item.id == item_id for item in self._items)
+
+    @property
+    def last_id(self) -> str | None:
+        """Return the id of the last item, if there is one."""
+        return self._items[-1].id if self._items else None
+
+    @property
+    def num_bytes(self) -> int:
+        """How much memory the items take, about."""
+        return sum(item.num_bytes for item in self._items)
+
+    def check_new(self, item: Item, after: str | None = None) -> None:
+        """Raise ApiError for an item that `add` would refuse."""
+        if item.id in self:
+            message = f"Error adding item: the item with id '{item.id}' already exists."
+            raise ApiError(400, message, param="item.id", code="item_create_duplicate_item_id")
+        if after not in (None, ROOT) and after not in self:
+            problem = f"names no item of the conversation: {after!r}"
+            raise invalid("previous_item_id", problem)
+        if item.num_bytes > self._max_bytes:
+            message = f"The item has more than {self._max_bytes >> 20} MiB."
+            raise ApiError(400, message, param="item", code="item_too_large")
+
+    def add(self, item: Item, after: str | None = None) -> str | None:
+        """Add an item behind another, the last, or `root`; returns the id before it. ApiError."""
+        self.check_new(item, after)
+        place = len(self._items)
+        if after == ROOT:
+            place = 0
+        elif after is not None:
+            place = 1 + self._index(after)
+        self._items.insert(place, item)
+        self._make_room(item)
+        return self.previous_of(item.id)
+
+    def _make_room(self, kept: Item) -> None:
+        """Forget the oldest items while there are too many, instructions of a system last."""
+        while len(self._items) > self._max_items or self.num_bytes > self._max_bytes:
+            others = [item for item in self._items if item is not kept]
+            oldest = next((item for item in others if item.role != "system"), others[0])
+            self._items.remove(oldest)
+
+    def previous_of(self, item_id: str) -> str | None:
+        """Return the id of the item before one; None if that is the first, or is not there."""
+        previous = None
+        for item in self._items:
+            if item.id == item_id:
+                return previous
+            previous = item.id
+        return None
+
+    def get(self, item_id: str) -> Item:
+        """Return an item that is asked for; raises ApiError."""
+        return self._found(item_id, "retrieving", "item_retrieve_invalid_item_id")
+
+    def find(self, item_id: str) -> Item | None:
+        """Return an item, if it is there."""
+        return next((item for item in self._items if item.id == item_id), None)
+
+    def delete(self, item_id: str) -> None:
+        """Remove an item; raises ApiError."""
+        item = self._found(item_id, "deleting", "item_delete_invalid_item_id")
+        self._items.remove(item)
+
+    def truncate(self, item_id: str, content_index: int, end_ms: int) -> None:
+        """Keep of an answer what was heard; raises ApiError."""
+        item = self._found(item_id, "truncating", "item_truncate_invalid_item_id")
+        part = item.content[content_index] if content_index < len(item.content) else None
+        if part is None or part.type != "output_audio":
+            problem = "names no audio of the model's" if part is not None else "names no part"
+            raise invalid("content_index", problem)
+        if part.spoken is None:  # replayed by the client: its length is not known
+            return
+        if not part.spoken.allows(end_ms):
+            message = f"Audio content of {part.spoken.ms:.0f}ms is already shorter than {end_ms}ms"
+            raise ApiError(400, message, param="audio_end_ms", code="invalid_value")
+        part.spoken.truncate(end_ms)
+        if part.spoken.heard_ms is not None and part.spoken.heard_ms < part.spoken.ms:
+            item.status = "incomplete"
+
+    def _found(self, item_id: str, verb: str, code: str) -> Item:
+        item = self.find(item_id)
+        if item is None:
+            raise not_found(verb, code, item_id)
+        return item
+
+    def _index(self, item_id: str) -> int:
+        return next(place for place, item in enumerate(self._items) if item.id == item_id)
+
+
+def messages_of(items: Iterable[Item], instructions: str) -> Sequence[dict[str, Any]]:
+    """Return items as the messages of a chat, behind instructions; takes a while with audio."""
+    messages = Messages(instructions or None, Places())
+    chats = [made for item in items if (made := item.to_chat()) is not None]
+    messages.add_all(chats, "input", is_listed=True)
+    return messages.messages or [{"role": "user", "content": ""}]

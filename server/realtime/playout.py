@@ -1,0 +1,43 @@
+"""What was heard of an answer that was broken off: its words against its audio."""
+
+from dataclasses import dataclass, field
+
+CLAMPED_MS = 100  # an end so little behind the length is the length: clients round
+FIRST_WIDE = 0x2E80  # from here on, letters stand for words or syllables
+
+
+@dataclass(slots=True)
+class Spoken:
+    """The words and the length of one answer's audio, as far as they were sent."""
+
+    pieces: list[str] = field(default_factory=list)
+    ms: float = 0.0
+    heard_ms: float | None = None  # where it was truncated
+
+    @property
+    def words(self) -> str:
+        """Return the words; after a truncation those that were heard."""
+        text = "".join(self.pieces)
+        if self.heard_ms is None or self.heard_ms >= self.ms:
+            return text
+        return text[: _end_of_word(text, int(len(text) * self.heard_ms / self.ms))]
+
+    def truncate(self, end_ms: float) -> None:
+        """Keep what was heard until then; a later end changes nothing."""
+        before_ms = self.ms if self.heard_ms is None else self.heard_ms
+        self.heard_ms = min(before_ms, end_ms)
+
+    def allows(self, end_ms: float) -> bool:
+        """Whether it is long enough to end there."""
+        return end_ms <= self.ms + CLAMPED_MS
+
+
+def _end_of_word(text: str, at: int) -> int:
+    """Return the last end of a word that is not behind a place."""
+    while 0 < at < len(text) and _are_joined(text[at - 1], text[at]):
+        at -= 1
+    return len(text[:at].rstrip())
+
+
+def _are_joined(one: str, other: str) -> bool:
+    return not (one.isspace() or other.isspace()) and max(ord(one), ord(other)) < FIRST_WIDE

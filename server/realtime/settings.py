@@ -1,0 +1,321 @@
+"""What a session is set to: its fields, their defaults, and updates of them."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import ConfigDict, Field, PlainValidator, field_validator, model_validator
+
+from omnistage.server.chat.schema import Tools, Voice
+from omnistage.server.errors import unsupported
+from omnistage.server.http.fields import RequestFields, parse
+from omnistage.server.realtime.formats import PCM, PCM_SAMPLES, FormatName
+from omnistage.server.realtime.turns import TurnSettings
+from omnistage.stage_configs.sampling import Count, Flag, Number, Temperature
+
+Json = dict[str, Any]
+Modality = Literal["text", "audio"]
+
+MAX_INSTRUCTIONS = 256 << 10
+MAX_TOKENS = 4096
+MIN_SPEED, MAX_SPEED = 0.25, 1.5
+# What null says something in; elsewhere it says no more than a field that is left out.
+CLEARED = frozenset(
+    {
+        "idle_timeout_ms",
+        "include",
+        "noise_reduction",
+        "prompt",
+        "reasoning",
+        "tracing",
+        "transcription",
+        "turn_detection",
+    }
+)
+# What an update replaces as a whole.
+WHOLE = frozenset({"format", "output_modalities", "tool_choice", "tools", "transcription"})
+# The silence after which a turn has ended, by how eager to answer the session is.
+SILENCE_MS = {"low": 1200, "medium": 600, "high": 300, "auto": 600}
+
+Milliseconds = Annotated[Count, Field(ge=0, le=60_000)]
+Instructions = Annotated[str, Field(max_length=MAX_INSTRUCTIONS)]
+NumTokens = Annotated[int | Literal["inf"], PlainValidator(lambda value: _num_tokens(value))]
+Modalities = Annotated[list[Modality], Field(min_length=1, max_length=2)]
+Speed = Annotated[Number, Field(ge=MIN_SPEED, le=MAX_SPEED)]
+
+
+def _num_tokens(value: Any) -> Any:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    if value != "inf" and not (is_number and 1 <= value <= MAX_TOKENS):
+        raise ValueError(f'must be "inf" or a number from 1 to {MAX_TOKENS}')
+    return value
+
+
+def words_or_object(*words: str) -> PlainValidator:
+    """Make what takes one of these words, or any if none is given, or an object."""
+
+    def check(value: Any) -> Any:
+        is_word = isinstance(value, str) and (not words or value in words)
+        if not is_word and not isinstance(value, dict):
+            allowed = ", ".join(words) or "a string"
+            raise ValueError(f"must be {allowed} or an object")
+        return value
+
+    return PlainValidator(check)
+
+
+Choice = Annotated[str | Json, words_or_object()]
+Truncation = Annotated[str | Json, words_or_object("auto", "disabled")]
+Tracing = Annotated[str | Json, words_or_object("auto")]
+
+
+def spoken() -> list[Modality]:
+    """Return the modalities of answers that are spoken."""
+    return ["audio"]
+
+
+class Options(RequestFields):
+    """Fields of a session; what nobody knows has no effect and is not reported back."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class AudioFormat(Options):
+    """A format by its name; PCM has its rate beside it."""
+
+    type: FormatName = PCM
+    rate: Literal[24_000, 8_000] | None = None
+
+    @model_validator(mode="after")
+    def _has_its_rate(self) -> "AudioFormat":
+        if self.type == PCM:
+            if self.rate not in (None, PCM_SAMPLES.rate_hz):
+                raise ValueError(f"rate must be {PCM_SAMPLES.rate_hz} with {PCM}")
+            self.rate = 24_000
+        else:
+            self.rate = None
+        return self
+
+
+class ServerVad(Options):
+    """Turns by silence of a length."""
+
+    type: Literal["server_vad"] = "server_vad"
+    threshold: Annotated[Number, Field(ge=0, le=1)] = 0.5
+    prefix_padding_ms: Milliseconds = 300
+    silence_duration_ms: Milliseconds = 500
+    create_response: Flag = True
+    interrupt_response: Flag = True
+    idle_timeout_ms: Annotated[Count, Field(ge=5000, le=30_000)] | None = None
+
+    @property
+    def turns(self) -> TurnSettings:
+        """Return how its turns are told."""
+        return TurnSettings(self.threshold, self.prefix_padding_ms, self.silence_duration_ms)
+
+
+class SemanticVad(Options):
+    """Turns by what is said; without a model that judges it, by silence as long as eagerness says.
+
+    `low` waits the longest.
+    """
+
+    type: Literal["semantic_vad"] = "semantic_vad"
+    eagerness: Literal["low", "medium", "high", "auto"] = "auto"
+    create_response: Flag = True
+    interrupt_response: Flag = True
+    idle_timeout_ms: ClassVar[None] = None
+
+    @property
+    def turns(self) -> TurnSettings:
+        """Return how its turns are told."""
+        return TurnSettings(silence_ms=SILENCE_MS[self.eagerness])
+
+
+TurnDetection = Annotated[ServerVad | SemanticVad, Field(discriminator="type")]
+
+
+class Transcription(Options):
+    """How the user's audio is transcribed; the model is always the one that is served."""
+
+    model: str | None = None
+    language: Annotated[str, Field(max_length=64)] | None = None
+    prompt: Annotated[str, Field(max_length=16_384)] | None = None
+
+
+class NoiseReduction(Options):
+    """A kind of microphone; audio is taken as it is."""
+
+    type: Literal["near_field", "far_field"] | None = None
+
+
+class AudioInput(Options):
+    """What the user says."""
+
+    format: AudioFormat = AudioFormat()
+    transcription: Transcription | None = None
+    noise_reduction: NoiseReduction | None = None
+    turn_detection: TurnDetection | None = ServerVad()
+
+
+class AudioOutput(Options):
+    """What the model says."""
+
+    format: AudioFormat = AudioFormat()
+    voice: Voice = "alloy"
+    speed: Speed = 1.0
+
+
+class Audio(Options):
+    """Audio of a session, both ways."""
+
+    input: AudioInput = AudioInput()
+    output: AudioOutput = AudioOutput()
+
+
+class InputAudio(Options):
+    """Audio of a session that only transcribes."""
+
+    input: AudioInput = AudioInput()
+
+
+class OptionsOfAnswers(Options):
+    """What a session and a single response say of an answer."""
+
+    tools: Tools = Field(default_factory=list)
+    tool_choice: Choice = "auto"
+    parallel_tool_calls: Flag | None = None
+    max_output_tokens: NumTokens = "inf"
+    temperature: Temperature | None = None  # beta's
+
+    @field_validator("output_modalities", check_fields=False)
+    @classmethod
+    def _is_one(cls, modalities: list[Modality]) -> list[Modality]:
+        """Take beta's ["audio", "text"] for audio: its words come with it."""
+        return ["audio"] if "audio" in modalities else ["text"]
+
+
+class RealtimeSettings(OptionsOfAnswers):
+    """A session in which the model answers."""
+
+    type: Literal["realtime"] = "realtime"
+    model: str | None = None
+    output_modalities: Modalities = Field(default_factory=spoken)
+    instructions: Instructions = ""
+    audio: Audio = Audio()
+    truncation: Truncation = "auto"
+    # OpenAI's own: taken without effect.
+    tracing: Tracing | None = None
+    include: list[str] | None = None
+    prompt: Json | None = None
+    reasoning: Json | None = None
+
+
+class TranscriptionSettings(Options):
+    """A session that only transcribes."""
+
+    type: Literal["transcription"] = "transcription"
+    audio: InputAudio = InputAudio()
+    include: list[str] | None = None
+
+
+Settings = RealtimeSettings | TranscriptionSettings
+
+
+class ResponseSettings(OptionsOfAnswers):
+    """What a response.create says beside what its session is set to."""
+
+    output_modalities: Modalities = Field(default_factory=spoken)
+    instructions: Instructions = ""
+    audio: Audio = Audio()
+    conversation: Literal["auto", "none"] | str = "auto"
+    metadata: (
+        Annotated[
+            dict[
+                Annotated[str, Field(min_length=1, max_length=64)],
+                Annotated[str, Field(max_length=512)],
+            ],
+            Field(max_length=16),
+        ]
+        | None
+    ) = None
+    input: list[Json] | None = None
+
+
+def updated(settings: Settings, given: Mapping[str, Any], place: str = "session") -> Settings:
+    """Return settings with the fields of an update, whose type may be another; ApiError."""
+    kind = given.get("type", settings.type)
+    model: type[Settings] = RealtimeSettings
+    if kind == "transcription":
+        model = TranscriptionSettings
+    old = settings.model_dump() if kind == settings.type else model().model_dump()
+    changed = parse(model, merged(old, given), place)
+    check_tools(changed, place)
+    return changed
+
+
+def response_settings(settings: RealtimeSettings, given: Mapping[str, Any]) -> ResponseSettings:
+    """Return what a response is made with: a session's settings with its own; ApiError."""
+    names = ResponseSettings.model_fields.keys() & RealtimeSettings.model_fields.keys()
+    old = settings.model_dump(include=set(names))
+    changed = parse(ResponseSettings, merged(old, given), "response")
+    check_tools(changed, "response")
+    return changed
+
+
+def merged(old: Mapping[str, Any], given: Mapping[str, Any]) -> Json:
+    """Put given fields over old ones, deeply; null clears some fields, and is nothing in others."""
+    result = dict(old)
+    for name, value in given.items():
+        before = result.get(name)
+        if value is None:
+            if name in CLEARED:
+                result[name] = None
+        elif not isinstance(value, dict) or not isinstance(before, dict) or name in WHOLE:
+            result[name] = value
+        elif name == "turn_detection":
+            result[name] = _turn_detection(before, value)
+        else:
+            result[name] = merged(before, value)
+    if isinstance(result.get("turn_detection"), dict):
+        result["turn_detection"].setdefault("type", "server_vad")
+    return result
+
+
+def _turn_detection(before: Json, given: Json) -> Json:
+    """Replace it whole; one without a type changes fields of the one before."""
+    return {**({} if "type" in given else before), **given}
+
+
+def check_tools(settings: Options, place: str) -> None:
+    """Raise ApiError for tools that are no functions of the client's."""
+    for number, tool in enumerate(getattr(settings, "tools", ())):
+        if tool.get("type") != "function":
+            where = f"{place}.tools[{number}].type"
+            raise unsupported(where, f"{where} {tool.get('type')!r}")
+
+
+def session_object(settings: Settings, session_id: str, model: str, expires_at: int) -> Json:
+    """Return the effective session as clients read it, with every default."""
+    is_realtime = isinstance(settings, RealtimeSettings)
+    told = settings.model_dump(exclude={"model", "parallel_tool_calls", "temperature"})
+    for audio in told["audio"].values():
+        if audio["format"]["rate"] is None:
+            del audio["format"]["rate"]
+    transcription = told["audio"]["input"]["transcription"]
+    if transcription is not None:
+        told["audio"]["input"]["transcription"] = _without_null(transcription)
+    for name in ("include", "reasoning"):
+        if name in told and told[name] is None:
+            del told[name]
+    kind = "realtime.session" if is_realtime else "realtime.transcription_session"
+    told |= {"id": session_id, "object": kind, "expires_at": expires_at}
+    if is_realtime:
+        told["model"] = model
+        for name in ("parallel_tool_calls", "temperature"):
+            if getattr(settings, name) is not None:
+                told[name] = getattr(settings, name)
+    return told
+
+
+def _without_null(values: Mapping[str, Any]) -> Json:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,75 @@
+"""When somebody speaks: a state machine over probabilities of speech, without clocks."""
+
+from dataclasses import dataclass
+
+MIN_SPEECH_FRAMES = 3  # so many frames of speech in a row begin a turn
+HYSTERESIS = 0.15  # a turn may end only where speech is less likely than it began by so much
+MIN_THRESHOLD = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class TurnSettings:
+    """How a turn is told: a probability, and milliseconds before it and of silence behind it."""
+
+    threshold: float = 0.5
+    prefix_padding_ms: float = 300
+    silence_ms: float = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A turn has begun; `at_ms` has the padding before it."""
+
+    at_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A turn has ended; `at_ms` has the silence behind it."""
+
+    at_ms: float
+
+
+class TurnMachine:
+    """Turns of one session. Times are the milliseconds of the input buffer."""
+
+    def __init__(self, settings: TurnSettings, now_ms: float = 0.0) -> None:
+        self.settings = settings
+        self.is_speaking = False
+        self._now_ms = self._earliest_ms = now_ms
+        self._num_speech = 0
+        self._speech_ms = now_ms  # where the first frame of a possible turn began
+        self._silence_ms = 0.0
+
+    def update(self, probability: float, frame_ms: float) -> Started | Stopped | None:
+        """Add a frame; returns the start or the end of a turn if this frame decides it."""
+        began_ms, self._now_ms = self._now_ms, self._now_ms + frame_ms
+        if self.is_speaking:
+            return self._hear_speech(probability, frame_ms)
+        if probability < self.settings.threshold:
+            self._num_speech = 0
+            return None
+        self._num_speech += 1
+        if self._num_speech == 1:
+            self._speech_ms = began_ms
+        if self._num_speech < MIN_SPEECH_FRAMES:
+            return None
+        self.is_speaking, self._silence_ms, self._num_speech = True, 0.0, 0
+        padded_ms = self._speech_ms - self.settings.prefix_padding_ms
+        return Started(max(padded_ms, self._earliest_ms))
+
+    def _hear_speech(self, probability: float, frame_ms: float) -> Stopped | None:
+        if probability >= max(self.settings.threshold - HYSTERESIS, MIN_THRESHOLD):
+            self._silence_ms = 0.0
+            return None
+        self._silence_ms += frame_ms
+        if self._silence_ms < self.settings.silence_ms:
+            return None
+        self.end()
+        return Stopped(self._now_ms)
+
+    def end(self) -> None:
+        """End the turn that goes on, if one does: what comes now is another one's."""
+        self.is_speaking = False
+        self._num_speech = 0
+        self._earliest_ms = self._now_ms

@@ -1,0 +1,256 @@
+"""Turns that the server detects, and what happens when somebody speaks into an answer.
+
+Speech is told by loudness here, whatever is installed.
+"""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from support.gateway import RunningGateway
+from support.realtime import Talk, silence, talking, tone
+from support.waiting import wait_until
+
+from omnistage.server.endpoints import realtime
+from omnistage.server.realtime import session
+
+Json = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def by_loudness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(realtime, "silero_file", lambda: None)
+
+
+@pytest.fixture
+def talk(gateway: RunningGateway) -> Iterator[Talk]:
+    with talking(gateway) as talk:
+        yield talk
+
+
+def detect(talk: Talk, kind: str = "server_vad", **fields: Any) -> None:
+    talk.update(audio={"input": {"turn_detection": {"type": kind, **fields}}})
+
+
+def speak(talk: Talk, seconds: float = 0.5, quiet: float = 0.8) -> None:
+    """In pieces of 20 ms, as fast as they are taken."""
+    sound = np.concatenate([tone(seconds), silence(quiet)])
+    for piece in np.split(sound, range(480, len(sound), 480)):
+        talk.append(piece)
+
+
+def test_a_turn_is_told_committed_and_answered_in_openais_order(talk: Talk) -> None:
+    talk.append(silence(1))
+    speak(talk)
+    talk.until("response.done")
+    kinds = [kind for kind in talk.kinds if not kind.endswith(".delta")]
+    assert kinds[1:8] == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "response.created",
+        "response.output_item.added",
+    ]
+    started, stopped, committed = talk.events[1:4]
+    assert started["item_id"] == stopped["item_id"] == committed["item_id"]
+    assert started["audio_start_ms"] == pytest.approx(1000 - 300, abs=64)
+    assert stopped["audio_end_ms"] == pytest.approx(1000 + 500 + 500, abs=64)
+    talk.order.end()
+
+
+def test_the_item_is_the_speech_with_its_padding_and_its_silence(talk: Talk) -> None:
+    detect(talk, silence_duration_ms=200, prefix_padding_ms=100, create_response=False)
+    talk.append(silence(1))
+    speak(talk)
+    item = talk.until("conversation.item.done")["item"]
+    talk.say("conversation.item.retrieve", item_id=item["id"])
+    (part,) = talk.until("conversation.item.retrieved")["item"]["content"]
+    ms = len(part["audio"]) * 3 / 4 / 48
+    assert ms == pytest.approx(100 + 500 + 200, abs=96)
+    assert talk.is_quiet()
+
+
+def test_turns_follow_each_other(talk: Talk) -> None:
+    detect(talk, silence_duration_ms=200)
+    for _ in range(3):
+        speak(talk)
+        talk.until("response.done")
+    assert len(talk.told("input_audio_buffer.speech_started")) == 3
+    talk.order.end()
+
+
+@pytest.mark.parametrize(("eagerness", "waits_ms"), [("high", 300), ("auto", 600), ("low", 1200)])
+def test_semantic_turns_wait_as_eagerness_says(talk: Talk, eagerness: str, waits_ms: int) -> None:
+    detect(talk, "semantic_vad", eagerness=eagerness)
+    speak(talk, 0.5, 1.6)
+    stopped = talk.until("input_audio_buffer.speech_stopped")
+    assert stopped["audio_end_ms"] == pytest.approx(500 + waits_ms, abs=64)
+    talk.until("response.done")
+
+
+def test_a_turn_that_is_committed_by_hand_has_the_item_that_was_named(talk: Talk) -> None:
+    talk.append(tone(0.5))
+    started = talk.until("input_audio_buffer.speech_started")
+    talk.say("input_audio_buffer.commit")
+    assert talk.until("input_audio_buffer.committed")["item_id"] == started["item_id"]
+    talk.until("conversation.item.done")
+    assert talk.is_quiet()  # and no answer is made of it
+
+
+def test_without_detection_nothing_is_a_turn(talk: Talk) -> None:
+    talk.update(audio={"input": {"turn_detection": None}})
+    speak(talk)
+    assert talk.is_quiet()
+
+
+def test_memory_of_a_silent_microphone_is_bounded(talk: Talk, gateway: RunningGateway) -> None:
+    for _ in range(20):
+        talk.append(silence(10))
+    assert talk.is_quiet()
+    talk.say("input_audio_buffer.commit")
+    item = talk.until("conversation.item.done")["item"]
+    talk.say("conversation.item.retrieve", item_id=item["id"])
+    (part,) = talk.until("conversation.item.retrieved")["item"]["content"]
+    assert len(part["audio"]) * 3 / 4 / 48_000 <= 0.8 + 0.05
+    del gateway
+
+
+# Speech into an answer
+
+
+def answering(talk: Talk, script: str = "endless") -> None:
+    talk.write(script)
+    talk.say("response.create")
+    talk.until("response.output_audio.delta")
+
+
+def test_speech_ends_the_answer_at_once(talk: Talk, gateway: RunningGateway) -> None:
+    answering(talk)
+    talk.append(tone(0.3))
+    talk.until("input_audio_buffer.speech_started")
+    begun_at = time.monotonic()
+    num = len(talk.events)
+    response = talk.until("response.done")["response"]
+    assert [event["type"] for event in talk.events[num:]] == [
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "conversation.item.done",
+        "response.done",
+    ]
+    details = {"type": "cancelled", "reason": "turn_detected"}
+    assert (response["status"], response["status_details"]) == ("cancelled", details)
+    assert response["output"][0]["status"] == "incomplete"
+    gateway.wait_until_idle()
+    assert time.monotonic() - begun_at < 1.0
+    assert talk.is_quiet()
+
+
+def test_the_words_of_an_interrupted_answer_are_those_that_were_sent(
+    talk: Talk, gateway: RunningGateway
+) -> None:
+    answering(talk)
+    talk.append(np.concatenate([tone(0.3), silence(0.8)]))
+    response = talk.until("response.done")["response"]
+    told = talk.told("response.output_audio_transcript.delta")
+    words = "".join(one["delta"] for one in told)
+    (item,) = response["output"]
+    assert item["content"][0]["transcript"] == words
+    place = {"item_id": item["id"], "content_index": 0, "audio_end_ms": 10}
+    talk.say("conversation.item.truncate", **place)
+    talk.until("conversation.item.truncated")
+    while len(talk.told("response.done")) < 2:
+        talk.event()
+    messages = gateway.do(lambda: gateway.stages.stages["thinker"].last_body)["messages"]
+    said = [one for one in messages if one["role"] == "assistant"]
+    assert all(words.startswith(one["content"][0]["text"]) for one in said)
+
+
+def test_an_answer_that_may_not_be_interrupted_goes_on(talk: Talk) -> None:
+    detect(talk, interrupt_response=False, create_response=False)
+    answering(talk)
+    speak(talk)
+    talk.until("input_audio_buffer.committed")
+    talk.until("response.output_audio.delta")
+    talk.say("response.cancel")
+    talk.until("response.done")
+    assert talk.is_quiet()
+
+
+def test_a_turn_within_an_answer_that_goes_on_is_answered_behind_it(
+    talk: Talk, gateway: RunningGateway
+) -> None:
+    detect(talk, interrupt_response=False, silence_duration_ms=200)
+    answering(talk)
+    speak(talk)
+    talk.until("input_audio_buffer.committed")
+    talk.say("response.cancel")
+    talk.until("response.done")
+    second = talk.until("response.done")["response"]
+    assert second["status"] == "completed"
+    assert len(talk.told("response.created")) == 2
+    del gateway
+
+
+def test_out_of_band_answers_are_not_interrupted(talk: Talk) -> None:
+    content = [{"type": "input_text", "text": "endless"}]
+    given = [{"type": "message", "role": "user", "content": content}]
+    talk.say("response.create", response={"conversation": "none", "input": given})
+    response_id = talk.until("response.created")["response"]["id"]
+    speak(talk)
+    talk.until("input_audio_buffer.committed")
+    while talk.until("response.done")["response"]["id"] == response_id:
+        raise AssertionError("it was interrupted")
+    talk.say("response.cancel", response_id=response_id)
+    assert talk.until("response.done")["response"]["id"] == response_id
+
+
+# Silence
+
+
+def test_a_silent_user_is_answered_after_the_answer_was_played(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shorten_idle(monkeypatch)
+    detect(talk, idle_timeout_ms=5000)
+    talk.write("Hello")
+    talk.answer()
+    talk.append(silence(0.2))
+    began = time.monotonic()
+    triggered = talk.until("input_audio_buffer.timeout_triggered")
+    assert 0.1 < time.monotonic() - began < 3
+    assert triggered["audio_end_ms"] == 200
+    committed = talk.until("input_audio_buffer.committed")
+    assert committed["item_id"] == triggered["item_id"]
+    assert talk.until("response.done")["response"]["status"] == "completed"
+
+
+def shorten_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A twentieth of the time: the field allows no less than 5 s."""
+    monkeypatch.setattr(session, "MS", 20_000)
+
+
+def test_speech_and_updates_end_the_wait(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, gateway: RunningGateway
+) -> None:
+    shorten_idle(monkeypatch)
+    detect(talk, idle_timeout_ms=5000)
+    talk.write("Hello")
+    talk.answer()
+    detect(talk)
+    assert talk.is_quiet(0.6)
+    wait_until(lambda: not gateway.do(lambda: gateway.stages.running))
+
+
+def test_a_client_that_leaves_is_owed_no_answer(gateway: RunningGateway) -> None:
+    with talking(gateway) as talk:
+        detect(talk, interrupt_response=False, silence_duration_ms=200)
+        answering(talk)
+        speak(talk)
+        talk.until("input_audio_buffer.committed")
+    assert gateway.do(lambda: gateway.runtime.flights.is_empty)
