@@ -42,10 +42,10 @@ from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.bridge.exporter import Exported, Exporter
 from omnistage.stages.vllm.bridge.gate import GatedAsyncScheduler
-from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.request_options import RequestOptions, late_input_options
 from omnistage.stages.vllm.step.step import Started, StepMeta
 from omnistage.stages.vllm.step.step_schema import Export, Layout, RowInput, StepSchema
 from omnistage.stages.vllm.step.step_table import StepTable
@@ -125,12 +125,12 @@ def request(name: str, length: int) -> Request:
     params = SamplingParams(
         max_tokens=length - PROMPT,
         ignore_eos=True,
-        extra_args={"omnistage": bridge_options(name, complete=True)},
+        extra_args=bridge_options(name, complete=True).extra_args(),
     )
     return Request(name, [0] * PROMPT, params, None)
 
 
-def bridge_options(name: str, complete: bool) -> dict[str, Any]:
+def bridge_options(name: str, complete: bool) -> RequestOptions:
     """A prompt without media, and the first token that is spoken; `complete`: the only one."""
     return late_input_options(
         name,
@@ -175,7 +175,7 @@ class Fed:
         self._names = [f"fed-{number}" for number in range(num_requests)]
         late = scheduled.scheduler.connector.scheduler_half._late
         for name in self._names:
-            late.open(bridge_options(name, complete=False))
+            late.open(name, bridge_options(name, complete=False).late)
 
     def collected_us(self, steps: int) -> float:
         """Microseconds to collect a token of each request."""
@@ -207,7 +207,7 @@ class Drained:
         self._worker = WorkerHalf(table, num_slots, kept)
         self._meta, self._frame = meta, 0
         for row in range(1, num_requests + 1):
-            self._exporter._open(Started(row, f"drained-{row}", {"id": f"drained-{row}"}))
+            self._exporter._open(Started(row, f"drained-{row}", RequestOptions(f"drained-{row}")))
 
     def write(self) -> None:
         """The worker half's own part of a step."""

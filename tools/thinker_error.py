@@ -47,6 +47,7 @@ from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.vllm.compat import AsyncLLM, RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.ports import Port
 
@@ -193,7 +194,7 @@ async def answer(
 
 async def read(engine: AsyncLLM, ids: list[int], name: str, rows: Rows) -> Read:
     """What an engine says of each token of a text."""
-    extra = {"omnistage": {"id": name, "to": [TARGET], "export_all": True}}
+    extra = RequestOptions(name, [TARGET], ExportedRows()).extra_args()
     prompt = {"prompt_token_ids": ids}
     output = await finished(engine, prompt, name, {"max_tokens": 1, "prompt_logprobs": 1}, extra)
     said = list(zip(ids[1:], output.prompt_logprobs[1:], strict=True))

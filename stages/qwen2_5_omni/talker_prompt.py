@@ -17,8 +17,8 @@ from transformers.utils import cached_file
 from omnistage.stages.qwen2_5_omni.positions import prompt_positions
 from omnistage.stages.qwen2_5_omni.step_schema import TALKER_LAYOUT, TEXT
 from omnistage.stages.speech.columns import POSITION
-from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.models.rope import Grid
+from omnistage.stages.vllm.step.request_options import RequestOptions, late_input_options
 
 SPEAKERS = "spk_dict.pt"
 NO_TEXT = -1
@@ -108,7 +108,7 @@ def talker_prompt(
     return TalkerPrompt(token_ids, text, prompt_positions(len(token_ids), grids))
 
 
-def request_options(request_id: str, prompt: TalkerPrompt) -> dict[str, Any]:
+def request_options(request_id: str, prompt: TalkerPrompt) -> RequestOptions:
     """What the talker's engine is told of a request: all of the thinker's rows will come."""
     num_prompt = len(prompt) - 2
     rows = np.arange(num_prompt, dtype=np.int32)
@@ -123,7 +123,7 @@ def request_options(request_id: str, prompt: TalkerPrompt) -> dict[str, Any]:
     )
 
 
-def silent_options(request_id: str, prompt: TalkerPrompt) -> dict[str, Any]:
+def silent_options(request_id: str, prompt: TalkerPrompt) -> RequestOptions:
     """A request for which no rows come."""
     return late_input_options(
         request_id,

@@ -1,7 +1,6 @@
 """The thinker stage: text out, and to the talker a row for every position of prompt and answer."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniThinkerTextModel
 
@@ -14,6 +13,7 @@ from omnistage.stages.speech.thinker_stage import ThinkerEngine, ThinkerStage
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import RequestOutputKind, SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.step.request_options import ExportedRows
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Downstream, StagePorts
 
@@ -43,9 +43,9 @@ class Thinker(ThinkerStage[SpokenRows]):
         )
         return ThinkerEngine(thinker_config, THINKER, media_ids)
 
-    def exported(self, prompt_ids: Sequence[int], edges: Sequence[Downstream]) -> dict[str, Any]:
+    def exported(self, prompt_ids: Sequence[int], edges: Sequence[Downstream]) -> ExportedRows:
         """The rows of every position."""
-        return {"export_all": True}
+        return ExportedRows()
 
     async def read_out(self, request_id: str, request: Request) -> int:
         """Let the engine read the text behind its prompt; the token that it samples is dropped."""
@@ -60,9 +60,10 @@ class Thinker(ThinkerStage[SpokenRows]):
         return len(prompt_ids) + len(text_ids)
 
     async def _read(self, request_id: str, request: Request, token_ids: list[int]) -> None:
+        bridge = self._bridge(request_id, request, token_ids)
         params = SamplingParams(
             max_tokens=1,
-            extra_args={"omnistage": self._bridge(request_id, request, token_ids)},
+            extra_args=None if bridge is None else bridge.extra_args(),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             skip_reading_prefix_cache=not self._engine.has_row_cache,

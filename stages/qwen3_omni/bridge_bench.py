@@ -61,8 +61,7 @@ async def _measure(
     prompt = talker_prompt(ids, question, [], min(ids.speakers))
 
     def bridged(name: str) -> Mapping[str, Any]:
-        options = request_options(name, ids, prompt, tokens=(0,), complete=True)
-        return {"omnistage": {**options, "sampling": {"temperature": 0}}}
+        return request_options(name, ids, prompt, tokens=(0,), complete=True).extra_args()
 
     options = {"skip_tokenizer_init": True, "enable_prefix_caching": False, **engine}
     plain = make_engine(AsyncLLM, model, options, None, talker_config)

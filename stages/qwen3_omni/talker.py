@@ -1,7 +1,6 @@
 """The talker stage: thinker tokens in, codec frames out; the frames leave from the engine."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from transformers import AutoConfig
@@ -18,9 +17,13 @@ from omnistage.stages.speech.talker_stage import (
     TalkerEngine,
     TalkerStage,
 )
-from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.step.request_options import (
+    CodeSampling,
+    RequestOptions,
+    late_input_options,
+)
 from omnistage.stages.worker.stage import Opened, StagePorts
 
 # The code predictor samples with its own when it samples.
@@ -34,7 +37,7 @@ def request_options(
     prompt: TalkerPrompt,
     tokens: Sequence[int] = (),
     complete: bool = False,
-) -> dict[str, Any]:
+) -> RequestOptions:
     """What the talker's engine is told of a request; `tokens`: the first that are spoken."""
     return late_input_options(
         request_id,
@@ -90,16 +93,16 @@ class Talker(TalkerStage):
             prompt, request_options(opened.id, self._ids, prompt, tokens=prompt.lead)
         )
 
-    def _spoken(self, prompt: TalkerPrompt, options: Mapping[str, Any]) -> SpokenPrompt:
+    def _spoken(self, prompt: TalkerPrompt, options: RequestOptions) -> SpokenPrompt:
         ids = [self._ids.codec_pad] * len(prompt)
         return SpokenPrompt(ids, options, len(prompt) + len(prompt.lead))
 
-    def frame_sampling(self, params: SamplingParams) -> Mapping[str, Any]:
+    def frame_sampling(self, params: SamplingParams) -> CodeSampling:
         """The code predictor's own, but for whether it samples at all."""
         random = np.random.default_rng()
-        return {
-            "temperature": 1.0 if params.temperature else 0.0,  # not the talker's
-            "top_k": PREDICTOR_TOP_K,
-            "top_p": PREDICTOR_TOP_P,
-            "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
-        }
+        return CodeSampling(
+            temperature=1.0 if params.temperature else 0.0,  # not the talker's
+            top_k=PREDICTOR_TOP_K,
+            top_p=PREDICTOR_TOP_P,
+            seed=int(random.integers(1 << 31)) if params.seed is None else params.seed,
+        )

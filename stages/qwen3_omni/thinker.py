@@ -13,6 +13,7 @@ from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, media_ids
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
 from omnistage.stages.speech.thinker_stage import ThinkerEngine, ThinkerStage
 from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.step.request_options import ExportedRows
 from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.stage import Downstream, StagePorts
 
@@ -36,14 +37,16 @@ class Thinker(ThinkerStage[SpokenTokens]):
         """The tap is of the thinker's text model."""
         return ThinkerEngine(thinker_config, THINKER, media_ids(self._config))
 
-    def exported(self, prompt_ids: Sequence[int], edges: Sequence[Downstream]) -> dict[str, Any]:
+    def exported(
+        self, prompt_ids: Sequence[int], edges: Sequence[Downstream]
+    ) -> ExportedRows | None:
         """The rows of media, unless an edge wants those of every position."""
         if any(edge.all_hidden_states for edge in edges):
-            return {"export_all": True}
+            return ExportedRows()
         # By id, not by placeholder: to the talker a marker that a user wrote is a medium too.
         if set(self._media_ids).isdisjoint(prompt_ids):
-            return {}
-        return {"export_ids": self._media_ids}
+            return None
+        return ExportedRows(ids=self._media_ids)
 
     def more_text(self, request_id: str, text: str, last: bool) -> None:
         """The next piece of a given text."""

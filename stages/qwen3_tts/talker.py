@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Tensor
@@ -31,9 +32,9 @@ from omnistage.stages.speech.talker_stage import (
     TalkerEngine,
     TalkerStage,
 )
-from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
+from omnistage.stages.vllm.step.request_options import CodeSampling, late_input_options
 from omnistage.stages.vllm.step.step_schema import Layout
 from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.failure import RequestError
@@ -195,7 +196,8 @@ class Talker(TalkerStage):
             complete=complete,
         )
         if features is not None:
-            options["model"] = {"voice": features.speaker.astype(np.float32).tobytes()}
+            told = {"voice": features.speaker.astype(np.float32).tobytes()}
+            options = msgspec.structs.replace(options, model=told)
         frames = None if voice is None else voice.frames
         num_rows = max(len(prompt), prompt.first_text + len(prompt.spoken))
         return SpokenPrompt(
@@ -251,14 +253,14 @@ class Talker(TalkerStage):
 
     # Sampling
 
-    def frame_sampling(self, params: SamplingParams) -> Mapping[str, Any]:
+    def frame_sampling(self, params: SamplingParams) -> CodeSampling:
         """The code predictor's own, but for whether it samples at all."""
         told = self._generation
         samples = bool(params.temperature) and told.subtalker_dosample
         random = np.random.default_rng()
-        return {
-            "temperature": told.subtalker_temperature if samples else 0.0,
-            "top_k": told.subtalker_top_k,
-            "top_p": told.subtalker_top_p,
-            "seed": int(random.integers(1 << 31)) if params.seed is None else params.seed,
-        }
+        return CodeSampling(
+            temperature=told.subtalker_temperature if samples else 0.0,
+            top_k=told.subtalker_top_k,
+            top_p=told.subtalker_top_p,
+            seed=int(random.integers(1 << 31)) if params.seed is None else params.seed,
+        )

@@ -97,9 +97,9 @@ class Qwen3TTSTalker(TextTalker):
     def _start_requests(self, started: list[Started]) -> None:
         super()._start_requests(started)
         for request in started:
-            told: Any = request.options.get("model") or {}
-            if "voice" in told:
-                voice = np.frombuffer(told["voice"], np.float32).copy()
+            told = request.options.model.get("voice") if request.options is not None else None
+            if told is not None:
+                voice = np.frombuffer(told, np.float32).copy()
                 self.voices[request.row] = to_device(voice, self.voices.device)
 
     def header_inputs(self, columns: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import snapshot_download
 from vllm.platforms import current_platform
@@ -11,7 +10,7 @@ from vllm.platforms import current_platform
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stage_configs.own_arguments import ROWS_OF_ALL_POSITIONS, with_own
-from omnistage.stages.messages.edge import Open, described
+from omnistage.stages.messages.edge import Open, Rows, described
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.qwen_image.prompt_tokens import PromptTokens
@@ -22,6 +21,7 @@ from omnistage.stages.vllm.engine.control import EngineControl
 from omnistage.stages.vllm.engine.engine import make_engine
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -67,7 +67,7 @@ class TextEncoder(EngineStage):
         self._engine = make_engine(
             AsyncLLM, _folder(ports.model), options, bridge, text_config, stage=ports.name
         )
-        await self._encode("warm-up", {}, self._tokens.of("A warm-up."))
+        await self._encode("warm-up", None, self._tokens.of("A warm-up."))
         self._control = EngineControl(self._engine, NO_WEIGHTS, stage=ports.name)
         return Ready(max_model_len=length, commands=self._control.commands)
 
@@ -94,19 +94,19 @@ class TextEncoder(EngineStage):
         async with asyncio.TaskGroup() as group:
             for name, rows in texts.items():
                 for row, ids in enumerate(rows):
-                    bridge = {
-                        "id": request_id,
-                        "export_from": first,
-                        "rows": {"text": name, "row": row},
-                        "to": [edge.target for edge in edges],
-                    }
+                    bridge = RequestOptions(
+                        request_id,
+                        to=[edge.target for edge in edges],
+                        exported=ExportedRows(first=first),
+                        rows=Rows(name, row),
+                    )
                     encoding = self._encode(f"{request_id}-{name}-{row}", bridge, ids, headers)
                     group.create_task(encoding)
 
     async def _encode(
         self,
         request_id: str,
-        bridge: Mapping[str, Any],
+        bridge: RequestOptions | None,
         token_ids: Sequence[int],
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -116,7 +116,7 @@ class TextEncoder(EngineStage):
             max_tokens=1,
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
-            extra_args={"omnistage": bridge} if bridge else None,
+            extra_args=None if bridge is None else bridge.extra_args(),
         )
         prompt = {"prompt_token_ids": token_ids}
         generated = self._engine.generate(prompt, params, request_id, trace_headers=headers)

@@ -27,6 +27,7 @@ from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
 from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm.models.nan_watch import NanWatch
 from omnistage.stages.vllm.step import step
+from omnistage.stages.vllm.step.request_options import CodeSampling
 from omnistage.stages.vllm.step.step import Started
 from omnistage.stages.vllm.step.step_schema import NO_FRAME, StepSchema
 from omnistage.stages.vllm.step.step_table import StepTable
@@ -135,9 +136,9 @@ class FrameTalker(nn.Module, SupportsMRoPE):
     def _start_requests(self, started: list[Started]) -> None:
         whole, real = [], []
         for request in started:
-            sampling: Any = request.options.get("sampling") or {}
-            whole.append((request.row, sampling.get("top_k", 50), sampling.get("seed", 0)))
-            real.append((sampling.get("temperature", 0.0), sampling.get("top_p", 0.8)))
+            sampling = CodeSampling() if request.options is None else request.options.sampling
+            whole.append((request.row, sampling.top_k, sampling.seed))
+            real.append((sampling.temperature, sampling.top_p))
         device = self.seed.device
         rows, top_k, seed = to_device(np.array(whole, np.int64).T, device)
         temperature, top_p = to_device(np.array(real, np.float32).T, device)

@@ -30,6 +30,7 @@ from omnistage.stages.vllm.engine.warm_up import kinds_of_speech, warm_up
 from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.request_options import CodeSampling, RequestOptions
 from omnistage.stages.vllm.step.step import OVERDUE
 from omnistage.stages.vllm.step.step_schema import StepSchema
 from omnistage.stages.worker.failure import RequestError
@@ -66,7 +67,7 @@ class SpokenPrompt:
     """
 
     ids: Sequence[int]
-    options: Mapping[str, Any]
+    options: RequestOptions
     num_rows: int
     about: msgspec.Struct | None = None
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -113,9 +114,9 @@ class TalkerStage(EngineStage, ABC):
     def warm_up_prompt(self, request_id: str, length: int) -> SpokenPrompt:
         """One that says next to nothing, of at least so many tokens, with all of its inputs."""
 
-    def frame_sampling(self, params: SamplingParams) -> Mapping[str, Any]:
-        """What the engine's model is told of how to sample besides its first code, if anything."""
-        return {}
+    def frame_sampling(self, params: SamplingParams) -> CodeSampling:
+        """How the engine's model samples a frame's codes besides its first, if it has any."""
+        return CodeSampling()
 
     @property
     def speech(self) -> Speech | None:
@@ -190,7 +191,7 @@ class TalkerStage(EngineStage, ABC):
         prompt = self.warm_up_prompt(request_id, length)
         num_frames = min(2, self._max_model_len - len(prompt.ids) - 1)
         params = self._sampling({"max_tokens": num_frames, "ignore_eos": True, **wanted}, 0)
-        params.extra_args = {"omnistage": {**prompt.options, "export": False}}
+        params.extra_args = msgspec.structs.replace(prompt.options, to=[]).extra_args()
         take_over(params)
         ids = {"prompt_token_ids": list(prompt.ids)}
         generated = self._engine.generate(ids, params, request_id, data_parallel_rank=lane)
@@ -296,7 +297,8 @@ class TalkerStage(EngineStage, ABC):
         params = self._sampling(wanted, self._seed(request))
         to = [edge.target for edge in self._ports.live(request, Payload.CODES)]
         sampling = self.frame_sampling(params)
-        params.extra_args = {"omnistage": {**prompt.options, "to": to, "sampling": sampling}}
+        options = msgspec.structs.replace(prompt.options, to=to, sampling=sampling)
+        params.extra_args = options.extra_args()
         take_over(params)
         generated = self._engine.generate(
             {"prompt_token_ids": list(prompt.ids)},

@@ -31,6 +31,7 @@ from omnistage.stages.vllm.media.media_markers import check_markers
 from omnistage.stages.vllm.models.grids import Grids, check_encoder_room
 from omnistage.stages.vllm.rows.row_cache import asked_gib
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
 
@@ -77,11 +78,10 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         """For `Ready`, of a thinker whose answers are spoken."""
 
     @abstractmethod
-    def exported(self, prompt_ids: Sequence[int], edges: Sequence[Downstream]) -> dict[str, Any]:
-        """What leaves of a prompt along these edges, one at least: `export_all`, or `export_ids`.
-
-        Empty: nothing does.
-        """
+    def exported(
+        self, prompt_ids: Sequence[int], edges: Sequence[Downstream]
+    ) -> ExportedRows | None:
+        """The rows of a prompt that leave along these edges, one at least; None: none do."""
 
     @abstractmethod
     async def read_out(self, request_id: str, request: Request) -> int:
@@ -100,7 +100,8 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         edges = ports.carrying(Payload.ROWS)
         if self._sinks:
             gib = asked_gib(ports)
-            if edges and self.exported((), edges).get("export_all"):
+            exported = self.exported((), edges) if edges else None
+            if exported is not None and exported.are_all:
                 engine, gib = engine_of_all_rows(ports)
             bridge = BridgeConfig(
                 HIDDEN_STATES, sinks=self._sinks, ledger=ports.ledger, row_cache_gib=gib
@@ -218,7 +219,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         request: Request,
         spoken: Sequence[Spoken],
         prompt: Mapping[str, Any],
-    ) -> dict[str, Any]:
+    ) -> RequestOptions | None:
         self._ports.mark(request_id, "rendered")
         grids = self._grids.of(prompt)  # of every prompt: a later one may speak of its media
         check_encoder_room(grids, self._engine.input_processor.mm_encoder_cache_size)
@@ -231,10 +232,10 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
 
     def _bridge(
         self, request_id: str, request: Request, prompt_ids: Sequence[int]
-    ) -> dict[str, Any]:
+    ) -> RequestOptions | None:
         """What the bridge is told of a request; nothing, if nobody wants its rows."""
         edges = self._ports.live(request, Payload.ROWS)
-        exported = self.exported(prompt_ids, edges) if edges else {}
-        if not exported:
-            return {}
-        return {"id": request_id, "to": [edge.target for edge in edges], **exported}
+        exported = self.exported(prompt_ids, edges) if edges else None
+        if exported is None:
+            return None
+        return RequestOptions(request_id, [edge.target for edge in edges], exported)

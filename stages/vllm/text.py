@@ -24,6 +24,7 @@ from omnistage.stages.vllm.engine_stage import EngineStage
 from omnistage.stages.vllm.grammars.grammars import Grammars
 from omnistage.stages.vllm.media.media import reading_of, received
 from omnistage.stages.vllm.step.ports import BridgeConfig, sinks_of
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Downstream, Opened, StagePorts
@@ -106,13 +107,14 @@ class TextStage(EngineStage):
 
 def announce(
     opened: Opened, edges: Sequence[Downstream], prompt: Mapping[str, Any]
-) -> dict[str, Any]:
+) -> RequestOptions:
     """Say downstream that a request comes, with its prompt's ids, before the engine has it."""
     token_ids = Tensor.from_numpy(np.asarray(prompt["prompt_token_ids"], np.int32))
     announced = Open(opened.request)
     for edge in edges:
         edge.open.send(Chunk(opened.id, announced, 0, {"prompt": token_ids}, last=True))
-    return {"id": opened.id, "to": [edge.target for edge in edges], "export_all": True}
+    to = [edge.target for edge in edges]
+    return RequestOptions(opened.id, to, exported=ExportedRows())
 
 
 def check_edges(ports: StagePorts) -> None:

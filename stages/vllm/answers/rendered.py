@@ -10,8 +10,9 @@ from omnistage.stages.vllm.answers.encoder_room import check_each
 from omnistage.stages.vllm.answers.truncation import take_over
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.grammars.grammars import JudgedLLM
+from omnistage.stages.vllm.step.request_options import RequestOptions
 
-Rendered = Callable[[Mapping[str, Any]], dict[str, Any]]
+Rendered = Callable[[Mapping[str, Any]], RequestOptions | None]
 
 
 def check_draft_sampling(sampling: SamplingParams, config: VllmConfig) -> None:
@@ -46,8 +47,8 @@ class RenderedLLM(JudgedLLM):
         on_rendered = self.rendered.get(extra.get("omnistage_id", ""))
         if on_rendered is not None:
             bridge = on_rendered(prompt)
-            if bridge:
-                sampling_params.extra_args = {**extra, "omnistage": bridge}
+            if bridge is not None:
+                sampling_params.extra_args = {**extra, **bridge.extra_args()}
                 if not self.has_row_cache:
                     sampling_params.skip_reading_prefix_cache = True
         async for output in super().generate(prompt, sampling_params, request_id, **options):

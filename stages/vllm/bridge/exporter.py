@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
 import numpy as np
 import torch
 
@@ -79,9 +78,9 @@ class _Edge:
         """Requests that go along it."""
         return len(self._streams)
 
-    def open(self, row: int, request_id: str, rows: object) -> None:
-        """Begin a request; `rows`: the fields of `Rows`, if they are not its defaults."""
-        message = Codes() if self._export.each == "frame" else msgspec.convert(rows or {}, Rows)
+    def open(self, row: int, request_id: str, rows: Rows) -> None:
+        """Begin a request; `rows` goes with its chunks, if they are rows."""
+        message = Codes() if self._export.each == "frame" else rows
         self._streams[row] = _Stream(request_id, message)
         self._waiting.open(row)
         self._due_at[row] = self._sizes[0]
@@ -269,12 +268,12 @@ class Exporter:
 
     def _open(self, new: Started) -> None:
         """Along the edges that its options name `to`, or all."""
-        request_id, live = new.options.get("id"), new.options.get("to")
-        if not isinstance(request_id, str) or not new.options.get("export", True):
+        options = new.options
+        if options is None:
             return
         for target, edge in self._edges.items():
-            if not isinstance(live, list) or target in live:
-                edge.open(new.row, request_id, new.options.get("rows"))
+            if options.to is None or target in options.to:
+                edge.open(new.row, options.id, options.rows)
 
 
 def to_tensor(values: torch.Tensor) -> Tensor:

@@ -26,52 +26,15 @@ from omnistage.connectors.messages import UnknownMessage
 from omnistage.stages.messages.edge import Edge, Rows, RowsReleased, Tokens
 from omnistage.stages.vllm.bridge.late_rows import ALL, LateRows
 from omnistage.stages.vllm.rows.row_store import RowStore
+from omnistage.stages.vllm.step.request_options import LatePrompt
 from omnistage.stages.vllm.step.step import Ints
 from omnistage.stages.vllm.step.step_schema import Layout, StepSchema
 
 logger = logging.getLogger(__name__)
 
-NONE: Ints = np.zeros(0, np.int32)
 MAX_CLOSED = 4096  # ids of ended requests that are remembered
 IDLE_S = 0.5  # between two looks of an idle engine's thread
 EARLY_S = 30.0  # chunks of a request that the engine does not get within this time are dropped
-
-
-def late_input_options(
-    request_id: str,
-    inputs: Ints,
-    *,
-    hidden_positions: Ints = NONE,
-    hidden_sources: Ints = NONE,
-    following: tuple[int, int] | None = None,
-    first_token_position: int = 0,
-    position_delta: int = 0,
-    ends: Mapping[str, tuple[float, float]],
-    fed: Mapping[str, Sequence[float]] | None = None,
-    complete: bool = False,
-) -> dict[str, Any]:
-    """Describe a request's late inputs as plain values that travel in `extra_args`.
-
-    `inputs`: the prompt's columns, as `Layout.pack` makes them; hidden row `hidden_sources[k]` of
-    the feed goes to position `hidden_positions[k]`, both ascending. `following`, a row's number
-    beyond those and a position: it and all rows behind it go there and behind, as many as will
-    come. By the tensors that columns are fed by: `fed`, the first values, if they are known; by
-    those, or by the names of columns `after_rows`: `ends`, the value after the last one, then for
-    ever. `first_token_position`: where the first value goes that is fed.
-    """
-    return {
-        "id": request_id,
-        "num_prompt": len(inputs),
-        "inputs": inputs.tobytes(),
-        "hidden_positions": hidden_positions.astype(np.int32).tobytes(),
-        "hidden_sources": hidden_sources.astype(np.int32).tobytes(),
-        "following": None if following is None else list(following),
-        "first_token_position": first_token_position,
-        "position_delta": position_delta,
-        "ends": {name: list(values) for name, values in ends.items()},
-        "fed": {name: list(values) for name, values in (fed or {}).items()},
-        "complete": complete,
-    }
 
 
 class RequestInputs:
@@ -79,25 +42,25 @@ class RequestInputs:
 
     def __init__(
         self,
-        options: Mapping[str, Any],
+        request_id: str,
+        prompt: LatePrompt,
         layout: Layout,
         max_model_len: int,
         store: RowStore | None = None,
     ) -> None:
-        self.request_id: str = options["id"]
-        self.num_prompt: int = options["num_prompt"]
+        self.request_id = request_id
+        self.num_prompt = prompt.num_prompt
         self._layout = layout
-        self.table = _table(options, layout, max_model_len)
-        self.rows = LateRows(options, store, max_model_len) if store is not None else None
-        self._next_token = options["first_token_position"]
-        self._ends: Mapping[str, list[float]] = options["ends"]
+        self.table = _table(prompt, layout, max_model_len)
+        self.rows = LateRows(prompt, store, max_model_len) if store is not None else None
+        self._next_token = prompt.first_token_position
+        self._ends = prompt.ends
         self._is_complete = not layout.fed
         self.waits_since = time.monotonic()
         self.has_heard = False
         self.is_refused = False  # what came does not fit to what its family declares
         self._add_fed(
-            {name: np.asarray(values) for name, values in options["fed"].items()},
-            options["complete"],
+            {name: np.asarray(values) for name, values in prompt.fed.items()}, prompt.complete
         )
         self.available = self._count_available()  # leading positions whose inputs are complete
 
@@ -183,12 +146,12 @@ class RequestInputs:
         rest[:1], rest[1:] = ends
 
 
-def _table(options: Mapping[str, Any], layout: Layout, max_model_len: int) -> Ints:
+def _table(prompt: LatePrompt, layout: Layout, max_model_len: int) -> Ints:
     """A request's inputs by position, as far as they are known from the start."""
-    num_prompt = options["num_prompt"]
+    num_prompt = prompt.num_prompt
     table = np.zeros((max_model_len + 1, layout.num_inputs), np.int32)
-    table[:num_prompt] = np.frombuffer(options["inputs"], np.int32).reshape(num_prompt, -1)
-    positions = np.arange(num_prompt, max_model_len + 1)[:, None] + options["position_delta"]
+    table[:num_prompt] = np.frombuffer(prompt.inputs, np.int32).reshape(num_prompt, -1)
+    positions = np.arange(num_prompt, max_model_len + 1)[:, None] + prompt.position_delta
     for column in layout.columns:
         rest = layout.of_inputs(table, column.name)[num_prompt:]
         rest[:] = positions if column.counts else column.blank
@@ -271,14 +234,13 @@ class LateInputs:
             self._closed.pop(request_id, None)
             self._note_idle()
 
-    def open(self, options: Mapping[str, Any]) -> RequestInputs:
+    def open(self, request_id: str, prompt: LatePrompt) -> RequestInputs:
         """Inputs of a request; what came before the request did is added now."""
-        request_id = options["id"]
         with self._lock:
             inputs = self._by_id.get(request_id)
             if inputs is None:
                 inputs = self._by_id[request_id] = RequestInputs(
-                    options, self.layout, self._max_model_len, self.store
+                    request_id, prompt, self.layout, self._max_model_len, self.store
                 )
                 for chunk in self._early.pop(request_id, (0.0, ()))[1]:
                     self._add(inputs, chunk)

@@ -1,14 +1,12 @@
 """The rows of one request that come while it runs: where each goes, and how far they have come."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stages.messages.edge import Edge, RowsReleased
 from omnistage.stages.vllm.rows.row_store import RowStore
+from omnistage.stages.vllm.step.request_options import LatePrompt
 from omnistage.stages.vllm.step.step import Ints
 
 ALL = 1 << 60
@@ -26,12 +24,11 @@ class LateRows:
     are released; a position's row is computed once. `places` says by position where its row is.
     """
 
-    def __init__(self, options: Mapping[str, Any], store: RowStore, max_model_len: int) -> None:
+    def __init__(self, prompt: LatePrompt, store: RowStore, max_model_len: int) -> None:
         self._store = store
-        self._positions = np.frombuffer(options["hidden_positions"], np.int32)
-        self._sources = np.frombuffer(options["hidden_sources"], np.int32)
-        following: tuple[int, int] | None = options["following"]
-        self._source, self._first = following or (ALL, max_model_len)
+        self._positions = np.frombuffer(prompt.hidden_positions, np.int32)
+        self._sources = np.frombuffer(prompt.hidden_sources, np.int32)
+        self._source, self._first = prompt.following or (ALL, max_model_len)
         self._last = max_model_len  # no position: where rows go that nobody asked for
         self.places: Ints = np.full(max_model_len + 1, NO_ROW, np.int32)
         self.places[self._positions] = self.places[self._first : self._last] = AWAITED
@@ -39,7 +36,7 @@ class LateRows:
         # The first position that follows and waits for its row, one behind the last that does not,
         # and behind the last whose row was released.
         self._next = self._most = self._released = min(self._first, self._last)
-        self._has_end = following is None
+        self._has_end = prompt.following is None
 
     @property
     def end(self) -> int:

@@ -1,9 +1,10 @@
 """The connector's half in the scheduler's process: rows, late inputs and what is to be exported."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from vllm.config import VllmConfig
@@ -16,23 +17,16 @@ from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.bridge.late_rows import COMPUTED, NO_ROW
 from omnistage.stages.vllm.bridge.prefill_part import Part, least_part
 from omnistage.stages.vllm.bridge.rows import Longs, Rows, Tokens
-from omnistage.stages.vllm.rows.row_cache import RowCache, Wanted, has_export, wanted_rows
+from omnistage.stages.vllm.rows.row_cache import RowCache, Wanted, wanted_rows
 from omnistage.stages.vllm.rows.row_index import Flags
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.ranks import is_lockstep
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step import Finished, Started, StepMeta
 from omnistage.stages.worker.ledger import Held, Ledger, Seen
 
 LOOK_EVERY_S = 0.25
-
-
-def bridge_options(request: Request) -> Mapping[str, Any]:
-    """Our part of a request's `extra_args`; empty for a request that is not ours."""
-    params = request.sampling_params
-    extra = params.extra_args if params is not None else None
-    options = (extra or {}).get("omnistage", {})
-    return options if isinstance(options, Mapping) else {}
 
 
 class SchedulerHalf:
@@ -131,10 +125,11 @@ class SchedulerHalf:
             return True
         inputs = self._inputs.get(request.request_id)
         if inputs is None:
-            options = bridge_options(request)
-            if not options:
+            options = RequestOptions.of(request.sampling_params)
+            if options is None or options.late is None:
                 return True
-            inputs = self._inputs[request.request_id] = self._late.open(options)
+            inputs = self._late.open(options.id, options.late)
+            self._inputs[request.request_id] = inputs
         done = request.num_computed_tokens
         if done < inputs.num_prompt:
             needed = min(inputs.num_prompt, done + self._max_step_tokens)
@@ -159,10 +154,10 @@ class SchedulerHalf:
 
     def expect(self, request: Request) -> None:
         """The engine has got a request: what comes for it is kept, however long it queues."""
-        options = bridge_options(request)
-        if self._late is not None and options:
-            self._ids[request.request_id] = options["id"]
-            self._late.expect(options["id"])
+        options = RequestOptions.of(request.sampling_params)
+        if self._late is not None and options is not None:
+            self._ids[request.request_id] = options.id
+            self._late.expect(options.id)
 
     def overdue(self) -> list[str]:
         """Requests that have waited too long for an input; looked for a few times a second."""
@@ -203,10 +198,10 @@ class SchedulerHalf:
 
     def num_readable(self, request: Request) -> int | None:
         """Leading tokens that a request may read from the prefix cache; None: all of them."""
-        options = bridge_options(request)
-        if not has_export(options):
+        exported = exported_rows(request)
+        if exported is None:
             return None
-        return 0 if self._row_cache is None else self._row_cache.num_readable(request, options)
+        return 0 if self._row_cache is None else self._row_cache.num_readable(request, exported)
 
     def clear_row_cache(self) -> None:
         """Forget the rows that are kept."""
@@ -222,7 +217,7 @@ class SchedulerHalf:
 
     def admit(self, request: Request) -> None:
         """The engine runs a request, for the first time or again."""
-        if self._drafts is not None and has_export(bridge_options(request)):
+        if self._drafts is not None and exported_rows(request) is not None:
             self._drafts.watch(request)
 
     def finish(self, request: Request) -> None:
@@ -245,7 +240,7 @@ class SchedulerHalf:
             self._export.pop(row, None)
             self.forget(request_id)
         for row, new in self._rows.assign(output):
-            options = bridge_options(new)
+            options = RequestOptions.of(new.sampling_params)
             meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
         if meta.started or meta.finished:
             self._count()
@@ -265,20 +260,22 @@ class SchedulerHalf:
             self._add_export(meta, tokens, output)
         return meta
 
-    def _start(self, row: int, new: Any, options: Mapping[str, Any]) -> dict[str, object]:
-        if self._late is not None and options:
+    def _start(self, row: int, new: Any, options: RequestOptions | None) -> RequestOptions | None:
+        """Give a request its row; what the worker half reads of its options."""
+        if options is None:
+            return None
+        if self._late is not None and options.late is not None:
             inputs = self._inputs.get(new.req_id)
             if inputs is None:
-                inputs = self._inputs[new.req_id] = self._late.open(options)
+                inputs = self._inputs[new.req_id] = self._late.open(options.id, options.late)
             self._table[row] = inputs.table
             inputs.table = self._table[row]
             if inputs.rows is not None:
                 self._places[row] = inputs.rows.places
                 inputs.rows.places = self._places[row]
-        if has_export(options):
-            self._export[row] = new.req_id, wanted_rows(options, new.prompt_token_ids)
-        keep = ("id", "sampling", "model", "export", "rows", "to")
-        return {key: options[key] for key in keep if key in options}
+        if options.exported is not None:
+            self._export[row] = new.req_id, wanted_rows(options.exported, new.prompt_token_ids)
+        return msgspec.structs.replace(options, late=None, exported=None)
 
     def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: Tokens) -> None:
         columns[:, step.NUM_OWN :] = self._table[tokens.rows, tokens.positions]
@@ -347,6 +344,12 @@ class SchedulerHalf:
         """Close what this half owns."""
         if self._late is not None:
             self._late.shutdown()
+
+
+def exported_rows(request: Request) -> ExportedRows | None:
+    """The rows of a request that leave."""
+    options = RequestOptions.of(request.sampling_params)
+    return None if options is None else options.exported
 
 
 def parts_of(rows: Longs) -> dict[int, slice]:

@@ -6,9 +6,8 @@ that it exports are kept, and the exporter sends those before the ones that are 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +17,7 @@ from vllm.v1.request import Request
 from omnistage.connectors.sender import MAX_BACKLOG_BYTES
 from omnistage.stages.vllm.rows.row_index import Flags, Places, RowIndex
 from omnistage.stages.vllm.step.ports import BridgeConfig
+from omnistage.stages.vllm.step.request_options import ExportedRows
 from omnistage.stages.vllm.step.step import Replay
 from omnistage.stages.vllm.step.step_schema import Export, torch_dtype
 from omnistage.stages.worker.stage import StagePorts
@@ -39,22 +39,13 @@ def asked_gib(ports: StagePorts) -> float:
     return 0.0 if ports.engine.get("scheduler_cls") else float(gib)
 
 
-def has_export(options: Mapping[str, Any]) -> bool:
-    """Whether rows leave of a request with these options of the bridge."""
-    return (
-        options.get("export_ids") is not None
-        or "export_from" in options
-        or bool(options.get("export_all"))
-    )
-
-
-def wanted_rows(options: Mapping[str, Any], prompt_ids: Sequence[int]) -> Wanted:
-    """Which they are."""
-    if options.get("export_ids") is not None:
-        return np.isin(np.array(prompt_ids), options["export_ids"])
-    if "export_from" in options:
-        return np.arange(len(prompt_ids)) >= options["export_from"]
-    return bool(options.get("export_all"))
+def wanted_rows(exported: ExportedRows, prompt_ids: Sequence[int]) -> Wanted:
+    """Marks the positions of a prompt whose rows leave."""
+    if exported.ids is not None:
+        return np.isin(np.array(prompt_ids), exported.ids)
+    if exported.first is not None:
+        return np.arange(len(prompt_ids)) >= exported.first
+    return True
 
 
 def num_slots(bridge: BridgeConfig, config: VllmConfig, block_size: int) -> int:
@@ -115,7 +106,7 @@ class RowCache:
         """Blocks of which rows are kept."""
         return len(self._index)
 
-    def num_readable(self, request: Request, options: Mapping[str, Any]) -> int:
+    def num_readable(self, request: Request, exported: ExportedRows) -> int:
         """Leading tokens that a request may read from the prefix cache.
 
         All rows of them that it exports have left already, before it was preempted, or are kept and
@@ -123,7 +114,7 @@ class RowCache:
         """
         one = self._requests.get(request.request_id)
         if one is None:
-            wanted = wanted_rows(options, request.prompt_token_ids or ())
+            wanted = wanted_rows(exported, request.prompt_token_ids or ())
             one = self._requests[request.request_id] = _Exporting(request, wanted)
         hashes = request.block_hashes
         needed = one.wanted_of(0, len(hashes) * self._size)

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorMetadata
 
+from omnistage.stages.vllm.step.request_options import RequestOptions
+
 OVERDUE = "omnistage: the next input did not come in time"  # a stop reason
 
 # The bridge's own columns of StepMeta.columns and of StepTable.columns, one line a scheduled token;
@@ -22,7 +24,7 @@ class Started:
 
     row: int
     request_id: str
-    options: dict[str, object]
+    options: RequestOptions | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import pytest_asyncio
@@ -244,7 +245,7 @@ async def test_logits_of_every_step_equal_the_reference(
     prompt = await stage.prompt_of(talker.opened(name, spoken), SPEAKER.lower())
     params = stage._sampling(GREEDY, None)
     params.logprobs = -1
-    params.extra_args = {"omnistage": {**prompt.options, "export": False}}
+    params.extra_args = msgspec.structs.replace(prompt.options, to=[]).extra_args()
     await talker.send_whole(name, spoken)
     found: list[dict[int, Any]] = []
     ids = {"prompt_token_ids": list(prompt.ids)}

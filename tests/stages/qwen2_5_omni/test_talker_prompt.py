@@ -115,10 +115,11 @@ def test_voices_that_share_a_token_with_each_other_or_with_an_end_have_lines() -
 
 def test_rows_of_the_prompt_come_before_the_voice_and_the_others_behind(ids: SpeechIds) -> None:
     prompt = talker_prompt(ids, 4, [], "ethan")
-    options = request_options("a", prompt)
-    for name in ("hidden_positions", "hidden_sources"):
-        assert np.frombuffer(options[name], np.int32).tolist() == [0, 1, 2, 3]
-    assert options["following"] == [4, 5]
-    assert options["ends"] == {TEXT: [TEXT_END, TEXT_PAD]}
-    inputs = np.frombuffer(options["inputs"], np.int32).reshape(len(prompt), -1)
+    late = request_options("a", prompt).late
+    assert late is not None
+    for rows in (late.hidden_positions, late.hidden_sources):
+        assert np.frombuffer(rows, np.int32).tolist() == [0, 1, 2, 3]
+    assert late.following == (4, 5)
+    assert late.ends == {TEXT: (TEXT_END, TEXT_PAD)}
+    inputs = np.frombuffer(late.inputs, np.int32).reshape(len(prompt), -1)
     assert TALKER_LAYOUT.of_inputs(inputs, TEXT)[:, 0].tolist() == prompt.text.tolist()

@@ -28,6 +28,7 @@ from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
 from omnistage.stages.vllm.models.rope import Grid
 from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.request_options import RequestOptions
 from omnistage.stages.vllm.step.step import OVERDUE
 from omnistage.stages.worker.ledger import Ledger
 from omnistage.stages.worker.ports import Port
@@ -103,13 +104,12 @@ class Harness:
 
     def options(
         self, name: str, prompt_ids: Sequence[int], grids: Sequence[Grid] = ()
-    ) -> tuple[dict[str, Any], int]:
-        """A request's part of extra_args, and its prompt's length."""
+    ) -> tuple[RequestOptions, int]:
+        """The options of a request, and the length of its prompt."""
         from omnistage.stages.qwen3_omni.talker import request_options
 
         prompt = talker_prompt(self.ids, prompt_ids, grids, "ethan")
-        options = request_options(name, self.ids, prompt)
-        return {**options, "sampling": {"temperature": 0}}, len(prompt)
+        return request_options(name, self.ids, prompt), len(prompt)
 
     async def generate(
         self, name: str, prompt_ids: Sequence[int], num_frames: int, grids: Sequence[Grid] = ()
@@ -124,7 +124,7 @@ class Harness:
             max_tokens=num_frames + 1,
             stop_token_ids=[self.ids.codec_eos],
             detokenize=False,
-            extra_args={"omnistage": options},
+            extra_args=options.extra_args(),
         )
         prompt = {"prompt_token_ids": [self.ids.codec_pad] * length}
         begun_s, reason = 0.0, None

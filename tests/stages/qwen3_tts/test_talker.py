@@ -54,7 +54,9 @@ async def test_an_unknown_language_is_refused_with_the_allowed_ones(tts_checkpoi
 async def test_languages_are_known_in_any_case(tts_checkpoints: Path) -> None:
     folder = tts_checkpoints / CUSTOM_VOICE
     one, other = [await made(folder, {"language": name}) for name in ("English", "english")]
-    assert one.options["inputs"] == other.options["inputs"]
+    assert one.options.late is not None
+    assert other.options.late is not None
+    assert one.options.late.inputs == other.options.late.inputs
 
 
 async def test_a_base_model_without_a_sound_has_no_voice(tts_checkpoints: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import vllm.envs
 
-from omnistage.stages.speech.talker_stage import TalkerStage
+from omnistage.stages.speech.talker_stage import SpokenPrompt, TalkerStage
 from omnistage.stages.vllm.answers.truncation import ARGUMENT
 from omnistage.stages.vllm.compat import SamplingParams
+from omnistage.stages.vllm.step.request_options import RequestOptions
 
 
 @pytest.mark.parametrize("is_invariant", [False, True])
@@ -26,7 +27,7 @@ async def test_a_warm_up_samples_as_requests_do(
 
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", is_invariant, raising=False)
     stage: Any = SimpleNamespace(
-        warm_up_prompt=lambda request_id, length: SimpleNamespace(ids=[1, 2], options={}),
+        warm_up_prompt=lambda request_id, length: SpokenPrompt([1, 2], RequestOptions("warm"), 2),
         _max_model_len=16,
         _sampling=lambda wanted, seed: SamplingParams(top_k=5, top_p=0.9),
         _engine=SimpleNamespace(generate=generate),

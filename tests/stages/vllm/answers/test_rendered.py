@@ -11,8 +11,10 @@ from omnistage.stages.vllm.answers.rendered import RenderedLLM
 from omnistage.stages.vllm.answers.truncation import ARGUMENT
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.grammars.grammars import JudgedLLM
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 
 NO_DRAFTS: Any = SimpleNamespace(speculative_config=None)
+ALL = RequestOptions("a", exported=ExportedRows())
 
 
 @pytest.fixture
@@ -33,15 +35,15 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[SamplingParams]:
 @pytest.mark.parametrize(
     ("has_row_cache", "bridge", "prompt_logprobs", "skips"),
     [
-        (False, {"export_all": True}, None, True),
-        (False, {}, None, False),
-        (True, {"export_all": True}, None, False),
-        (True, {"export_all": True}, 1, True),  # as vLLM wants it: it computes them
+        (False, ALL, None, True),
+        (False, None, None, False),
+        (True, ALL, None, False),
+        (True, ALL, 1, True),  # as vLLM wants it: it computes them
     ],
 )
 async def test_without_a_row_cache_a_prompt_whose_rows_leave_skips_the_prefix_cache(
     has_row_cache: bool,
-    bridge: dict[str, Any],
+    bridge: RequestOptions | None,
     prompt_logprobs: int | None,
     skips: bool,
     asked: list[SamplingParams],
@@ -54,7 +56,7 @@ async def test_without_a_row_cache_a_prompt_whose_rows_leave_skips_the_prefix_ca
     assert [one async for one in engine.generate("prompt", params, "r")] == ["prompt"]
     (params,) = asked
     assert bool(params.skip_reading_prefix_cache) is skips
-    assert (params.extra_args or {}).get("omnistage", {}) == bridge
+    assert RequestOptions.of(params) == bridge
 
 
 async def test_an_answer_that_depends_on_no_others_is_truncated_by_our_processor(
@@ -63,10 +65,10 @@ async def test_an_answer_that_depends_on_no_others_is_truncated_by_our_processor
     monkeypatch.setattr(vllm.envs, "VLLM_BATCH_INVARIANT", True, raising=False)
     engine = RenderedLLM.__new__(RenderedLLM)
     engine.vllm_config = NO_DRAFTS
-    engine.rendered = {"a": lambda prompt: {"export_all": True}}
+    engine.rendered = {"a": lambda prompt: ALL}
     params = SamplingParams(extra_args={"omnistage_id": "a"}, top_k=5, top_p=0.9)
     assert [one async for one in engine.generate("prompt", params, "r")] == ["prompt"]
     (params,) = asked
     assert (params.top_k, params.top_p) == (0, 1.0)
     assert (params.extra_args or {})[ARGUMENT] == (5, 0.9)
-    assert (params.extra_args or {})["omnistage"] == {"export_all": True}
+    assert RequestOptions.of(params) == ALL

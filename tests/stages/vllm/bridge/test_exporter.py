@@ -15,6 +15,7 @@ from omnistage.stages.messages.edge import EDGE
 from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.exporter import Exported, Exporter
 from omnistage.stages.vllm.rows.cached_rows import CachedRows
+from omnistage.stages.vllm.step.request_options import RequestOptions
 from omnistage.stages.vllm.step.step import Finished, Ints, Replay, Started
 from omnistage.stages.vllm.step.step_schema import NO_FRAME, Export
 
@@ -78,7 +79,7 @@ def of(chunks: list[Chunk], request_id: str) -> list[tuple[int, list[int], bool]
 
 
 def started(row: int, name: str, **options: Any) -> Started:
-    return Started(row, name, {"id": name, **options})
+    return Started(row, name, RequestOptions(name, **options))
 
 
 def test_chunks_grow_by_the_edges_sizes_and_the_rest_comes_last() -> None:
@@ -126,7 +127,7 @@ def test_without_sizes_an_answer_goes_whole() -> None:
 
 
 def test_a_row_without_a_stream_sends_nothing_and_the_others_do() -> None:
-    opened = [started(1, "warm-up", export=False), started(2, "a")]
+    opened = [started(1, "warm-up", to=[]), started(2, "a")]
     chunks = exported(
         [1],
         frames_step(ints(1, 2), 0, started=opened),

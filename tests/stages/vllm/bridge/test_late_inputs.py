@@ -23,10 +23,10 @@ from omnistage.stages.vllm.bridge.late_inputs import (
     EARLY_S,
     LateInputs,
     RequestInputs,
-    late_input_options,
 )
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.rows.row_store import RowStore
+from omnistage.stages.vllm.step.request_options import LatePrompt, late_input_options
 from omnistage.stages.vllm.step.step_schema import Column, Layout, RowInput, StepSchema
 
 MAX_LEN = 40
@@ -41,10 +41,10 @@ HALVES = Tensor.from_numpy(np.zeros((1, 4), np.float16))
 SCHEMA = StepSchema(COLUMNS, RowInput(4))
 
 
-def options(num_prompt: int = 6, hidden: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
+def options(num_prompt: int = 6, hidden: tuple[int, ...] = (), **more: Any) -> LatePrompt:
     text, codec, *position = np.arange(num_prompt * 5).reshape(num_prompt, 5).T
     inputs = {"text": text, "codec": codec, "position": np.array(position).T}
-    return late_input_options(
+    asked = late_input_options(
         "a",
         LAYOUT.pack(num_prompt, inputs),
         hidden_positions=np.array(hidden, np.int32),
@@ -54,11 +54,13 @@ def options(num_prompt: int = 6, hidden: tuple[int, ...] = (), **more: Any) -> d
         ends={"tokens": (END, PAD)},
         **more,
     )
+    assert asked.late is not None
+    return asked.late
 
 
 def opened(**options_: Any) -> RequestInputs:
     store = RowStore(RowInput(4), torch.float32)
-    return RequestInputs(options(**options_), LAYOUT, MAX_LEN, store)
+    return RequestInputs("a", options(**options_), LAYOUT, MAX_LEN, store)
 
 
 def tokens(*values: int, last: bool = False) -> Chunk[Edge]:
@@ -155,7 +157,7 @@ def feed(tmp_path: Path) -> Iterator[Feed]:
 
 def test_chunks_that_come_before_their_request_are_kept(feed: Feed) -> None:
     feed.send(tokens(7))
-    assert feed.late.open(options()).available == 6
+    assert feed.late.open("a", options()).available == 6
 
 
 def test_chunks_of_a_request_that_queues_are_kept_however_long(feed: Feed, clock: Clock) -> None:
@@ -163,20 +165,20 @@ def test_chunks_of_a_request_that_queues_are_kept_however_long(feed: Feed, clock
     feed.send(tokens(7))
     clock.now += 1000
     assert feed.late.overdue() == []
-    assert feed.late.open(options()).available == 6
+    assert feed.late.open("a", options()).available == 6
 
 
 def test_chunks_of_a_request_that_never_comes_are_dropped(feed: Feed, clock: Clock) -> None:
     feed.send(tokens(7))
     clock.now += EARLY_S + 1
     feed.late.overdue()
-    assert feed.late.open(options()).available == 5
+    assert feed.late.open("a", options()).available == 5
 
 
 def test_a_request_is_overdue_when_its_first_or_next_input_is_late(
     feed: Feed, clock: Clock
 ) -> None:
-    feed.late.open(options())
+    feed.late.open("a", options())
     clock.now += 59
     assert feed.late.overdue() == []
     feed.send(tokens(7))
@@ -190,7 +192,7 @@ def test_a_request_is_overdue_when_its_first_or_next_input_is_late(
 
 
 def test_a_missing_hidden_row_makes_a_request_overdue(feed: Feed, clock: Clock) -> None:
-    feed.late.open(options(hidden=(1,)))
+    feed.late.open("a", options(hidden=(1,)))
     feed.send(tokens(7, last=True))
     clock.now += 11
     assert feed.late.overdue() == ["a"]
@@ -215,10 +217,9 @@ def test_what_its_family_does_not_declare_ends_a_request_and_no_other(
     feed: Feed, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its next chunks are not put where the refused ones belong."""
-    inputs = feed.late.open(options(hidden=(1,)))
+    inputs = feed.late.open("a", options(hidden=(1,)))
     wrong: Chunk[Edge] = Chunk("a", Rows(), 0, {**rows(101).tensors, "hidden": HALVES})
-    other = {**options(), "id": "b"}
-    feed.late.open(other)
+    feed.late.open("b", options())
     feed.send(tokens(7), wrong, rows(101), tokens(8, last=True))
     assert inputs.available == 1
     assert feed.late.overdue() == ["a"]
@@ -230,7 +231,8 @@ def test_columns_that_come_together_come_in_equal_numbers() -> None:
     layout = Layout((Column("text", fed_by="tokens"), Column("pitch", "float32", fed_by="pitch")))
     ends = {"tokens": (END, PAD), "pitch": (0, 0)}
     asked = late_input_options("a", layout.pack(1, {}), first_token_position=1, ends=ends)
-    inputs = RequestInputs(asked, layout, MAX_LEN)
+    assert asked.late is not None
+    inputs = RequestInputs("a", asked.late, layout, MAX_LEN)
     chunk = tokens(1, 2)
     with pytest.raises(ValueError, match="different lengths"):
         inputs.add(Chunk("a", Tokens(), 0, {**chunk.tensors, "pitch": HALVES}))
@@ -247,7 +249,7 @@ def test_what_comes_for_a_request_that_has_ended_is_taken_though_no_engine_steps
     sender = connector.sender("feed")
     late = LateInputs([connector.receiver("feed", EDGE)], SCHEMA, torch.float32, MAX_LEN, 60, 10)
     try:
-        late.open(options())
+        late.open("a", options())
         late.close("a")
         for _ in range(5):
             sender.send(tokens(7))
@@ -257,7 +259,7 @@ def test_what_comes_for_a_request_that_has_ended_is_taken_though_no_engine_steps
             assert time.monotonic() < deadline, "it keeps its credit"
             time.sleep(0.01)
         late.expect("a")  # a request of this name may come again
-        assert late.open(options()).available == 5
+        assert late.open("a", options()).available == 5
     finally:
         sender.close()
         late.shutdown()
@@ -270,7 +272,7 @@ def test_a_wait_ends_with_what_comes_at_any_receiver(tmp_path: Path) -> None:
         connector.create(address)
     receivers: list[Receiver[Edge]] = [connector.receiver(one, EDGE) for one in addresses]
     late = LateInputs(receivers, SCHEMA, torch.float32, MAX_LEN, 60, 10)
-    inputs = late.open(options())
+    inputs = late.open("a", options())
     try:
         for address in addresses:
             late.collect()

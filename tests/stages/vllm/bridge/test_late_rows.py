@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.stages.messages.edge import EDGE, Rows, RowsReleased, Tokens
-from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs, late_input_options
+from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.bridge.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.rows.row_store import RowStore
+from omnistage.stages.vllm.step.request_options import RequestOptions, late_input_options
 from omnistage.stages.vllm.step.step import HIDDEN, NUM_OWN, StepMeta
 from omnistage.stages.vllm.step.step_schema import Column, Layout, RowInput, StepSchema
 from omnistage.stages.worker.ledger import Ledger
@@ -31,7 +32,7 @@ MAX_LEN, BLOCK, SEATS, LEAST = 48, 4, 3, 4
 VOICE, END, PAD = 700, 701, 702
 
 
-def request_options(name: str, num_prompt: int) -> dict[str, Any]:
+def request_options(name: str, num_prompt: int) -> RequestOptions:
     """Upstream's row s goes to position s of its prompt, behind a voice's token to s + 1."""
     text = [-1] * num_prompt + [VOICE, -1]
     positions = np.arange(num_prompt, dtype=np.int32)
@@ -48,7 +49,9 @@ def request_options(name: str, num_prompt: int) -> dict[str, Any]:
 
 def opened(num_prompt: int) -> RequestInputs:
     store = RowStore(RowInput(2), torch.int32)
-    return RequestInputs(request_options("a", num_prompt), LAYOUT, MAX_LEN, store)
+    late = request_options("a", num_prompt).late
+    assert late is not None
+    return RequestInputs("a", late, LAYOUT, MAX_LEN, store)
 
 
 def rows(name: str, sources: Sequence[int]) -> Chunk[Any]:
@@ -176,7 +179,7 @@ class Engine:
         self.read: dict[str, list[tuple[int, int, int]]] = {}  # whose row, which, and the text
 
     def add(self, name: str, num_prompt: int) -> None:
-        params = SimpleNamespace(extra_args={"omnistage": request_options(name, num_prompt)})
+        params = SimpleNamespace(extra_args=request_options(name, num_prompt).extra_args())
         self.running[name] = SimpleNamespace(
             request_id=name,
             req_id=name,

@@ -25,11 +25,11 @@ from omnistage.stages.messages.edge import Rows, Tokens
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.bridge.gate import GatedAsyncScheduler, GatedScheduler
-from omnistage.stages.vllm.bridge.late_inputs import late_input_options
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.bridge.prefill_part import least_part
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.step.ports import BridgeConfig
+from omnistage.stages.vllm.step.request_options import late_input_options
 from omnistage.stages.vllm.step.step_schema import Layout, RowInput, StepSchema
 from omnistage.stages.worker.ports import Port
 
@@ -106,7 +106,7 @@ class Scheduled:
             position_delta=0,
             ends={"tokens": (1, 2)},
         )
-        params = SamplingParams(max_tokens=2, ignore_eos=True, extra_args={"omnistage": options})
+        params = SamplingParams(max_tokens=2, ignore_eos=True, extra_args=options.extra_args())
         self.scheduler.add_request(Request(name, [0] * length, params, None))
         self.length[name], self.taken[name] = length, 0
         self.has_tokens.discard(name)

@@ -101,7 +101,7 @@ def test_kept_rows_do_not_wait_for_the_forward_and_come_after_the_streams_open(
         export_positions=np.array([9], np.int32),
         export_places=np.array([4]),
         replays=[replay],
-        started=[Started(1, "a", {})],
+        started=[Started(1, "a", None)],
         finished=[Finished(1, "b")],
     )
     worker.before_forward(meta)

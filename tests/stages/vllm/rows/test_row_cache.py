@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from omnistage.stages.vllm.rows.row_cache import RowCache, asked_gib, has_export, wanted_rows
+from omnistage.stages.vllm.rows.row_cache import RowCache, asked_gib, wanted_rows
+from omnistage.stages.vllm.step.request_options import ExportedRows
 
 SIZE, MOST = 4, 64
-ALL = {"export_all": True}
+ALL = ExportedRows()
 
 
 class Asked:
@@ -106,12 +107,12 @@ def test_no_more_rows_are_replayed_than_may_leave_at_once() -> None:
     assert compute(cache, again, 8, 20)[0] == list(range(8))
     assert cache.num_readable(again, ALL) == 20  # preempted: its rows have left
     few = asked("c", "abcdefghijklmnopqrst")
-    assert cache.num_readable(few, {"export_ids": [ord("a"), ord("s")]}) == 20
+    assert cache.num_readable(few, ExportedRows(ids=[ord("a"), ord("s")])) == 20
 
 
 def test_only_rows_that_leave_are_kept_and_needed() -> None:
     cache, request = RowCache(8, SIZE, MOST), asked("a", "abMdefghijklmMop")
-    media = {"export_ids": [ord("M")]}
+    media = ExportedRows(ids=[ord("M")])
     assert cache.num_readable(request, media) == 0
     positions = np.arange(16)
     is_exported = wanted_rows(media, request.prompt_token_ids)
@@ -140,12 +141,10 @@ def test_after_clearing_nothing_is_read_also_of_requests_that_run() -> None:
 
 def test_which_rows_leave_is_one_of_three_options() -> None:
     ids = [5, 6, 7, 6]
-    cases: dict[str, Any] = {"export_ids": [6], "export_from": 3, "export_all": True}
-    found = [np.broadcast_to(wanted_rows({k: v}, ids), 4).tolist() for k, v in cases.items()]
+    cases = [ExportedRows(ids=[6]), ExportedRows(first=3), ALL]
+    found = [np.broadcast_to(wanted_rows(one, ids), 4).tolist() for one in cases]
     assert found == [[0, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1]]
-    assert all(has_export({k: v}) for k, v in cases.items())
-    assert not has_export({"id": "a", "export_all": False})
-    assert wanted_rows({}, ids) is False
+    assert [one.are_all for one in cases] == [False, False, True]
 
 
 @pytest.mark.parametrize("wrong", [-1, True, "1", float("nan"), float("inf"), None])

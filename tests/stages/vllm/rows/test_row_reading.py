@@ -37,6 +37,7 @@ from omnistage.stages.vllm.rows.cached_rows import CachedRows
 from omnistage.stages.vllm.rows.row_cache import RowCache, most_replayed, num_slots
 from omnistage.stages.vllm.rows.row_reading import RowReadingAsyncScheduler, RowReadingScheduler
 from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
+from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
 from omnistage.stages.vllm.step.step_schema import HIDDEN_STATES, Export, StepSchema
 from omnistage.stages.vllm.step.step_table import StepTable
 from omnistage.stages.worker.ports import Port
@@ -46,6 +47,7 @@ pytestmark = pytest.mark.engine  # what vLLM opens once stays open
 SEATS, STEP, BLOCK, NUM_BLOCKS, LONGEST = 4, 64, 16, 40, 256
 MOST_SLOTS = 64
 MEDIA = [0, 1]  # of the eight ids of tokens
+ALL = ExportedRows()
 ROWS = StepSchema(export=Export("hidden", "row", "int64"))
 
 
@@ -146,19 +148,21 @@ class Engine:
         self.aborted: set[str] = set()
         self.preempted: set[str] = set()
 
-    def ask(self, name: str, prompt: Sequence[int], num_tokens: int, **wants: Any) -> list[int]:
+    def ask(
+        self, name: str, prompt: Sequence[int], num_tokens: int, wants: ExportedRows | None = None
+    ) -> list[int]:
         """Add a request; what its answer will be."""
-        options = {"omnistage": {"id": name, **wants}} if wants else None
+        options = None if wants is None else RequestOptions(name, exported=wants).extra_args()
         params = SamplingParams(max_tokens=num_tokens, ignore_eos=True, extra_args=options)
         request = Request(name, list(prompt), params, None, block_hasher=self.hasher)
         self.scheduler.add_request(request)
         answer = answer_to(prompt, num_tokens)
         self.tokens[name] = [*prompt, *answer]
         everything = range(len(prompt) + num_tokens - 1)  # the last token is not fed back
-        if "export_ids" in wants:
+        if wants is not None and wants.ids is not None:
             self.wanted[name] = [n for n in range(len(prompt)) if prompt[n] in MEDIA]
-        elif "export_from" in wants:
-            self.wanted[name] = list(range(wants["export_from"], len(prompt)))
+        elif wants is not None and wants.first is not None:
+            self.wanted[name] = list(range(wants.first, len(prompt)))
         else:
             self.wanted[name] = list(everything) if wants else []
         return answer
@@ -294,7 +298,7 @@ def test_each_turn_of_a_conversation_reads_what_the_one_before_has_filled(engine
     prompt, before = text(40, 0), 1
     for turn in range(4):
         name = f"turn {turn}"
-        answer = engine.ask(name, prompt, 20, export_all=True)
+        answer = engine.ask(name, prompt, 20, ALL)
         engine.run()
         assert engine.num_read[name] == (before - 1) // BLOCK * BLOCK
         before = len(prompt) + len(answer)
@@ -305,8 +309,8 @@ def test_without_a_row_cache_only_requests_without_rows_read_the_prefix_cache(
     engine: Engine,
 ) -> None:
     engine.begin(0)
-    for name, wants in (("rows", {"export_all": True}), ("more", {"export_all": True}), ("no", {})):
-        engine.ask(name, text(50, 0), 4, **wants)
+    for name, wants in (("rows", ALL), ("more", ALL), ("no", None)):
+        engine.ask(name, text(50, 0), 4, wants)
         engine.run()
     assert engine.num_read == {"rows": 0, "more": 0, "no": 48}
 
@@ -315,10 +319,10 @@ def test_a_prompt_whose_rows_were_never_made_is_read_up_to_its_first_medium(engi
     prompt = [*[5] * 40, *text(40, 0)]
     engine.ask("silent", prompt, 4)
     engine.run()
-    engine.ask("spoken", prompt, 4, export_ids=MEDIA)
+    engine.ask("spoken", prompt, 4, ExportedRows(ids=MEDIA))
     engine.run()
-    engine.ask("again", prompt, 4, export_ids=MEDIA)
-    engine.ask("whole", prompt, 4, export_all=True)
+    engine.ask("again", prompt, 4, ExportedRows(ids=MEDIA))
+    engine.ask("whole", prompt, 4, ALL)
     engine.run()
     assert engine.num_read == {"silent": 0, "spoken": 32, "again": 64, "whole": 0}
 
@@ -326,18 +330,18 @@ def test_a_prompt_whose_rows_were_never_made_is_read_up_to_its_first_medium(engi
 def test_two_requests_with_one_prompt_at_once_send_all_of_their_rows(engine: Engine) -> None:
     """vLLM lets the second read what the first computes in the same step."""
     for name in ("a", "b"):
-        engine.ask(name, text(30, 0), 6, export_all=True)
+        engine.ask(name, text(30, 0), 6, ALL)
     engine.run()
     assert engine.num_read == {"a": 0, "b": 0}
 
 
 def test_nothing_is_replayed_after_the_prefix_cache_was_reset(engine: Engine) -> None:
-    engine.ask("before", text(60, 0), 4, export_all=True)
+    engine.ask("before", text(60, 0), 4, ALL)
     engine.run()
     assert len(engine.half._row_cache) > 0
     engine.scheduler.reset_prefix_cache()
     assert len(engine.half._row_cache) == 0
-    engine.ask("after", text(60, 0), 4, export_all=True)
+    engine.ask("after", text(60, 0), 4, ALL)
     engine.run()
     assert engine.num_read["after"] == 0
 
@@ -348,7 +352,7 @@ def test_a_preempted_request_reads_the_cache_again_and_sends_no_row_for_what_it_
     """There is no room for all rows, but those of what it had computed have left already."""
     engine.begin(2)
     for number in range(3):
-        engine.ask(f"long {number}", text(150, number), 90, export_all=True)
+        engine.ask(f"long {number}", text(150, number), 90, ALL)
     engine.run()
     assert engine.preempted
     assert any(num > BLOCK for num in engine.num_read_again)
@@ -398,7 +402,7 @@ def test_an_engine_that_cannot_keep_rows_has_no_room_for_them(config: VllmConfig
     assert most_replayed(bridge, config) == MAX_BACKLOG_BYTES // 2 // row_bytes
 
 
-WANTS = st.sampled_from([{"export_all": True}, {"export_ids": MEDIA}, {"export_from": 20}, {}])
+WANTS = st.sampled_from([ALL, ExportedRows(ids=MEDIA), ExportedRows(first=20), None])
 ASKED = st.tuples(st.just("ask"), st.integers(0, 2), st.integers(1, 70), WANTS)
 OTHERS = st.tuples(st.sampled_from(["step", "abort", "reset"]), st.integers(0, 8))
 OPERATIONS = st.lists(st.one_of(ASKED, ASKED, OTHERS), max_size=24)
@@ -425,7 +429,7 @@ def test_every_row_leaves_once_and_is_the_one_of_its_tokens(
             if len(prompt) > LONGEST - 51:
                 prompt = text(more[0], number)
             names.append(f"drawn {len(names)} {id(operations)}")
-            turns[number] = [*prompt, *engine.ask(names[-1], prompt, 1 + number * 25, **more[1])]
+            turns[number] = [*prompt, *engine.ask(names[-1], prompt, 1 + number * 25, more[1])]
         elif what == "abort" and names:
             engine.abort(names[number % len(names)])
         elif what == "reset":

@@ -19,11 +19,12 @@ from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
 from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.exporter import Exported
-from omnistage.stages.vllm.bridge.late_inputs import LateInputs, late_input_options
+from omnistage.stages.vllm.bridge.late_inputs import LateInputs
 from omnistage.stages.vllm.bridge.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.ports import BridgeConfig
+from omnistage.stages.vllm.step.request_options import late_input_options
 from omnistage.stages.vllm.step.step_schema import (
     Column,
     Export,
@@ -145,7 +146,7 @@ def song() -> Any:
         prompt_token_ids=[0] * NUM_PROMPT,
         block_ids=([1, 3, 5],),
         num_computed_tokens=0,
-        sampling_params=SimpleNamespace(extra_args={"omnistage": options}),
+        sampling_params=SimpleNamespace(extra_args=options.extra_args()),
     )
 
 
