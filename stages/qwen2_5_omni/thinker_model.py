@@ -30,7 +30,7 @@ def thinker_config(config: Any) -> Any:
     """`hf_overrides`: the checkpoint's configuration with our architecture.
 
     vLLM applies it to a draft model's configuration too, which stays as it is; not beside a
-    quantized model (engine_arguments.py).
+    quantized model (stages/vllm/compat.py).
     """
     if hasattr(config, "thinker_config"):
         config.architectures = ["OmnistageQwen2_5OmniThinker"]

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import vllm.exceptions
+from vllm.config import ModelConfig
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
@@ -51,6 +52,7 @@ __all__ = [
     "ChatCompletionRequest",
     "CompletionRequest",
     "DetokenizeRequest",
+    "EngineArguments",
     "GrammarRefused",
     "LoRARequest",
     "OnlineRenderer",
@@ -73,3 +75,17 @@ def accepted(function: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that this version's function knows; newer options are left out in older."""
     names = inspect.signature(function).parameters
     return {name: value for name, value in arguments.items() if name in names}
+
+
+class EngineArguments(AsyncEngineArgs):
+    """vLLM's engine arguments, also for weights that it quantizes while it loads them."""
+
+    def create_model_config(self) -> ModelConfig:
+        """The model's configuration, as our function of `hf_overrides` has changed it.
+
+        vLLM 0.26 looks for how to quantize in `hf_overrides` too, and refuses a function there.
+        """
+        config = super().create_model_config()
+        if config.quantization is not None and callable(config.hf_overrides):
+            config.hf_overrides = {}
+        return config

@@ -1,8 +1,9 @@
 """What every stage that is one engine of vLLM has."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from prometheus_client import REGISTRY, Metric
 from prometheus_client.registry import Collector
 from vllm.platforms import current_platform
 
@@ -11,12 +12,20 @@ from omnistage.stages.vllm.adapters.adapters import Adapters
 from omnistage.stages.vllm.answers.chat import Chat
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.control import EngineControl
-from omnistage.stages.vllm.engine.metrics import EngineMetrics
 from omnistage.stages.vllm.engine.warm_up import warm_up_adapters
 from omnistage.stages.vllm.engine.weights import EngineWeights, model_shapes
 from omnistage.stages.worker.stage import StagePorts
 
 LORA_MODULES = "lora_modules"  # of a stage's options: adapters from the start, by their names
+VLLM_METRIC = "vllm:"
+
+
+class EngineMetrics(Collector):
+    """Of the registry of the process, in which vLLM's logger keeps them, those of vLLM."""
+
+    def collect(self) -> Iterator[Metric]:
+        """As they are now; none if the engine was told `disable_log_stats`."""
+        return (metric for metric in REGISTRY.collect() if metric.name.startswith(VLLM_METRIC))
 
 
 class EngineStage:

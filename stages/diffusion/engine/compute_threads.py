@@ -1,18 +1,22 @@
 """Where a CPU computes: in one thread as long as one is enough.
 
-The others give OpenMP's threads back, since idle ones slow it down (`openmp.py`).
+OpenMP keeps threads for each thread that ever computed on the CPU, so the others give theirs back:
+with more of them than cores, GNU's runtime lets all sleep at every barrier, even if only one thread
+computes, and a forward of many small operations takes a third longer.
 """
 
+import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Protocol, TypeVar
 
 import torch
 
-from omnistage.stages.diffusion.engine.openmp import release_threads
-
 T = TypeVar("T")
+
+SOFT_PAUSE = 1  # of omp_pause_resource_t
 
 
 class Run(Protocol):
@@ -73,3 +77,15 @@ def _inferred(function: Callable[[], T]) -> T:
 def run_here(function: Callable[[], T]) -> T:
     """In the calling thread: where threads of the CPU do not matter."""
     return function()
+
+
+def release_threads() -> None:
+    """End OpenMP's threads of the calling thread; its next parallel operation makes new ones."""
+    _pause()(SOFT_PAUSE)
+
+
+@cache
+def _pause() -> Callable[[int], int]:
+    library = ctypes.CDLL(torch._C.__file__)  # with the symbols of all that torch is linked to
+    pause: Callable[[int], int] = getattr(library, "omp_pause_resource_all", lambda kind: -1)
+    return pause

@@ -22,7 +22,6 @@ from vllm.v1.request import Request
 from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.drafts import Drafts
 from omnistage.stages.vllm.bridge.exporter import Exporter
-from omnistage.stages.vllm.bridge.kv_room import refuse_preemption
 from omnistage.stages.vllm.bridge.late_inputs import LateInputs
 from omnistage.stages.vllm.bridge.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
@@ -184,3 +183,21 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.shutdown()
         if self._scheduler is not None:
             self._scheduler.shutdown()
+
+
+def refuse_preemption(
+    num_blocks: int, block_size: int, max_num_seqs: int, max_model_len: int
+) -> None:
+    """Refuse an engine whose KV cache cannot hold every request at full length.
+
+    A preempted request would have to be prefilled again with codes that are no longer known.
+    `num_blocks`: vLLM's first one among them, which holds nothing.
+    """
+    needed = max_num_seqs * -(-max_model_len // block_size)
+    if num_blocks - 1 < needed:
+        held = (num_blocks - 1) * block_size
+        raise ValueError(
+            f"the KV cache holds {held} tokens; max_num_seqs x max_model_len needs "
+            f"{needed * block_size}: raise kv_cache_memory_bytes or gpu_memory_utilization, "
+            "or lower one of the two"
+        )

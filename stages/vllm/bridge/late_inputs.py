@@ -5,7 +5,7 @@ needs nothing from upstream, which positions take a hidden row, and at which pos
 value of the feed goes. All else arrives through the feed, and `available` says how far the leading
 positions are complete: a position beyond it is waited for, never filled with zeros. Which columns
 and rows there are, a family declares (step_schema.py). A row is kept until it is computed, so an
-engine that takes rows must never preempt a request (`refuse_preemption` in kv_room.py).
+engine that takes rows must never preempt a request (`refuse_preemption` in connector.py).
 """
 
 import logging

@@ -25,8 +25,7 @@ from omnistage.stage_configs.own_arguments import (
 from omnistage.stage_configs.speculation import drafting
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.vllm.answers.truncation import PATH as TRUNCATION
-from omnistage.stages.vllm.compat import AsyncLLM, PrometheusStatLogger
-from omnistage.stages.vllm.engine.engine_arguments import EngineArguments
+from omnistage.stages.vllm.compat import AsyncLLM, EngineArguments, PrometheusStatLogger
 from omnistage.stages.vllm.grammars.grammars import GUIDANCE
 from omnistage.stages.vllm.loading.dummy_loader import LOAD_FORMAT as DUMMY
 from omnistage.stages.vllm.loading.fit import WHOLE, ModelPart, check_fit

@@ -9,8 +9,7 @@ import pytest
 import torch
 from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 
-from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads
-from omnistage.stages.diffusion.engine.openmp import release_threads
+from omnistage.stages.diffusion.engine.compute_threads import ComputeThreads, release_threads
 
 
 @pytest.fixture

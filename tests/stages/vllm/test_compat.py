@@ -7,8 +7,7 @@ from vllm.config import LoadConfig
 from vllm.model_executor.model_loader.weight_utils import get_quant_config
 
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
-from omnistage.stages.vllm.compat import AsyncEngineArgs
-from omnistage.stages.vllm.engine.engine_arguments import EngineArguments
+from omnistage.stages.vllm.compat import AsyncEngineArgs, EngineArguments
 
 
 @pytest.mark.parametrize("quantization", [None, "fp8_per_channel"])

@@ -3,7 +3,7 @@
 from prometheus_client import REGISTRY, Counter
 from support.metrics_docs import families_in, rendered
 
-from omnistage.stages.vllm.engine.metrics import EngineMetrics
+from omnistage.stages.vllm.engine_stage import EngineMetrics
 
 
 def test_only_what_is_vllms_is_taken_and_keeps_its_name() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from omnistage.stages.vllm.bridge.kv_room import refuse_preemption
+from omnistage.stages.vllm.bridge.connector import refuse_preemption
 
 
 def test_every_request_fits_at_full_length_beside_the_block_that_holds_nothing() -> None:
