@@ -17,10 +17,6 @@ class Payload(StrEnum):
     ROWS = "rows"  # hidden states, one row a position
     CODES = "codes"  # codec frames
     EMBEDS = "embeds"  # the rows of whole prompts, which a denoiser takes as they are
-    LATENTS = "latents"
-    IMAGE = "image"
-    PCM = "pcm"
-    KV = "kv"
 
 
 Payloads = frozenset[Payload]
@@ -57,8 +53,7 @@ class Kind:
     `hears_videos`: that of videos, too.
     `feeds_itself`: a channel goes from its process to its own engine. `is_parallel`: its engine is
     vLLM's, which several GPUs may share by its parallel sizes. `is_pipeline`: its layers may be cut
-    into the ranks of a pipeline also if it has an edge. `has_ranks`: its denoisers may be spread
-    over several GPUs, by `parallel` and `guidance_ranks`. Others use one GPU.
+    into the ranks of a pipeline also if it has an edge. Others use one GPU.
     `arguments`: the names of its engine's, where that is not vLLM. `sets`: those of vLLM's that its
     stages set themselves, beside those of every stage (own_arguments.py). `stores_voices`: it keeps
     what it computes of the sounds of voices in the folder that its option `voices` names.
@@ -80,7 +75,6 @@ class Kind:
     hears_videos: bool = False
     is_parallel: bool = False
     is_pipeline: bool = False
-    has_ranks: bool = False
     makes: Payloads = frozenset()
     takes: tuple[Payloads, ...] = ()
     is_entry: bool = True
@@ -91,3 +85,8 @@ class Kind:
     sets: Owned = field(default_factory=dict)
     stores_voices: bool = False
     offer: Callable[[Checkpoint, Mapping[str, Any]], Offer | None] | None = None
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether its denoisers may be spread over several GPUs, by arguments of its engine."""
+        return {"parallel", "guidance_ranks"} <= self.arguments

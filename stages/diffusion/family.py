@@ -21,7 +21,6 @@ FAMILY = Family(
             f"{HERE}.stage:DiffusionStage",
             frozenset({"image", "video"}),
             samples=False,
-            has_ranks=True,
             takes=(payloads(Payload.EMBEDS), payloads(Payload.TEXT)),
             arguments=frozenset(
                 {
