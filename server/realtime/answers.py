@@ -38,33 +38,38 @@ class Answer:
         self._flow = flow
         self._outbox = outbox
         self._task: asyncio.Task[None] | None = None
+        self.begun = asyncio.Event()  # its first words or sound have left, or it has ended
 
     @property
     def is_over(self) -> bool:
         """Whether its end has been told."""
         return self.response.is_over
 
-    def start(self, make_body: Callable[[], Body], followed: Followed) -> asyncio.Task[None]:
-        """Begin; the task raises ClientTooSlow alone."""
-        self.response.begin()
-        self._task = asyncio.create_task(self._run(make_body, followed))
-        return self._task
+    def start(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
+        """Have a task that runs it, which `cancel` cancels."""
+        self._task = task
+        return task
 
     def cancel(self, reason: str) -> None:
         """End it now: its stages are told, and nothing more of it is sent."""
         assert self._task is not None
         self._task.cancel()
+        self.begun.set()
         self.response.cancel(reason)
 
     def withdraw(self) -> None:
         """Take back what of it has not left yet."""
         self.response.withdraw(self._outbox)
 
-    async def _run(self, make_body: Callable[[], Body], followed: Followed) -> None:
+    async def run(self, make_body: Callable[[], Body], followed: Followed) -> None:
+        """Answer, and tell its end; raises ClientTooSlow alone."""
         response = self.response
         try:
             with followed() as state:
-                await self._answer(make_body, state)
+                try:
+                    await self._answer(make_body, state)
+                finally:
+                    self.begun.set()
         except ClientTooSlow:
             raise
         except ApiError as error:
@@ -106,6 +111,8 @@ class Answer:
         except TimeoutError:
             raise ClientTooSlow(f"nothing was taken for {SLOW_S:g} s") from None
         self.response.note_sent()
+        if self.response.has_sound or not self.response.is_spoken:
+            self.begun.set()
 
 
 def chat_body(

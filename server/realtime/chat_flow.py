@@ -9,6 +9,7 @@ from typing import Any
 from omnistage.server.audio.encoder import MakeEncoder
 from omnistage.server.audio.encoding import encoded
 from omnistage.server.chat.schema import ChatRequest
+from omnistage.server.chat.translate import known_speaker
 from omnistage.server.http.fields import parse
 from omnistage.server.media.medium import Medium
 from omnistage.server.runtime.request import Output
@@ -17,6 +18,25 @@ from omnistage.server.tasks.chat import run_chat
 from omnistage.server.tasks.service import LocalCaller, Service
 
 Body = Mapping[str, Any]
+
+# They stand for the model's own voice where it has none so called.
+OPENAI_VOICES = frozenset(
+    {
+        "alloy",
+        "ash",
+        "ballad",
+        "cedar",
+        "coral",
+        "echo",
+        "fable",
+        "marin",
+        "nova",
+        "onyx",
+        "sage",
+        "shimmer",
+        "verse",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +50,15 @@ class ChatFlow:
     def runtime(self) -> Runtime:
         """The graph that answers."""
         return self.service.runtime
+
+    def speaker_of(self, voice: str, place: str) -> str | None:
+        """Return the speaker of a voice, None for the model's own; ApiError for an unknown one."""
+        speakers = self.runtime.fleet.voices
+        called = self.runtime.graph.voice_called(voice)
+        has_it = called is not None and called.lower() in {name.lower() for name in speakers}
+        if not has_it and voice.lower() in OPENAI_VOICES:
+            return None
+        return known_speaker(called, speakers, place)
 
     async def outputs(
         self, make_body: Callable[[], Body], make_encoder: MakeEncoder

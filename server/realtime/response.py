@@ -61,12 +61,12 @@ class Response:
         self._conversation = conversation
         self._conversation_id = conversation_id
         self._tell = tell
-        self._is_spoken = settings.output_modalities == ["audio"]
+        self.is_spoken = settings.output_modalities == ["audio"]
         self._form = settings.audio.output.format.type
         self._output: list[Item] = []
         self._message: Item | None = None
         self._message_index = 0
-        self._audio_has_ended = not self._is_spoken
+        self._audio_has_ended = not self.is_spoken
         self._calls: dict[int, Call] = {}
         self._finish_reason = "stop"
         self._usage: Mapping[str, Any] = {}
@@ -165,7 +165,7 @@ class Response:
             self._message = Item(new_id("item"), status="in_progress", role="assistant")
             self._message_index = self._begin_item(self._message)
             part = Part("output_text", text="")
-            if self._is_spoken:
+            if self.is_spoken:
                 part = Part("output_audio", spoken=Spoken())
             self._message.content.append(part)
             self._tell_part("response.content_part.added", self._message)
@@ -197,7 +197,7 @@ class Response:
     def _tell_part(self, kind: str, item: Item) -> None:
         words = item.content[0].words
         part = {"type": "audio", "transcript": words}
-        if not self._is_spoken:
+        if not self.is_spoken:
             part = {"type": "text", "text": words}
         self._tell({"type": kind, **self._place(item), "part": part})
 
@@ -207,7 +207,7 @@ class Response:
             return
         self._unsent.clear()
         words = item.content[0].words
-        if self._is_spoken:
+        if self.is_spoken:
             place = self._place(item)
             self._tell({"type": "response.output_audio.done", **place})
             kind = "response.output_audio_transcript.done"

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,15 +24,17 @@ from omnistage.server.realtime.items import Item, Json, Part, item_of
 from omnistage.server.realtime.listening import MIN_COMMIT_MS
 from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import (
+    LOGPROBS,
     RealtimeSettings,
     Settings,
     TranscriptionSettings,
     response_settings,
     session_object,
+    transcription_of,
     updated,
 )
+from omnistage.server.realtime.transcripts import Job, Transcripts
 from omnistage.server.realtime.turns import Started, Stopped
-from omnistage.server.realtime.voices import speaker_of
 from omnistage.server.tasks.transcription import check_hears
 
 MAX_OUT_OF_BAND = 4
@@ -66,6 +68,9 @@ class Session:
         self._conversation_id = new_id("conv")
         self._hearing = Hearing(services.make_detector)
         self._hearing.configure(settings.audio.input)
+        self._transcripts = Transcripts(
+            services.flow, services.followed, self._conversation, self._tell, self._begin
+        )
         self._speaking_id: str | None = None  # of the item that is being spoken
         self._active: Answer | None = None  # of the conversation
         self._out_of_band: dict[str, Answer] = {}
@@ -147,7 +152,9 @@ class Session:
             check_model(settings.model, runtime.graph.served_names, adapters)
             for modality in settings.output_modalities:
                 check_makes(modality, runtime.graph.outputs, modality)
-            speaker_of(settings.audio.output.voice, runtime, f"{place}.audio.output.voice")
+            self._services.flow.speaker_of(
+                settings.audio.output.voice, f"{place}.audio.output.voice"
+            )
         return settings
 
     # What the client says
@@ -178,12 +185,13 @@ class Session:
     def _end_turn(self, stopped: Stopped) -> None:
         about = {"audio_end_ms": round(stopped.at_ms), "item_id": self._speaking_id}
         self._tell({"type": "input_audio_buffer.speech_stopped", **about})
-        self._add_sound(self._hearing.buffer.take(end_ms=stopped.at_ms))
+        item = self._add_sound(self._hearing.buffer.take(end_ms=stopped.at_ms))
         detection = self._settings.audio.input.turn_detection
         is_answered = isinstance(self._settings, RealtimeSettings)
         if detection is not None and detection.create_response and is_answered:
             self._owes_answer = True
             self._pay_answer()
+        self._transcribe(item, self._active)
 
     def _commit(self) -> None:
         if self._hearing.buffer.ms < MIN_COMMIT_MS:
@@ -193,9 +201,9 @@ class Session:
             )
             raise ApiError(400, message, code="input_audio_buffer_commit_empty")
         self._hearing.end_turn()
-        self._add_sound(self._hearing.buffer.take())
+        self._transcribe(self._add_sound(self._hearing.buffer.take()), None)
 
-    def _add_sound(self, sound: Sound) -> None:
+    def _add_sound(self, sound: Sound) -> Item:
         item = Item(self._speaking_id or new_id("item"))
         item.content.append(Part("input_audio", sound=sound))
         self._speaking_id = None
@@ -203,6 +211,15 @@ class Session:
         about = {"item_id": item.id, "previous_item_id": previous}
         self._tell({"type": "input_audio_buffer.committed", **about})
         self._tell_added(item, previous)
+        return item
+
+    def _transcribe(self, item: Item, answer: Answer | None) -> None:
+        """Transcribe what was said if the session is to, after its answer has begun."""
+        settings = transcription_of(self._settings)
+        if settings is not None:
+            has_logprobs = LOGPROBS in (self._settings.include or ())
+            after = None if answer is None else answer.begun
+            self._transcripts.add(Job(item, settings, has_logprobs, after))
 
     def _tell_added(self, item: Item, previous: str | None) -> None:
         for step in ("added", "done"):
@@ -290,7 +307,7 @@ class Session:
         for modality in settings.output_modalities:
             check_makes(modality, runtime.graph.outputs, modality)
         voice = settings.audio.output.voice
-        speaker = speaker_of(voice, runtime, "response.audio.output.voice")
+        speaker = services.flow.speaker_of(voice, "response.audio.output.voice")
         is_out_of_band = settings.conversation == "none"
         conversation = None if is_out_of_band else self._conversation
         response = Response(settings, conversation, self._conversation_id, self._tell)
@@ -302,17 +319,27 @@ class Session:
         else:
             self._active = answer
             self._owes_answer = False
-        task = answer.start(partial(chat_body, chat, settings, session, speaker), services.followed)
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._ended, answer))
+        response.begin()
+        make_body = partial(chat_body, chat, settings, session, speaker)
+        task = answer.start(self._begin(answer.run(make_body, services.followed)))
+        task.add_done_callback(lambda _: self._ended(answer))
 
-    def _ended(self, answer: Answer, task: asyncio.Task[None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin a task of the session, whose failure ends it."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end_task)
+        return task
+
+    def _end_task(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._out_of_band.pop(answer.response.id, None)
         failure = None if task.cancelled() else task.exception()
         if failure is not None:
             self._fail(failure)
-        if failure is not None or self._is_closed:
+
+    def _ended(self, answer: Answer) -> None:
+        self._out_of_band.pop(answer.response.id, None)
+        if self._is_closed or self.failed.done():
             return
         if self._active is answer:
             self._active = None
@@ -334,6 +361,8 @@ class Session:
         """Answer the last turn, once nothing else is answered."""
         if self._owes_answer and (self._active is None or self._active.is_over):
             self._owes_answer = False
+            if not isinstance(self._settings, RealtimeSettings):
+                return
             try:
                 self._respond({})
             except ApiError as error:

@@ -10,6 +10,7 @@ from omnistage.server.errors import unsupported
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.realtime.formats import PCM, PCM_SAMPLES, FormatName
 from omnistage.server.realtime.turns import TurnSettings
+from omnistage.server.tasks.transcription_fields import Language, Text
 from omnistage.stage_configs.sampling import Count, Flag, Number, Temperature
 
 Json = dict[str, Any]
@@ -31,6 +32,7 @@ CLEARED = frozenset(
         "turn_detection",
     }
 )
+LOGPROBS = "item.input_audio_transcription.logprobs"
 # What an update replaces as a whole.
 WHOLE = frozenset({"format", "output_modalities", "tool_choice", "tools", "transcription"})
 # The silence after which a turn has ended, by how eager to answer the session is.
@@ -138,8 +140,8 @@ class Transcription(Options):
     """How the user's audio is transcribed; the model is always the one that is served."""
 
     model: str | None = None
-    language: Annotated[str, Field(max_length=64)] | None = None
-    prompt: Annotated[str, Field(max_length=16_384)] | None = None
+    language: Language | None = None
+    prompt: Text | None = None
 
 
 class NoiseReduction(Options):
@@ -219,6 +221,14 @@ class TranscriptionSettings(Options):
 
 
 Settings = RealtimeSettings | TranscriptionSettings
+
+
+def transcription_of(settings: Settings) -> Transcription | None:
+    """Return how what a user says is transcribed; None if it is not."""
+    chosen = settings.audio.input.transcription
+    if chosen is None and isinstance(settings, TranscriptionSettings):
+        return Transcription()
+    return chosen
 
 
 class ResponseSettings(OptionsOfAnswers):

@@ -254,3 +254,15 @@ def test_a_client_that_leaves_is_owed_no_answer(gateway: RunningGateway) -> None
         speak(talk)
         talk.until("input_audio_buffer.committed")
     assert gateway.do(lambda: gateway.runtime.flights.is_empty)
+
+
+def test_a_session_that_only_transcribes_now_owes_no_answer(talk: Talk) -> None:
+    detect(talk, interrupt_response=False, silence_duration_ms=200)
+    answering(talk)
+    speak(talk)
+    talk.until("input_audio_buffer.committed")
+    talk.say("session.update", session={"type": "transcription"})
+    talk.until("session.updated")
+    talk.say("response.cancel")
+    talk.until("response.done")
+    assert talk.is_quiet()

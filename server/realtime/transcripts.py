@@ -1,0 +1,123 @@
+"""What the user said, in words: a transcript of each item, made beside the answers."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.http.deadline import due_at
+from omnistage.server.http.sse import ClientTooSlow
+from omnistage.server.realtime.answers import Followed
+from omnistage.server.realtime.chat_flow import ChatFlow
+from omnistage.server.realtime.conversation import Conversation
+from omnistage.server.realtime.formats import Sound
+from omnistage.server.realtime.items import Item, Json
+from omnistage.server.realtime.response import Tell
+from omnistage.server.realtime.settings import Transcription
+from omnistage.server.tasks.service import LocalCaller
+from omnistage.server.tasks.transcription import run_transcription
+from omnistage.server.tasks.transcription_fields import TranscriptionRequest
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING = 8
+EVENT = "conversation.item.input_audio_transcription"
+
+# Begins a task of the session.
+Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An item to be transcribed, after an answer has begun if there is one."""
+
+    item: Item
+    settings: Transcription
+    has_logprobs: bool
+    after: asyncio.Event | None
+
+
+class Transcripts:
+    """Transcribes one item of a session after the other."""
+
+    def __init__(
+        self,
+        flow: ChatFlow,
+        followed: Followed,
+        conversation: Conversation,
+        tell: Tell,
+        begin: Begin,
+    ) -> None:
+        self._flow = flow
+        self._followed = followed
+        self._conversation = conversation
+        self._tell = tell
+        self._begin = begin
+        self._waiting: deque[Job] = deque()
+        self._running: asyncio.Task[None] | None = None
+
+    def add(self, job: Job) -> None:
+        """Transcribe an item; it fails at once if too many wait."""
+        if len(self._waiting) >= MAX_WAITING:
+            message = f"More than {MAX_WAITING} items wait to be transcribed."
+            self._fail(job.item, ApiError(429, message, code="too_many_transcripts"))
+            return
+        self._waiting.append(job)
+        if self._running is None or self._running.done():
+            self._running = self._begin(self._run_all())
+
+    async def _run_all(self) -> None:
+        while self._waiting:
+            job = self._waiting.popleft()
+            if job.after is not None:
+                await job.after.wait()
+            try:
+                await self._run(job)
+            except ClientTooSlow:
+                raise
+            except ApiError as error:
+                self._fail(job.item, error)
+            except Exception:
+                logger.exception("a transcript failed")
+                self._fail(job.item, internal_error())
+
+    async def _run(self, job: Job) -> None:
+        part = job.item.content[0]
+        assert part.sound is not None
+        with self._followed() as state, ExitStack() as until:
+            caller = LocalCaller(until, self._flow.threads)
+            sound = part.sound
+            fields = await caller.compute(lambda: _fields(sound, job))
+            async with due_at(state.due_at):
+                running = await run_transcription(self._flow.service, fields, caller)
+                async with aclosing(running.events()) as events:
+                    async for event in events:
+                        del event["type"]
+                        self._tell_of(job.item, "delta", event)
+        whole = running.transcript.done
+        part.transcript = whole.pop("text")
+        del whole["type"]
+        self._tell_of(job.item, "completed", {"transcript": part.transcript, **whole})
+
+    def _fail(self, item: Item, error: ApiError) -> None:
+        told = {"type": error.type, "code": error.code or error.type, "message": error.message}
+        self._tell_of(item, "failed", {"error": told})
+
+    def _tell_of(self, item: Item, step: str, more: Json) -> None:
+        if item.id in self._conversation:
+            about = {"item_id": item.id, "content_index": 0}
+            self._tell({"type": f"{EVENT}.{step}", **about, **more})
+
+
+def _fields(sound: Sound, job: Job) -> TranscriptionRequest:
+    """Return what a transcription of an item is; takes a while."""
+    return TranscriptionRequest(
+        file=sound.to_wav(),
+        language=job.settings.language,
+        prompt=job.settings.prompt,
+        include=["logprobs"] if job.has_logprobs else None,
+    )
