@@ -154,7 +154,7 @@ class Client:
         return recording.to_sample(number, level_start_s, end_s, error)
 
     def _has_sound(self, body: Mapping[str, Any]) -> bool:
-        """Whether an answer without sound has failed."""
+        """Returns whether an answer without sound has failed."""
         return "audio" in body.get("modalities", ())
 
     async def _receive(self, response: httpcore.Response, recording: Recording) -> float:

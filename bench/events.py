@@ -28,7 +28,7 @@ class Part(Struct):
 
 
 class Delta(Struct):
-    """What an event adds; also a whole `message`."""
+    """The content that an event adds; also a whole `message`."""
 
     content: str | list[Part] | None = None
     reasoning: str | None = None
@@ -37,7 +37,7 @@ class Delta(Struct):
     images: list[Part] | None = None
 
     def text(self, is_sound: bool) -> str:
-        """What there is to read, all of it; content that is sound is not."""
+        """Returns what there is to read, all of it; content that is sound is not."""
         content = self.content if isinstance(self.content, str) and not is_sound else None
         transcript = self.audio.transcript if self.audio else None
         parts = (self.reasoning or self.reasoning_content, content, transcript)
@@ -64,7 +64,7 @@ class Choice(Struct):
 
 
 class TokenDetails(Struct):
-    """Of the completion's tokens; a server need not say."""
+    """Details of the completion's tokens; a server need not report them."""
 
     text_tokens: int | None = None
 
@@ -116,7 +116,7 @@ def payload(line: bytes) -> bytes | None:
 
 
 def error_message(body: bytes) -> str:
-    """What an error body says: OpenAI's envelope, FastAPI's detail, or as it is."""
+    """Returns what an error body says: OpenAI's envelope, FastAPI's detail, or as it is."""
     try:
         said = json.loads(body)
     except ValueError:
@@ -125,7 +125,7 @@ def error_message(body: bytes) -> str:
 
 
 def message_of(error: Any) -> str:
-    """What an error object says."""
+    """Returns what an error object says."""
     if isinstance(error, dict):
         error = error.get("message", error.get("detail", error))
     return str(error)

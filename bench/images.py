@@ -47,13 +47,13 @@ class PictureLevel(Loaded, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def latency_s(self) -> Summary | None:
-        """Of the answered requests."""
+        """Returns the latencies of the answered requests."""
         return summarize(one.end_s - one.start_s for one in self.samples if one.error is None)
 
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def images_per_s(self) -> tuple[float, ...]:
-        """Of each round."""
+        """Returns the images per second of each round."""
         counts = [0] * len(self.durations_s)
         for one in self.samples:
             counts[one.round] += one.num_images
@@ -74,7 +74,9 @@ class PictureLevel(Loaded, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def queue_grew(self) -> bool:
-        """Whether the server did not keep up with the rate, in all rounds taken together."""
+        """Returns whether the server did not keep up with the rate, in all rounds taken
+        together.
+        """
         return self.rate is not None and queue_grew(self._spans)
 
     @property
@@ -100,7 +102,7 @@ class Pairs(BaseModel, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def ratio_quartiles(self) -> tuple[float, float, float]:
-        """Of served over bare, pair by pair."""
+        """Returns the quartiles of served over bare, pair by pair."""
         low, median, high = np.percentile(np.divide(self.served_s, self.bare_s), (25, 50, 75))
         return float(low), float(median), float(high)
 
@@ -118,7 +120,7 @@ class PictureReport(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class PicturePlan:
-    """What to measure. `body`: fields of every request; each has a prompt and seed of its own.
+    """The plan of a measurement. `body`: fields of every request; each has its own prompt and seed.
 
     A load has its requests in each round. `seed` is that of the loads' arrivals.
     """

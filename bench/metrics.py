@@ -1,4 +1,4 @@
-"""What a listener and an operator measure of answers; pure functions, times in seconds."""
+"""Metrics of listeners and operators; pure functions, times in seconds."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
@@ -48,7 +48,8 @@ def summarize(values: Iterable[float]) -> Summary | None:
 
 
 def play(packets: Sequence[Packet]) -> Playback:
-    """What a player in real time does that starts at the first packet and waits when it runs dry.
+    """Returns what a player in real time does that starts at the first packet and waits when it
+    runs dry.
 
     `packets` are in order of arrival. The whole stall is the head start, in seconds of sound, with
     which the player would never have stalled.
@@ -75,7 +76,8 @@ def most_in_flight(spans: Iterable[Span]) -> int:
 
 
 def queue_grew(rounds: Iterable[Sequence[Span]]) -> bool:
-    """Whether requests seem to have come faster than they were answered, so that a queue grew.
+    """Returns whether requests seem to have come faster than they were answered, so that a queue
+    grew.
 
     While the later half of the requests came, fewer than nine in ten as many ended, and that half
     took half as long again as the earlier one (medians); either alone happens by chance. `rounds`:

@@ -87,7 +87,7 @@ def read_object(option: str, text: str) -> dict[str, Any]:
 
 
 def read_modalities(text: str, frames: int | None) -> tuple[str, ...]:
-    """What an answer is made of; `frames` are frames of sound."""
+    """Returns what an answer is made of; `frames` are frames of sound."""
     if text not in MODALITIES:
         raise ValueError(f"--modalities {text!r} is unknown; allowed: {' | '.join(MODALITIES)}")
     if frames is not None and "audio" not in text:

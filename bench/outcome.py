@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 
 def outcome(measuring: Coroutine[Any, Any, T]) -> T:
-    """What was measured; a server that cannot be measured at all ends the command with why."""
+    """Returns what was measured; a server that cannot be measured at all ends the command with
+    why.
+    """
     from omnistage.bench.client import ServerError
 
     try:

@@ -28,7 +28,7 @@ class Panel:
 
 
 def panels(levels: Sequence[Level]) -> list[Panel]:
-    """What is drawn: the metrics that any level has."""
+    """Returns what is drawn: the metrics that any level has."""
     made = []
     for title, metric, factor in LATENCIES:
         summaries = [level.metrics.get(metric) for level in levels]

@@ -31,7 +31,7 @@ class Repeats:
 
 @dataclass(slots=True)
 class Recording:
-    """What has come of the answer to a request sent at `start_s`; samples count from there."""
+    """The answer so far to a request sent at `start_s`; samples count from there."""
 
     start_s: float
     text_arrivals_s: list[float] = field(default_factory=list)

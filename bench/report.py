@@ -1,4 +1,4 @@
-"""What a run leaves: every sample, and figures derived from them. Times are seconds."""
+"""The report of a run: every sample, and figures derived from them. Times are seconds."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -71,7 +71,7 @@ class Sample(BaseModel, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def playback(self) -> Playback:
-        """What a player in real time made of it."""
+        """Returns what a player in real time made of it."""
         return play(self.packets)
 
     @property
@@ -86,7 +86,7 @@ class Sample(BaseModel, frozen=True):
 
 
 class Rates(BaseModel, frozen=True):
-    """What good answers add up to in a second."""
+    """The sums of good answers per second."""
 
     requests: float
     completion_tokens: float
@@ -96,14 +96,14 @@ class Rates(BaseModel, frozen=True):
 
 
 class Loaded(BaseModel, frozen=True):
-    """What came of one load: a number of streams kept busy, or arrivals at a rate (requests/s)."""
+    """The outcome of one load: streams that are kept busy, or arrivals at a rate (requests/s)."""
 
     concurrency: int | None = None
     rate: float | None = None
 
     @property
     def name(self) -> str:
-        """As a person says it."""
+        """Returns its name for people."""
         return f"{self.rate:g} req/s" if self.concurrency is None else str(self.concurrency)
 
 
@@ -149,7 +149,7 @@ class Level(Loaded, frozen=True):
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def queue_grew(self) -> bool:
-        """Whether the server did not keep up with the rate."""
+        """Returns whether the server did not keep up with the rate."""
         spans = [(one.start_s, one.end_s) for one in self.samples]
         return self.rate is not None and queue_grew([spans])
 

@@ -21,11 +21,11 @@ PROBE_S = 0.02
 
 
 class Workload(Protocol):
-    """What is asked."""
+    """The requests of a run."""
 
     @property
     def seed(self) -> int:
-        """Of all that is random in it."""
+        """Returns the seed of all that is random in it."""
 
     def body(self, number: int, model: str) -> Mapping[str, Any]:
         """The body of request `number`."""
@@ -33,7 +33,7 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to measure. Without `model` it is the first one that the server offers.
+    """The plan of a run. Without `model` it is the first one that the server offers.
 
     `from_plan`: a request of an open loop starts when it was to come, however late it was sent.
     `profiling`: how stages are profiled in the middle of each level.

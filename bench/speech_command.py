@@ -87,7 +87,7 @@ def speech(
 
 
 def _tell(console: Console, level: "Level") -> None:
-    """What a reader must know of a level as soon as it is over."""
+    """Prints warnings about a level as soon as it is over."""
     from omnistage.bench.table import complaints, load_of
 
     console.print(f"{load_of(level)}: {len(level.samples)} requests, {level.duration_s:.1f} s")

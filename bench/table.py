@@ -99,7 +99,7 @@ def timeline_table(level: Level) -> Table:
 
 
 def rates_line(level: Level) -> str:
-    """What the level added up to; what it made nothing of is left out."""
+    """Returns what the level added up to; what it made nothing of is left out."""
     rates = {title: _rate(level, name) for name, title in RATES.items()}
     return ", ".join(f"{rate:.2f} {title}" for title, rate in rates.items() if rate)
 
@@ -132,7 +132,7 @@ def _cell(row: Row, summary: Summary | None) -> str:
 
 
 def behind(level: Loaded) -> str:
-    """What is said of a rate whose queue grew. By chance it may have."""
+    """Returns what is said of a rate whose queue grew. By chance it may have."""
     return (
         f"the server may not keep up with {level.name}: its queue grew, so more requests would "
         "have taken longer"
@@ -140,7 +140,7 @@ def behind(level: Loaded) -> str:
 
 
 def complaints(level: Level) -> list[str]:
-    """What a reader of the figures must know."""
+    """Returns what a reader of the figures must know."""
     counted = Counter(level.errors)
     lines = [f"{count} failed: {message}" for message, count in counted.most_common()]
     if level.no_profile:

@@ -1,4 +1,4 @@
-"""What is asked: another prompt of random words each time, in a body that can be any dialect."""
+"""Prompts of random words, each another, in a body that can be any dialect."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

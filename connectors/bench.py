@@ -28,7 +28,7 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 class Ball(Message, frozen=True):
-    """What goes there and back."""
+    """The message that goes there and back."""
 
 
 class End(Message, frozen=True):

@@ -1,4 +1,4 @@
-"""What travels along an edge."""
+"""The chunks that travel along an edge."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What every connector promises: one way, bounded, never blocking, with credit per request.
+"""The contract of connectors: one way, bounded, never blocking, with credit per request.
 
 A request's sender starts with a window of chunks; each chunk takes one, the receiver gives them
 back. Without credit, or without room, a chunk waits in its request's own backlog: one slow request
@@ -34,7 +34,7 @@ class NoChannel(ConnectorError):
 
 
 class ChannelUsage(NamedTuple):
-    """What went through a channel since it was made or renewed, and what is in it now.
+    """The traffic of a channel since it was made or renewed, and its contents now.
 
     `wait_ns`: from `send` to `receive`, of all received chunks together; `backlog_ns`: what of
     that its chunks spent in the sender's backlogs, for want of credit or of room. `num_backlog`
@@ -142,7 +142,9 @@ class Connector(Protocol):
         """
 
     def usage(self, address: str) -> ChannelUsage:
-        """What went through a channel and what is in it, whatever its ends do; raises NoChannel."""
+        """Returns what went through a channel and what is in it, whatever its ends do; raises
+        NoChannel.
+        """
 
     def destroy(self, address: str) -> None:
         """Remove a channel; a missing one is fine."""

@@ -1,4 +1,4 @@
-"""What chunks say, as types: each channel carries a few kinds of message and refuses all others."""
+"""The types of chunks: each channel carries a few kinds of message and refuses all others."""
 
 import operator
 from functools import reduce
@@ -11,7 +11,7 @@ from typing_extensions import TypeVar
 class Message(
     msgspec.Struct, frozen=True, tag_field="kind", tag=str.lower, forbid_unknown_fields=True
 ):
-    """What a chunk says. On the wire it has its class's name, by which a receiver knows it."""
+    """The content of a chunk. On the wire it has its class's name, by which a receiver knows it."""
 
 
 M = TypeVar("M", bound=Message, default=Message)
@@ -47,5 +47,5 @@ class Messages(Generic[M]):
 
 
 def encode_header(header: Header[Message]) -> bytes:
-    """As it travels."""
+    """Encodes the header for the wire."""
     return _encoder.encode(header)

@@ -13,7 +13,7 @@ Option = int | float | str | bool
 
 
 class ConnectorOptions(BaseModel):
-    """What every connector can be told; each has a model of its own that adds to it.
+    """The options of every connector; each has a model of its own that adds to it.
 
     `credit`: how many chunks of one request may be on their way; 0: any number.
     """
@@ -28,7 +28,7 @@ O = TypeVar("O", bound=ConnectorOptions)  # noqa: E741
 
 @dataclass(frozen=True, slots=True)
 class ConnectorType(Generic[O]):
-    """What an entry point of `omnistage.connectors` names.
+    """The object that an entry point of `omnistage.connectors` names.
 
     `make` gets the folder of the run and the options. `between_processes`: its ends may be in two
     processes, as those of a graph's edges are. `losses`, where channels can be lost: who tells of

@@ -1,4 +1,4 @@
-"""What installed packages register in a group of entry points, loaded when it is asked for."""
+"""Finds what installed packages register in a group of entry points, and loads it on use."""
 
 import importlib.metadata
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 class Unusable(ValueError):
-    """What is registered under a name cannot be used; the message has the package and the cause."""
+    """A registered name that cannot be used; the message has the package and the cause."""
 
 
 @cache
 def every_entry_point() -> Any:
-    """Those of all packages, which a process reads once: that takes as long as for one group."""
+    """Returns the entry points of all packages, read once: that takes as long as for one group."""
     return importlib.metadata.entry_points()
 
 
@@ -51,7 +51,7 @@ class Registry(Generic[T]):
         return [_package(point) for point in registered(self._group).select(name=name)]
 
     def load(self, name: str) -> T:
-        """What a name stands for; raises KeyError for an unknown one, and Unusable."""
+        """Returns what a name stands for; raises KeyError for an unknown one, and Unusable."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
         return self._loaded[name]

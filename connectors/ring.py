@@ -49,7 +49,7 @@ class Event(ABC):
         """Make it unreadable."""
 
     def fileno(self) -> int:
-        """What to wait on."""
+        """Returns what to wait on."""
         return self._file
 
     def close(self) -> None:
@@ -78,7 +78,7 @@ class Ring:
 
     @property
     def is_renewed(self) -> bool:
-        """Whether another ring has taken its place."""
+        """Returns whether another ring has taken its place."""
         return bool(self._words[RENEWED])
 
     def mark_renewed(self) -> None:
@@ -96,7 +96,7 @@ class Ring:
 
     @property
     def is_joined(self) -> bool:
-        """Whether a link has joined it to a ring of another node."""
+        """Returns whether a link has joined it to a ring of another node."""
         return bool(self._words[JOINED])
 
     def granted(self, slot: int) -> int:
@@ -114,7 +114,7 @@ class Ring:
 
     @property
     def usage(self) -> ChannelUsage:
-        """What was counted, and what is in the ring."""
+        """Returns what was counted, and what is in the ring."""
         return self.usage_read_by(self)
 
     def usage_read_by(self, receiver: "Ring") -> ChannelUsage:

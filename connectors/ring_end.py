@@ -1,4 +1,4 @@
-"""What both ends of a channel have: its ring as it is now, its events, a lock, and an end."""
+"""The common part of a channel's ends: its ring, its events, a lock, and an end."""
 
 import threading
 from collections.abc import Callable

@@ -33,6 +33,6 @@ def remove_segments(note: Path, root: Path = SHARED_MEMORY) -> None:
 
 
 def _lines(text: str) -> list[str]:
-    """Those that are whole: a part of a name could stand for much more."""
+    """Returns the lines that are whole: a part of a name could stand for much more."""
     whole = text.rpartition("\n")[0].splitlines()
     return [line for line in whole if line and "/" not in line]

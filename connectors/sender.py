@@ -92,7 +92,7 @@ class RingSender(RingEnd):
         self._ring.count_backlog(1)
 
     def _has_credit_left(self, request: _Request) -> bool:
-        """Whether the receiver has granted more chunks than those that wait here."""
+        """Returns whether the receiver has granted more chunks than those that wait here."""
         return self._window > 0 and self._credit(request) > len(request.backlog)
 
     def flush(self) -> int:

@@ -79,7 +79,7 @@ class ShmConnector:
         return RingReceiver(self.access(address), messages)
 
     def access(self, address: str) -> RingAccess:
-        """What an end of the channel needs; raises NoChannel."""
+        """Returns what an end of the channel needs; raises NoChannel."""
         reopen = partial(self._map, address)
         return RingAccess(reopen(), *self._events(address), reopen)
 

@@ -81,7 +81,7 @@ def remove_run(path: Path) -> None:
 
 
 def is_abandoned(lock: Path) -> bool:
-    """Whether nobody holds the lock; a folder without one is being made."""
+    """Returns whether nobody holds the lock; a folder without one is being made."""
     try:
         file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

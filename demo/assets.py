@@ -1,4 +1,4 @@
-"""What the browser gets beside gradio's own: style and the player of sound."""
+"""Files of the browser beside gradio's own: style and the player of audio."""
 
 from pathlib import Path
 

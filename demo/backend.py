@@ -42,7 +42,7 @@ class Backend:
         return plain(error, self.url)
 
     async def offer(self, known: Offer | None) -> Offer:
-        """What is known of the server, or else what it says now."""
+        """Returns what is known of the server, or else what it says now."""
         return known or await learn(self.client)
 
 
@@ -57,7 +57,7 @@ def with_code(sentence: str) -> str:
 
 
 def line_html(sentence: str) -> str:
-    """What goes on, for whoever looks."""
+    """Returns what goes on, for whoever looks."""
     return f'<div class="os-line" role="status">{escape(sentence)}</div>'
 
 
@@ -83,12 +83,14 @@ def _head(state: str, words: str) -> str:
 
 
 def written(text: str | None) -> str:
-    """What a field for text holds; gradio may send none for an empty one."""
+    """Returns what a field for text holds; gradio may send none for an empty one."""
     return (text or "").strip()
 
 
 def number(name: str, field: str | None) -> float | None:
-    """What a field for a number holds; None if it is empty, which leaves it to the server."""
+    """Returns what a field for a number holds; None if it is empty, which leaves it to the
+    server.
+    """
     text = written(field)
     if not text:
         return None

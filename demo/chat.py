@@ -19,7 +19,7 @@ FORMAT = "pcm16"
 
 @dataclass(frozen=True, slots=True)
 class ChatSettings:
-    """What a reader chose beside the question; None leaves it to the server."""
+    """The settings of a reader beside the question; None leaves it to the server."""
 
     model: str
     mode: str
@@ -49,7 +49,7 @@ class Turn:
 
 @dataclass(slots=True)
 class Answer:
-    """What has come so far."""
+    """The answer so far."""
 
     sound: Sound
     timing: Timing = field(default_factory=Timing)

@@ -36,7 +36,7 @@ Updates = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class ChatTab:
-    """What the page changes when it has learnt what the server offers."""
+    """The parts of the page that change once the server's offer is known."""
 
     mode: gr.Radio
     voice: gr.Dropdown

@@ -1,4 +1,4 @@
-"""What a reader is told of a failure: one plain sentence, no traceback."""
+"""Describes a failure to a reader: one plain sentence, no traceback."""
 
 import openai
 

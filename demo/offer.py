@@ -1,4 +1,4 @@
-"""What a server offers, learnt from the server itself."""
+"""The offer of a server, read from the server itself."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

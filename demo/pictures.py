@@ -19,7 +19,7 @@ MAX_PREVIEWS = 3
 
 @dataclass(frozen=True, slots=True)
 class PictureSettings:
-    """What a reader chose; None leaves it to the server."""
+    """The settings of a reader; None leaves it to the server."""
 
     model: str
     prompt: str
@@ -34,7 +34,7 @@ class PictureSettings:
 
 @dataclass(slots=True)
 class Progress:
-    """What has come so far."""
+    """The images so far."""
 
     timing: Timing = field(default_factory=Timing)
     step: int = 0

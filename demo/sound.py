@@ -39,7 +39,7 @@ class Sound:
 
     @property
     def samples(self) -> bytes:
-        """What has come so far."""
+        """Returns what has come so far."""
         return bytes(self._samples)
 
     def add(self, samples: bytes) -> None:

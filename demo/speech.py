@@ -15,7 +15,7 @@ from omnistage.demo.timing import Timing
 
 @dataclass(frozen=True, slots=True)
 class SpeechSettings:
-    """What is said and how."""
+    """The text to speak, and how."""
 
     model: str
     text: str
@@ -26,7 +26,7 @@ class SpeechSettings:
 
 @dataclass(slots=True)
 class Spoken:
-    """What has come so far."""
+    """The speech so far."""
 
     sound: Sound
     timing: Timing = field(default_factory=Timing)
@@ -65,7 +65,7 @@ async def speak(
 
 @dataclass(slots=True)
 class Transcript:
-    """What has been understood so far."""
+    """The transcript so far."""
 
     timing: Timing = field(default_factory=Timing)
     text: str = ""
@@ -82,7 +82,7 @@ class Transcript:
 async def transcribe(
     client: AsyncOpenAI, model: str, file: Path, language: str = ""
 ) -> AsyncGenerator[Transcript, None]:
-    """What is said in a sound, while it is understood."""
+    """Returns what is said in a sound, while it is understood."""
     transcript = Transcript()
     more: dict[str, Any] = {"language": language} if language else {}
     stream = await client.audio.transcriptions.create(
@@ -97,7 +97,7 @@ async def transcribe(
 
 
 async def translate(client: AsyncOpenAI, model: str, file: Path) -> Transcript:
-    """What is said in a sound, in English."""
+    """Returns what is said in a sound, in English."""
     content = await asyncio.to_thread(file.read_bytes)
     transcript = Transcript()
     answer = await client.post(  # the SDK's own method warns that it is deprecated

@@ -25,7 +25,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What lies between one stamp and the next; it is named by how it ended."""
+    """The time between two stamps; it is named by how it ended."""
 
     stage: str
     event: str

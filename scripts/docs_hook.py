@@ -1,4 +1,4 @@
-"""What mkdocs changes on each page of docs/: links that leave the folder, and lists.
+"""Changes the pages of docs/ for mkdocs: links that leave the folder, and lists.
 
 On GitHub a page may link to any file of the repository; the site has the pages of docs/ alone. So
 a link to another file becomes that file's name. GitHub also begins a list right below a line of
@@ -16,7 +16,7 @@ ITEM = re.compile(r"^(?:[-*]|\d+\.) ")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """As mkdocs calls it, before it reads a page."""
+    """Changes a page before mkdocs reads it."""
     folder = Path(page.file.abs_src_path).parent
     return "\n".join(with_lists_apart(without_links_out(markdown, folder).split("\n")))
 

@@ -51,7 +51,7 @@ def classes_that_take() -> list[str]:
 
 
 def server_imports() -> set[tuple[str, str]]:
-    """Which module of the gateway imports which other, below `server`."""
+    """Returns which module of the gateway imports which other, below `server`."""
     modules = {
         path.relative_to(SERVER).with_suffix("").as_posix().replace("/", "."): tree
         for path, tree, _ in trees("server")
@@ -85,7 +85,7 @@ class BodyTrace:
         self._files: list[str] = []
 
     def __call__(self, frame: FrameType, event: str, given: object) -> None:
-        """As a profile function."""
+        """Records a call or return, as a profile function."""
         file = frame.f_code.co_filename
         if not self.is_on or event not in ("call", "return"):
             return

@@ -79,7 +79,9 @@ def show_loading(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None
 
 
 def states_of(url: str) -> dict[str, str]:
-    """What each stage does, in the order of the graph; nothing before the server answers."""
+    """Returns what each stage does, in the order of the graph; nothing before the server
+    answers.
+    """
     try:
         with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
             stages = json.load(answer)["stages"]

@@ -133,7 +133,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
 
 
 def exporter_to(url: str | None) -> Exporter | None:
-    """What exports spans; OpenTelemetry is imported for it only where it was asked for."""
+    """Returns what exports spans; OpenTelemetry is imported for it only where it was asked for."""
     if url is None:
         return None
     from omnistage.server.telemetry.spans import SpanExport
@@ -142,7 +142,7 @@ def exporter_to(url: str | None) -> Exporter | None:
 
 
 def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingBack) -> Gateway:
-    """What the endpoints share, as the options say."""
+    """Returns what the endpoints share, as the options say."""
     traces = RecentTraces()
     fetcher, folder = MediaFetcher(options.media_domains), MediaFolder(options.media_path)
     return Gateway(

@@ -39,7 +39,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_stage(cls, failed: Failed) -> "ApiError":
-        """As a stage reports it."""
+        """Makes the error of a stage's report."""
         message = failed.message
         if failed.status >= 500 and failed.stage not in message:
             message = f"Stage {failed.stage} failed: {message}"
@@ -75,7 +75,7 @@ class ApiError(Exception):
         }
 
     def to_response(self) -> JSONResponse:
-        """As an HTTP response."""
+        """Returns it as an HTTP response."""
         return JSONResponse(self.envelope, self.status, self.headers)
 
 
@@ -89,7 +89,7 @@ def fields_named(name_of: Callable[[str], str]) -> Iterator[None]:
 
 
 def internal_error() -> ApiError:
-    """What a client may know about a failure that nobody foresaw."""
+    """Returns what a client may know about a failure that nobody foresaw."""
     return ApiError(500, "The server had an error while processing the request.")
 
 

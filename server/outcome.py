@@ -15,7 +15,7 @@ class Outcome(StrEnum):
 
 
 def of_status(status: int) -> Outcome:
-    """What an answer with this status is: a 503 asks the client to come back."""
+    """Returns what an answer with this status is: a 503 asks the client to come back."""
     if status < 400:
         return Outcome.FINISHED
     if status == CLIENT_CLOSED_REQUEST:

@@ -24,7 +24,7 @@ FIRST_TEXT, FIRST_AUDIO, FIRST_IMAGE = "first_text", "first_audio", "first_image
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What lies between one stamp and the next; it is named by the stamp at its end."""
+    """The time between two stamps; it is named by the stamp at its end."""
 
     stage: str
     event: str
@@ -59,7 +59,7 @@ class Timeline:
 
     @property
     def steps(self) -> list[Step]:
-        """What lies between the stamps of the way, laid end to end."""
+        """Returns what lies between the stamps of the way, laid end to end."""
         return [
             Step(stage, event, began_ns, at_ns)
             for (began_ns, *_), (at_ns, stage, event) in pairwise(self.way)
@@ -67,7 +67,9 @@ class Timeline:
 
     @property
     def stages(self) -> dict[str, tuple[int, int]]:
-        """Of each stage: when the request was on its way there, and its last stamp; in order."""
+        """Returns for each stage when the request was on its way there, and its last stamp; in
+        order.
+        """
         spans: dict[str, tuple[int, int]] = {}
         for step in self.steps:
             if step.stage != GATEWAY:
@@ -110,7 +112,7 @@ class Trace:
 
     @property
     def traceparent(self) -> str | None:
-        """What engines are told, if they are to export spans."""
+        """Returns what engines are told, if they are to export spans."""
         return self.context.header if self.context is not None and self.is_recorded else None
 
 
@@ -130,7 +132,7 @@ def named_trace() -> Trace | None:
 
 @contextmanager
 def following(trace: Trace) -> Iterator[None]:
-    """What runs inside, and every task that it starts, belongs to this request."""
+    """Makes what runs inside, and every task that it starts, belong to this request."""
     token = _current.set(trace)
     try:
         yield

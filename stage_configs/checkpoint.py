@@ -30,11 +30,11 @@ class Checkpoint:
         self._find = cache(self._found)
 
     def has(self, name: str) -> bool:
-        """Whether it has such a file."""
+        """Returns whether it has such a file."""
         return self._find(name) is not None
 
     def json(self, name: str) -> dict[str, Any]:
-        """What is in one of its JSON files; empty without the file."""
+        """Returns what is in one of its JSON files; empty without the file."""
         path = self._find(name)
         if path is None:
             return {}
@@ -46,7 +46,7 @@ class Checkpoint:
 
     @property
     def config(self) -> dict[str, Any]:
-        """Its configuration as transformers writes it; empty without one."""
+        """Returns its configuration as transformers writes it; empty without one."""
         return self.json(CONFIG)
 
     @property
@@ -68,7 +68,7 @@ class Checkpoint:
 
     @property
     def _refusal(self) -> str:
-        """What the hub answered, in a sentence that says what to do."""
+        """Returns what the hub answered, in a sentence that says what to do."""
         from huggingface_hub import errors
 
         match self._refusals[CONFIG]:

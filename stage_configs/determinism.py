@@ -76,7 +76,7 @@ def _vllm_problems(engine: Mapping[str, Any], environment: Mapping[str, Any]) ->
 
 
 def cpu_note(name: str) -> str:
-    """What holds of a stage whose engine of vLLM is on a CPU."""
+    """Returns what holds of a stage whose engine of vLLM is on a CPU."""
     return (
         f"stage {name} computes on a CPU, for which vLLM has no switch to be deterministic: "
         "products of few and of many requests round alike in float32 almost always, in bfloat16 not"
@@ -84,7 +84,9 @@ def cpu_note(name: str) -> str:
 
 
 def determining(kind: Kind, *, has_gpu: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a deterministic stage has beside its own words: engine arguments and environment."""
+    """Returns what a deterministic stage has beside its own words: engine arguments and
+    environment.
+    """
     if not kind.is_parallel:
         return {MAX_BATCH: 1}, dict(WORKSPACE)
     return {}, dict(VLLM_SWITCHES) if has_gpu else {}

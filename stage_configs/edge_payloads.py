@@ -1,4 +1,4 @@
-"""What an edge carries: what both of its ends know."""
+"""Finds what an edge carries: a payload that both of its ends know."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -16,7 +16,7 @@ class Named(Protocol):
 
     @property
     def name(self) -> str:
-        """As in the graph."""
+        """Returns its name in a graph file."""
 
     @property
     def kind(self) -> str:

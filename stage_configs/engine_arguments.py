@@ -17,23 +17,25 @@ OURS = frozenset({"model"})  # the graph says it
 
 
 def engine_arguments(kind: str) -> frozenset[str]:
-    """Those of a kind's engine; none if they are not known."""
+    """Returns the arguments of a kind's engine; none if they are not known."""
     known = KINDS[kind]
     return vllm_arguments() if known.is_parallel else known.arguments
 
 
 def vllm_arguments() -> frozenset[str]:
-    """Those of the vLLM that is installed; none if there is none, or if it keeps them elsewhere."""
+    """Returns the arguments of the installed vLLM; none without one, or if it keeps them
+    elsewhere.
+    """
     return frozenset(_vllm_types()) - OURS
 
 
 def profiler_fields() -> frozenset[str]:
-    """Those of vLLM's `profiler_config`; none if they are not known."""
+    """Returns the fields of vLLM's `profiler_config`; none if they are not known."""
     return frozenset(_types(PROFILER_SOURCE, PROFILER_CLASSES))
 
 
 def is_switch(argument: str) -> bool:
-    """Whether an argument of vLLM's engine is true or false."""
+    """Returns whether an argument of vLLM's engine is true or false."""
     return _vllm_types().get(argument, "").startswith("bool")
 
 

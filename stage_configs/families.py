@@ -27,7 +27,7 @@ class Families(Registry[Family]):
                 raise ValueError(f"its kind {kind!r} begins with {self._other(owner)}")
 
     def _other(self, name: str) -> str:
-        """What a kind begins with in place of its family's name."""
+        """Returns what a kind begins with in place of its family's name."""
         return f"the name of {self.described(name)}" if name in self.names else "another name"
 
     def owners(self, of: Callable[[Family], Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -39,7 +39,9 @@ class Families(Registry[Family]):
         return found
 
     def part(self, key: str, of: Callable[[Family], Mapping[str, P]]) -> P:
-        """What a key stands for; raises KeyError if no family has it, and Unusable if two do."""
+        """Returns what a key stands for; raises KeyError if no family has it, and Unusable if two
+        do.
+        """
         names = self.owners(of).get(key, [])
         if len(names) > 1:
             both = " and ".join(self.described(name) for name in names)

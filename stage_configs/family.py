@@ -1,4 +1,4 @@
-"""What a family of models says of itself: its `FAMILY`, which an entry point names.
+"""The description of a family of models: its `FAMILY`, which an entry point names.
 
 The module of a `FAMILY` is imported by every process, the command line among them. So it imports no
 model library: it names what is large by a dotted path, `module:name`.
@@ -39,7 +39,7 @@ class TinyModel:
 
 
 def _picks_nothing(checkpoint: Checkpoint, num_gpus: int) -> Picked | None:
-    """Of a family that is served by graph files only."""
+    """Returns None: the family is served by graph files only."""
     return None
 
 

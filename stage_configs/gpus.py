@@ -24,7 +24,7 @@ def visible_gpus() -> list[str]:
 
 
 def gpu_environment(gpus: Sequence[int]) -> dict[str, str]:
-    """What makes a process see these of the visible GPUs, in this order, and no others."""
+    """Returns what makes a process see these of the visible GPUs, in this order, and no others."""
     if not gpus:
         return {}
     visible = visible_gpus()

@@ -295,7 +295,7 @@ class StageSpec(Model):
 
     @property
     def own_gpus(self) -> tuple[int, ...]:
-        """Those of every replica, where `gpus` is one list.
+        """Returns the GPUs of every replica, where `gpus` is one list.
 
         On a node that a cluster chooses they are as its process will number them.
         """
@@ -305,7 +305,7 @@ class StageSpec(Model):
 
     @property
     def bundle(self) -> dict[str, float]:
-        """What a replica takes of a node that a cluster chooses."""
+        """Returns what a replica takes of a node that a cluster chooses."""
         return bundle_of(self.num_gpus, self.resources)
 
 
@@ -524,7 +524,7 @@ class StageGraph(Model):
                 raise problem(message, "edges", number, "hidden_states")
 
     def _check_writers(self, output: str) -> None:
-        """What is drawn of words is an answer to a chat, of which the words are a part."""
+        """Refuses images of words without a chat whose answer has the words."""
         writers = self.writers(output)
         if output in DRAWN and writers and self.outputs.get("text") not in writers:
             names = " or ".join(sorted(writers))
@@ -573,7 +573,7 @@ class StageGraph(Model):
                 raise problem(message, "stages", name, "engine", argument)
 
     def _sent(self, name: str) -> Payloads:
-        """What goes along all edges from a stage."""
+        """Returns what goes along all edges from a stage."""
         return frozenset[Payload]().union(*map(self.carried, self.outgoing(name)))
 
     def _check_gpus(self) -> None:
@@ -604,7 +604,7 @@ class StageGraph(Model):
 
     @property
     def served_names(self) -> tuple[str, ...]:
-        """What requests may call the model."""
+        """Returns what requests may call the model."""
         return self.served_model_name or (self.model,)
 
     def voice_called(self, name: str | None) -> str | None:
@@ -613,7 +613,7 @@ class StageGraph(Model):
 
     @property
     def served_name(self) -> str:
-        """What answers call the model."""
+        """Returns what answers call the model."""
         return self.served_names[0]
 
     def entries(self, outputs: Collection[str]) -> list[str]:
@@ -625,7 +625,7 @@ class StageGraph(Model):
         return entries_of(*self._shape, self._makers((output,)))[0]
 
     def carried(self, edge: Edge) -> Payloads:
-        """What goes along an edge; raises NoPayload if its ends do not agree."""
+        """Returns what goes along an edge; raises NoPayload if its ends do not agree."""
         return carried_between(self.stages[edge.source], self.stages[edge.target], edge.carries)
 
     def waits_for(self, output: str) -> set[str]:
@@ -657,7 +657,7 @@ class StageGraph(Model):
         return self.stages[name].model or self.model
 
     def has_gpu(self, name: str) -> bool:
-        """Whether a stage computes on GPUs.
+        """Returns whether a stage computes on GPUs.
 
         One that names none takes the first of this machine; on a cluster's nodes it sees none.
         """

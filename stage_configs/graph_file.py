@@ -152,7 +152,7 @@ def _place(problem: Mapping[str, Any]) -> Place:
 
 
 def _expected(problem: Mapping[str, Any]) -> str | None:
-    """What would have been right; None if the problem's own message is all there is."""
+    """Returns what would have been right; None if the problem's own message is all there is."""
     known = KINDS_OF_VALUES.get(problem["type"])
     if known is not None:
         return known

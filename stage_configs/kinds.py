@@ -10,7 +10,7 @@ from omnistage.stage_configs.own_arguments import Owned
 
 
 class Payload(StrEnum):
-    """What edges carry."""
+    """The payloads of edges."""
 
     TEXT = "text"  # words, as they are released to the client
     TOKENS = "tokens"  # token ids, as a model samples them
@@ -35,7 +35,7 @@ def payloads(*names: Payload) -> Payloads:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a stage makes of its model; `note`: a sentence on what of the model it leaves out."""
+    """The outputs of a stage for its model; `note`: a sentence on abilities that it leaves out."""
 
     outputs: frozenset[str]
     note: str = ""
@@ -88,5 +88,7 @@ class Kind:
 
     @property
     def has_ranks(self) -> bool:
-        """Whether its denoisers may be spread over several GPUs, by arguments of its engine."""
+        """Returns whether its denoisers may be spread over several GPUs, by arguments of its
+        engine.
+        """
         return {"parallel", "guidance_ranks"} <= self.arguments

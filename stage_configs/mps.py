@@ -47,7 +47,9 @@ def ask_daemon(
     environment: Mapping[str, str] | None = None,
     patience_s: float = CONTROL_PATIENCE_S,
 ) -> str | None:
-    """What the MPS daemon of an environment (ours if None) answers; None if there is no answer."""
+    """Returns what the MPS daemon of an environment (ours if None) answers; None if there is no
+    answer.
+    """
     if shutil.which(CONTROL) is None:
         return None
     try:
@@ -66,6 +68,6 @@ def ask_daemon(
 
 
 def _default_share() -> dict[str, str]:
-    """What a running MPS daemon gives to clients that ask for nothing."""
+    """Returns what a running MPS daemon gives to clients that ask for nothing."""
     answer = ask_daemon("get_default_active_thread_percentage")
     return {SHARE: answer} if answer else {}

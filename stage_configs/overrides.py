@@ -33,7 +33,7 @@ class Override:
     value: Any
 
     def error(self, message: str) -> OverrideError:
-        """What is wrong with it."""
+        """Returns what is wrong with it."""
         return OverrideError(f"{self.typed}: {message}")
 
 

@@ -54,7 +54,9 @@ TEXT_ENCODER: Owned = {**MODEL_CLASS, **ROWS_OF_ALL_POSITIONS}
 
 
 def own_problem(own: Owned, engine: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | None:
-    """What is wrong with arguments that are the stage's own, and the key; None: nothing is."""
+    """Returns what is wrong with arguments that are the stage's own, and the key; None: nothing
+    is.
+    """
     for name, one in own.items():
         given = engine.get(name)
         is_same = type(given) is type(one.value) and given == one.value

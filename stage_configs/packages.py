@@ -21,7 +21,7 @@ CURES = {
 
 
 def is_installed(module: str) -> bool:
-    """Whether a module, and the packages that it is in, can be imported."""
+    """Returns whether a module, and the packages that it is in, can be imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

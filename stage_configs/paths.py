@@ -33,6 +33,6 @@ def path_to(names: StageNames, edges: Ends, last: frozenset[str]) -> StageNames:
 
 @lru_cache(maxsize=NUM_KEPT)
 def entries_of(names: StageNames, edges: Ends, last: frozenset[str]) -> StageNames:
-    """Of the path to these stages, those that no edge leads to."""
+    """Returns the stages of the path to these that no edge leads to."""
     targets = {target for _, target in edges}
     return tuple(name for name in path_to(names, edges, last) if name not in targets)

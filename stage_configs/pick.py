@@ -1,4 +1,4 @@
-"""Which graph serves a model: the families are asked, each knows its own checkpoints."""
+"""Picks the graph that serves a model: each family knows its own checkpoints."""
 
 import logging
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ def pick_graph(model: str, num_gpus: int) -> Picked:
 
 
 def _picks(checkpoint: Checkpoint, num_gpus: int) -> dict[str, Picked]:
-    """What each family says that knows the model."""
+    """Returns what each family says that knows the model."""
     asked = ((name, _pick(family, checkpoint, num_gpus)) for name, family in FAMILIES.usable())
     return {name: picked for name, picked in asked if picked is not None}
 

@@ -57,7 +57,7 @@ class Placement(BaseModel):
 
     @property
     def is_on_nodes(self) -> bool:
-        """Whether stages run on nodes that a cluster chooses."""
+        """Returns whether stages run on nodes that a cluster chooses."""
         return self.by == RAY
 
 
@@ -88,6 +88,6 @@ def stage_problem(
 
 
 def bundle_of(num_gpus: float, resources: Mapping[str, float]) -> dict[str, float]:
-    """What a stage takes of its node, by Ray's names: a CPU, if the graph does not say."""
+    """Returns what a stage takes of its node, by Ray's names: a CPU, if the graph does not say."""
     wanted = {CPU: 1.0, **resources, **({GPU: num_gpus} if num_gpus else {})}
     return {name: amount for name, amount in wanted.items() if amount}

@@ -30,5 +30,5 @@ def stage_of(name: str) -> str:
 
 
 def number_of(name: str) -> int:
-    """Which of its stage's replicas it is: the only one is 0."""
+    """Returns which of its stage's replicas it is: the only one is 0."""
     return int(name.partition(MARK)[2] or 0)

@@ -45,12 +45,12 @@ class StageParameters(BaseModel):
 
     @property
     def given(self) -> dict[str, Parameter]:
-        """Those that have a value."""
+        """Returns the parameters that have a value."""
         return self.model_dump(exclude_none=True)
 
 
 def with_defaults(defaults: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for, and the default of the rest; `asked` may have other fields, too.
+    """Returns what was asked for, and the default of the rest; `asked` may have other fields, too.
 
     A default number of tokens that contradicts what was asked for is moved as far as it must be.
     """

@@ -1,4 +1,4 @@
-"""Which stages' engines may draft tokens."""
+"""Finds the stages whose engines may draft tokens."""
 
 from collections.abc import Mapping
 from typing import Any

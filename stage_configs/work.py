@@ -45,7 +45,7 @@ class WorkBound:
     def refusal(
         self, body: Mapping[str, Any], picture: tuple[int, int] | None = None
     ) -> Refusal | None:
-        """Of a request, if it is too much or of a size that is not made.
+        """Returns why a request is too much, or of a size that is not made; empty if it is fine.
 
         `picture`: width and height of the one to be edited.
         """
@@ -82,7 +82,7 @@ class WorkBound:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """What a request asks for, with what it gets where it says nothing."""
+    """The work of a request, with defaults where it leaves something out."""
 
     width: int
     height: int
@@ -112,7 +112,7 @@ class _Asked:
 
     @property
     def megapixels(self) -> float:
-        """Of all pictures or frames."""
+        """Returns the megapixels of all images or frames."""
         return self.width * self.height * self.num_frames * self.num_pictures / MEGA
 
     @property

@@ -16,7 +16,7 @@ MAX_NODES = 10_000  # with every alias written out
 
 
 class YamlProblem(ValueError):
-    """What is wrong with a document, where: `line` counts from 1, `key` is dotted or empty."""
+    """A problem of a document and its place: `line` counts from 1, `key` is dotted or empty."""
 
     def __init__(self, line: int, key: str, message: str) -> None:
         super().__init__(message)
@@ -76,7 +76,7 @@ def dotted(place: Place) -> str:
 
 
 def value_at(value: Any, place: Place) -> Any:
-    """What is at a place of mappings in each other; None where nothing is."""
+    """Returns what is at a place of mappings in each other; None where nothing is."""
     for part in place:
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
@@ -91,7 +91,7 @@ class _Check:
         self._open: set[int] = set()
 
     def node(self, node: yaml.Node, place: Place) -> int:
-        """Its size; raises YamlProblem."""
+        """Returns the node's size; raises YamlProblem."""
         if id(node) in self._open:
             raise _problem(node, place, "an alias stands inside what it names")
         if id(node) not in self._sizes:

@@ -1,4 +1,4 @@
-"""What runs inside a stage process, and the parent's handle on it."""
+"""The processes of stages."""
 
 from omnistage.stages import cpu_shim
 

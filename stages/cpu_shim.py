@@ -94,7 +94,9 @@ _MENDED = {
 
 
 def _has_cpu_build(name: str = "torch") -> bool | None:
-    """Whether a package of this environment is one, as its version says; None without it."""
+    """Returns whether a package of this environment is one, as its version says; None without
+    it.
+    """
     try:
         return importlib.metadata.version(name).endswith(SUFFIX)
     except importlib.metadata.PackageNotFoundError:

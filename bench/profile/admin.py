@@ -35,7 +35,7 @@ class Refused(ServerError):
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What stages wrote: the traces of each, and those of the server that take no profile."""
+    """The traces that stages wrote, and the names of stages that take no profile."""
 
     traces: Mapping[str, Sequence[Path]]
     unprofiled: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What a profile adds up to: how much of the time each stage computed, alone and beside others."""
+"""Sums of a profile: how much of the time each stage computed, alone and beside others."""
 
 import re
 from array import array
@@ -100,7 +100,7 @@ class Runs:
 
 
 class Recorded:
-    """What of the traces of one stage's processes the figures are made of."""
+    """The parts of one stage's traces that figures are made of."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
@@ -145,7 +145,7 @@ class Recorded:
 
     @property
     def has_kernels(self) -> bool:
-        """Whether anything ran on a GPU."""
+        """Returns whether anything ran on a GPU."""
         return len(self._runs[True].starts) > 0
 
     @property
@@ -161,7 +161,7 @@ class Recorded:
         return union(window.clipped(np.array(runs.starts), np.array(runs.ends)))
 
     def profile(self, window: "Window", *, kernels: bool, beside: float) -> StageProfile:
-        """Its figures."""
+        """Returns its figures."""
         runs = self._runs[kernels]
         starts, ends = np.array(runs.starts), np.array(runs.ends)
         inside = window.has(starts)
@@ -193,7 +193,7 @@ class Recorded:
                 )
 
     def _steps_in(self, window: "Window") -> Steps | None:
-        """Those of the row that has most, on a GPU if there are any there.
+        """Returns the steps of the row that has most, on a GPU if there are any there.
 
         A step has a row for each of its streams, and ranks make the same steps.
         """
@@ -207,7 +207,7 @@ class Recorded:
 
 
 def steps_of(steps: Times) -> Steps:
-    """Of steps [n, start and end] in their order."""
+    """Returns the figures of steps [n, start and end], in their order."""
     starts, ends = steps[:, 0], steps[:, 1]
     has_next = len(steps) > 1
     return Steps(
@@ -242,11 +242,11 @@ class Window(NamedTuple):
         return self.end - self.begin
 
     def has(self, times: Times) -> npt.NDArray[np.bool_]:
-        """Which of these are in it."""
+        """Returns which of these are in it."""
         return (times >= self.begin) & (times < self.end)
 
     def clipped(self, starts: Times, ends: Times) -> Intervals:
-        """What of each is in it; those of which nothing is are left out."""
+        """Returns what of each is in it; those of which nothing is are left out."""
         starts, ends = np.clip(starts, *self), np.clip(ends, *self)
         some = ends > starts
         return Intervals(starts[some], ends[some])

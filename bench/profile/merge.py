@@ -104,7 +104,7 @@ class _Rows:
             self._labels[event.pid] = str(event.argument("labels"))
 
     def names(self) -> Iterator[Event]:
-        """What the process and its rows are called; streams of a GPU stand first."""
+        """Returns what the process and its rows are called; streams of a GPU stand first."""
         yield self._named("process_name", 0, name=self._name)
         yield self._named("process_sort_index", 0, sort_index=self._pid)
         for key, number in self._numbers.items():

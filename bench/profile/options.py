@@ -18,7 +18,7 @@ def make_profiling(
     key_file: Path | None,
     num_levels: int,
 ) -> Profiling | None:
-    """What --profile asks for; None without it. Raises ValueError."""
+    """Returns what --profile asks for; None without it. Raises ValueError."""
     if file is None:
         for option, given in (("--profile-seconds", seconds), ("--admin-key-file", key_file)):
             if given is not None:

@@ -86,7 +86,7 @@ def kernels_table(profile: Profile, stage: StageProfile) -> Table:
 
 
 def lines(profile: Profile) -> Iterator[str]:
-    """What a reader of the tables must know."""
+    """Returns what a reader of the tables must know."""
     if profile.runs == "operators":
         yield (
             "The traces have no kernels of a GPU: operators on the CPU count instead, each with "

@@ -16,13 +16,13 @@ class Reckoning(NamedTuple):
     at_ns: int
 
     def is_surer(self, before: "Reckoning") -> bool:
-        """Whether its error is smaller now than that of one made before."""
+        """Returns whether its error is smaller now than that of one made before."""
         drifted_ns = MAX_DRIFT * (self.at_ns - before.at_ns)
         return self.way_ns / 2 < before.way_ns / 2 + drifted_ns
 
 
 def reckon(sent_ns: int, heard_ns: int, answered_ns: int, now_ns: int) -> Reckoning:
-    """As NTP does: a beat of ours was sent, was heard there, was answered there, and it is now.
+    """Estimates the offset of a clock as NTP does, from the times at which a beat passed both ends.
 
     The first and the last are of our clock, the two others of the other node's.
     """

@@ -62,7 +62,7 @@ class Connection:
         self._target: memoryview | None = None
 
     def fileno(self) -> int:
-        """What to wait on."""
+        """Returns what to wait on."""
         return self._wire.fileno()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What two links say to each other: a fixed header, then as many bytes as it says.
+"""Frames between two links: a fixed header, then as many bytes as it counts.
 
 The node of a channel's sender names the channel by a number of its own in `JOIN`; every other frame
 has that number and the generation of the rings that it is about. One of another generation is

@@ -51,10 +51,10 @@ Buffer = bytes | memoryview
 
 
 class Half(Protocol):
-    """What a connection asks of either half."""
+    """The part of a half that a connection uses."""
 
     def speak(self) -> tuple[list[Buffer], bool]:
-        """What to send now, and whether there may be more."""
+        """Returns what to send now, and whether there may be more."""
 
 
 class _Half:
@@ -224,7 +224,7 @@ class SenderHalf(_Half):
         return frame(HEAD_FRAME, self.number, self.generation, body)
 
     def take_back(self, body: bytes) -> None:
-        """What the receiver has read and granted; wakes the sender."""
+        """Takes the chunks and credit that the receiver gave back; wakes the sender."""
         words = self._words
         tail, words[NUM_RECEIVED], words[WAIT_NS] = READ.unpack_from(body)
         for slot, granted in GRANTED.iter_unpack(body[READ.size :]):
@@ -271,7 +271,7 @@ class ReceiverHalf(_Half):
         return self.follow()
 
     def lose(self) -> None:
-        """As for a sender; of a ring into which nothing came, nothing is lost.
+        """Ends as a sender does; a ring that got nothing has lost nothing.
 
         Its sender may not know yet that it was joined: then what waits there stays, and comes.
         """
@@ -302,7 +302,7 @@ class ReceiverHalf(_Half):
         self._words[CLOCK_AHEAD_NS] = ahead_ns % WORD
 
     def speak(self) -> tuple[list[Buffer], bool]:
-        """What was read and granted since it was last said."""
+        """Returns what was read and granted since it was last said."""
         words = self._words
         granted = words[FIRST_SLOT : FIRST_SLOT + NUM_SLOTS].tobytes()
         read = words[TAIL], words[NUM_RECEIVED], words[WAIT_NS]

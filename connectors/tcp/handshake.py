@@ -40,7 +40,7 @@ class Identity(NamedTuple):
     boot: bytes
 
     def pack(self) -> bytes:
-        """As it travels."""
+        """Encodes the message for the wire."""
         return IDENTITY.pack(self.name.encode(), self.boot)
 
 

@@ -60,7 +60,7 @@ EitherHalf = SenderHalf | ReceiverHalf
 
 
 class Joining:
-    """What a peer said of a channel that is not here yet."""
+    """A peer's announcement of a channel that is not here yet."""
 
     def __init__(self, number: int, generation: int, size: int) -> None:
         self.number, self.generation, self.size = number, generation, size
@@ -80,7 +80,7 @@ class Peer:
 
     @property
     def halves(self) -> list[EitherHalf]:
-        """Of all channels to and from it."""
+        """Returns the halves of all channels to and from it."""
         return [*self.senders.values(), *self.receivers.values()]
 
     def reset(self) -> None:
@@ -409,7 +409,7 @@ class Link:
             self._forget_half(half)
 
     def _forget_half(self, half: EitherHalf) -> None:
-        """Its channel was destroyed before we were told."""
+        """Forgets a half whose channel was destroyed before the announcement came."""
         for address in [key for key, (_, one) in self._halves.items() if one is half]:
             self._close_half(address)
 

@@ -43,7 +43,7 @@ MAX_FAILED_STARTS = 5
 
 
 class End(Enum):
-    """Which end of a channel is on a node."""
+    """The end of a channel that is on a node."""
 
     SENDER = "sender"
     RECEIVER = "receiver"
@@ -80,7 +80,7 @@ class NodeLink:
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Returns the id of its process."""
         return self._process.pid
 
     def fileno(self) -> int:
@@ -152,7 +152,8 @@ class NodeLink:
         self._rings().renew(self._ring(address))
 
     def usage(self, address: str) -> ChannelUsage:
-        """What went through and what is in it, as the ring of this node has it; raises NoChannel.
+        """Returns what went through and what is in it, as the ring of this node has it; raises
+        NoChannel.
 
         Each node knows its own end's counts at once, the other's as of the last word of its link.
         """
@@ -177,7 +178,7 @@ class NodeLink:
     # Life
 
     def events(self) -> list[PeerUp | PeerLost | LinkEnded | Trouble]:
-        """What has happened since the last call, oldest first.
+        """Returns what has happened since the last call, oldest first.
 
         Before PeerLost and LinkEnded the rings of the channels that are lost have been renewed.
         """

@@ -1,4 +1,4 @@
-"""What a link and the process that owns it say to each other, each a message of its own."""
+"""Messages between a link and the process that owns it."""
 
 import socket
 
@@ -117,5 +117,5 @@ def new_channel() -> tuple[socket.socket, socket.socket]:
 
 
 def encoded(message: Begin | Order | Event) -> bytes:
-    """As it travels."""
+    """Encodes the message for the wire."""
     return msgspec.msgpack.encode(message)

@@ -38,7 +38,7 @@ class Pair:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it joins no channel."""
+        """Returns whether it joins no channel."""
         return not self._addresses
 
     def create(self, address: str, options: ShmOptions) -> None:
@@ -57,7 +57,9 @@ class Pair:
             self._rings.renew(name, wanted)
 
     def usage(self, address: str) -> ChannelUsage:
-        """What was sent by the near ring, what was received by the far one; raises NoChannel."""
+        """Returns what was sent by the near ring, what was received by the far one; raises
+        NoChannel.
+        """
         sent, received = (
             self._rings.ring(ring_name(address, is_senders)) for is_senders in (True, False)
         )
@@ -90,7 +92,7 @@ class Pair:
         return sorted(self._addresses)
 
     def _listen(self, link: NodeLink, other: NodeLink) -> bool:
-        """Whether it tells of a loss that is not known."""
+        """Returns whether it tells of a loss that is not known."""
         is_new = False
         for event in link.events():
             match event:

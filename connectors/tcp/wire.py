@@ -19,11 +19,11 @@ class Wire:
         self.is_connecting = True  # and writable once it is not
 
     def fileno(self) -> int:
-        """What to wait on; the same when it is closed."""
+        """Returns what to wait on; the same when it is closed."""
         return self._file
 
     def begin(self) -> bool:
-        """Whether it is connected; raises OSError if it could not be."""
+        """Returns whether it is connected; raises OSError if it could not be."""
         code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, "could not connect")
@@ -71,7 +71,9 @@ class TlsWire(Wire):
         self._tls: ssl.SSLSocket | None = None
 
     def begin(self) -> bool:
-        """Whether it is connected and TLS is agreed upon; raises OSError if it cannot be."""
+        """Returns whether it is connected and TLS is agreed upon; raises OSError if it cannot
+        be.
+        """
         if self._tls is None:
             if not super().begin():
                 return False
@@ -93,7 +95,7 @@ class TlsWire(Wire):
             return 0
 
     def read_into(self, buffer: memoryview) -> int:
-        """As without TLS."""
+        """Reads as without TLS."""
         try:
             return super().read_into(buffer)
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -101,7 +103,7 @@ class TlsWire(Wire):
 
     @property
     def num_decrypted(self) -> int:
-        """What TLS has read ahead."""
+        """Returns what TLS has read ahead."""
         return 0 if self._tls is None else self._tls.pending()
 
 

@@ -1,4 +1,4 @@
-"""What encodes the samples of one answer."""
+"""The interface of an encoder of one answer's samples."""
 
 from typing import Protocol
 

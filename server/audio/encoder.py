@@ -60,7 +60,7 @@ def make_encoder(form: str, is_streamed: bool, samples: SampleFormat) -> AudioEn
 
 
 def file_samples_of(form: str, samples: SampleFormat) -> SampleFormat:
-    """Those of a file: as they were made, or at the next rate that its format has."""
+    """Returns the format of a file's samples: as made, or at the next rate that its format has."""
     if form in PCM:
         return RAW
     rates, rate_hz = rates_of(form), samples.rate_hz
@@ -105,7 +105,7 @@ class RawEncoder:
         return wav_header(self._samples) + pcm if is_first and self._has_header else pcm
 
     def finish(self) -> bytes:
-        """What was kept; the header of a file without samples."""
+        """Returns what was kept; the header of a file without samples."""
         if self._is_streamed and self._num_bytes:
             return b""
         header = wav_header(self._samples, self._num_bytes) if self._has_header else b""
@@ -124,7 +124,7 @@ class Pipe:
         return len(self._written[-1])
 
     def drain(self) -> bytes:
-        """What was written since."""
+        """Returns what was written since."""
         written = b"".join(self._written)
         self._written.clear()
         return written

@@ -29,7 +29,7 @@ class Resampled:
         return self._encoder.encode(self._resampled(frame))
 
     def finish(self) -> bytes:
-        """What the resampler still holds, and the rest of the file."""
+        """Returns what the resampler still holds, and the rest of the file."""
         rest = self._encoder.encode(self._resampled(None)) if self._num_samples else b""
         return rest + self._encoder.finish()
 

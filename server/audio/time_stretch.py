@@ -44,7 +44,7 @@ class TimeStretch:
         return self._encoder.encode(stretched)
 
     def finish(self) -> bytes:
-        """What the filter still holds, and the rest of the file."""
+        """Returns what the filter still holds, and the rest of the file."""
         num_bytes = round(self._num_samples / self._speed) * self._samples.num_bytes
         rest = self._stretched(bytes(TAIL_SAMPLES * self._samples.num_bytes))
         self._graph.push(None)

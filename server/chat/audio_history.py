@@ -11,14 +11,14 @@ OVERHEAD_BYTES = 512  # of an answer beside its text: the id, the entry
 
 @dataclass(frozen=True, slots=True)
 class SpokenAnswer:
-    """What was said, and until when it is remembered (Unix seconds)."""
+    """An answer's spoken words, and until when they are kept (Unix seconds)."""
 
     transcript: str
     expires_at: int
 
     @property
     def num_bytes(self) -> int:
-        """What it counts against the bound."""
+        """Returns what it counts against the bound."""
         return OVERHEAD_BYTES + len(self.transcript.encode())
 
 
@@ -42,7 +42,7 @@ class AudioHistory:
         return next(iter(self._answers.values())).expires_at <= time.time()
 
     def transcript(self, audio_id: str) -> str | None:
-        """What was said under this id, unless it is unknown or has expired."""
+        """Returns what was said under this id, unless it is unknown or has expired."""
         answer = self._answers.get(audio_id)
         if answer is None or answer.expires_at <= time.time():
             return None

@@ -23,7 +23,7 @@ FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "f
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
-    """What every chunk of one answer says alike, and how much vLLM adds to it."""
+    """The fields that all chunks of one answer share, and how much vLLM adds to them."""
 
     id: str
     model: str
@@ -54,10 +54,10 @@ class AnswerChunks(Protocol):
     head: AnswerHead
 
     def chunks_of(self, output: Output) -> list[ChatChunk]:
-        """What one output adds."""
+        """Returns what one output adds."""
 
     def finish(self) -> list[ChatChunk]:
-        """What is left when every output has ended."""
+        """Returns what is left when every output has ended."""
 
 
 class TextChunks:
@@ -200,7 +200,7 @@ async def with_usage(
 
 
 def says_something(choice: ChatChunk) -> bool:
-    """Whether a client misses it: a token whose text is held back makes an empty delta."""
+    """Returns whether a client misses it: a token whose text is held back makes an empty delta."""
     return any(choice.get(name) for name in ("delta", "logprobs", "finish_reason", "token_ids"))
 
 

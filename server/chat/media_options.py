@@ -33,7 +33,7 @@ FIELDS = {
 
 
 class FrameOptions(BaseModel):
-    """Which frames of a video are seen: so many a second, within bounds."""
+    """The frames of a video that are watched: a rate per second, within bounds."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -136,7 +136,7 @@ def _add(given: dict[str, Given], values: Mapping[str, Any], place: str) -> None
 
 
 def _add_parts(given: dict[str, Given], messages: Sequence[Part]) -> None:
-    """Those of the parts, each of which says the same, or which the request says for all."""
+    """Adds the options of the parts, each of which agrees with the others or with the request."""
     of_parts: dict[str, Given] = {}
     parts = [(path, part) for path, part in _parts(messages) if part.get("type") in FIELDS]
     for path, part in parts:

@@ -132,7 +132,7 @@ class AudioOptions(RequestFields):
 
 
 class StreamOptions(RequestFields):
-    """What a stream contains beside its deltas; `include_obfuscation` is known and ignored."""
+    """The contents of a stream beside its deltas; `include_obfuscation` is known and ignored."""
 
     include_usage: Flag = False
     continuous_usage_stats: Flag = False
@@ -189,7 +189,7 @@ class Sampling(RequestFields):
 
     @property
     def has_usage(self) -> bool:
-        """Whether a stream ends with its usage."""
+        """Returns whether a stream ends with its usage."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
@@ -244,7 +244,9 @@ class ChatRequest(Sampling):
 
     @property
     def has_words(self) -> bool:
-        """Whether the answer's words are sent: of `["audio"]` alone they are made and spoken."""
+        """Returns whether the answer's words are sent: of `["audio"]` alone they are made and
+        spoken.
+        """
         return self.modalities is None or "text" in self.modalities
 
     def check(self) -> None:

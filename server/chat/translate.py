@@ -121,7 +121,7 @@ class Translator:
 
 
 def entry_defaults(graph: StageGraph) -> dict[str, Parameter]:
-    """What a graph's entry stage samples with where a request does not say it."""
+    """Returns what a graph's entry stage samples with where a request does not say it."""
     return graph.stages[graph.entry_of("text")].default_sampling_params.given
 
 

@@ -1,4 +1,4 @@
-"""Which graph is meant, and how what is wrong is reported."""
+"""Finds the graph that a command names, and reports errors of it."""
 
 import typer
 from rich.console import Console

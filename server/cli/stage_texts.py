@@ -8,7 +8,7 @@ SECRET = frozenset({"hf_token"})  # arguments that are not shown
 
 
 def argument_lines(stage: StageSpec) -> list[str]:
-    """What the graph says of a stage beside its kind and its GPUs, a line each."""
+    """Returns what the graph says of a stage beside its kind and its GPUs, a line each."""
     said = {name: "…" if name in SECRET else value for name, value in stage.engine.items()}
     if counted := replica_count(stage):
         said = {"replicas": counted.removesuffix(" replicas"), **said}

@@ -36,7 +36,7 @@ class StrictCommand(TyperCommand):
             option.show_envvar = False  # type: ignore[attr-defined]  # one line for all of them
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As Typer does it, but for unknown flags and for what Kubernetes puts beside ours."""
+        """Parses as Typer does, but for unknown flags and for variables that Kubernetes sets."""
         if "://" in os.environ.get(OF_A_SERVICE, ""):
             del os.environ[OF_A_SERVICE]
         takes_value = {
@@ -74,7 +74,7 @@ def _read(
 
 
 def unknown_flag(flag: str, value: str, known: Iterable[str]) -> str:
-    """What is wrong with a flag, and what to type."""
+    """Returns what is wrong with a flag, and what to type."""
     dashed = flag.replace("_", "-")
     if dashed in known:
         return f"there is no {flag}; did you mean '{dashed}'?"

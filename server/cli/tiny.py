@@ -32,7 +32,7 @@ class TinyCommand(TyperCommand):
     """Names the models in its help only: asking the families for them takes a moment."""
 
     def format_help(self, ctx: "Context", formatter: "HelpFormatter") -> None:
-        """As always, with the names."""
+        """Writes the usual help, with the names of the models."""
         self.epilog = f"Models: {known_models()}."
         super().format_help(ctx, formatter)
 
@@ -148,7 +148,7 @@ def _move(place: Path, folder: Path) -> None:
 
 
 def tiny_models(family: Family) -> Mapping[str, TinyModel]:
-    """Those that a family writes."""
+    """Returns the tiny models that a family writes."""
     return family.tiny
 
 

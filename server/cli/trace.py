@@ -54,7 +54,7 @@ def trace(
 
 
 def ask(url: str, admin_key: str | None) -> Mapping[str, Any]:
-    """What the server says; typer.Exit if it refuses or cannot be reached."""
+    """Returns what the server says; typer.Exit if it refuses or cannot be reached."""
     headers = {} if admin_key is None else {"Authorization": f"Bearer {admin_key}"}
     try:
         response = httpx.get(url, headers=headers, timeout=TIMEOUT_S)

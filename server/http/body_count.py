@@ -27,7 +27,7 @@ class Counts:
 
     @property
     def fit(self) -> bool:
-        """Whether a body may have so many."""
+        """Returns whether a body may have so many."""
         return (
             self.num_keys <= MAX_KEYS
             and self.num_containers <= MAX_CONTAINERS
@@ -49,7 +49,7 @@ def check_counts(data: bytes) -> None:
 
 
 def counted(data: bytes) -> Counts:
-    """What is outside of strings."""
+    """Returns what is outside of strings."""
     without_escapes = data.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
     codes = np.frombuffer(without_escapes, np.uint8)
     num_keys = num_containers = num_values = 0

@@ -61,7 +61,7 @@ class BodyLimit:
             return message
 
         async def send_or_refuse(message: Message) -> None:
-            """What the app makes of the exception is not sent: it only knows a broken body."""
+            """Drops the app's answer to the exception, which only knows a broken body."""
             nonlocal is_refused
             if refusal is None:
                 await send(message)

@@ -1,4 +1,4 @@
-"""Which pages of other sites may ask from a browser."""
+"""CORS: the pages of other sites that may send requests from a browser."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit

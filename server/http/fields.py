@@ -16,7 +16,7 @@ Refused = Mapping[str, Sequence[Any]]
 
 
 class RequestFields(BaseModel):
-    """What a client can say to an endpoint, or in one of its options."""
+    """The fields of a request, or of one of its options."""
 
     model_config = ConfigDict(extra="allow")
 

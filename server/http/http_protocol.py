@@ -67,7 +67,7 @@ class RefusingProtocol(asyncio.Protocol):
 
     @property
     def _is_answering(self) -> bool:
-        """Whether some request that came whole has no whole answer yet."""
+        """Returns whether some request that came whole has no whole answer yet."""
         if getattr(self, "pipeline", ()):  # httptools': behind the one that is being answered
             return True
         cycle = self.cycle

@@ -128,7 +128,7 @@ def check_values(body: Any) -> None:
 
 
 def _is_plain(items: list[Any]) -> bool:
-    """Whether these are numbers within bounds; long lists are, and need no look at each."""
+    """Returns whether these are numbers within bounds; long lists are, and need no look at each."""
     kinds = set(map(type, items))
     if kinds == {int}:
         return bool(min(items) >= MIN_INTEGER and max(items) <= MAX_INTEGER)

@@ -92,14 +92,16 @@ class KeyGuard:
         await self._app(scope, receive, send)
 
     def _owner_if_any(self, scope: Scope) -> str | None:
-        """Of a request that needs no key: whoever has one is told more."""
+        """Returns the owner of the key if there is one: requests that need no key tell its owner
+        more.
+        """
         with suppress(ApiError):
             return self._keys.owner(Headers(scope=scope))
         return None
 
 
 def is_guarded(path: str, prefix: str = GUARDED, method: str = "GET") -> bool:
-    """Whether a path wants a key."""
+    """Returns whether a path wants a key."""
     if (path == OPEN and method in READING) or path.startswith(FILES):
         return False
     if path in (LOAD_LORA, UNLOAD_LORA):

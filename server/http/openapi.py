@@ -54,7 +54,7 @@ REQUEST_TIMEOUT: Json = {
 
 
 class ErrorDetail(TypedDict):
-    """What went wrong, and the field to blame if there is one."""
+    """An error, and the field to blame if there is one."""
 
     message: str
     type: str

@@ -27,7 +27,9 @@ def check_model(name: str | None, served: tuple[str, ...], adapters: Collection[
 
 
 def adapter_of(name: str | None, served: tuple[str, ...]) -> dict[str, str]:
-    """What the body of the entry stage has of a checked name: that of an adapter, if it is one."""
+    """Returns what the body of the entry stage has of a checked name: that of an adapter, if it is
+    one.
+    """
     return {} if name is None or name in served else {"model": name}
 
 

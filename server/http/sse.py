@@ -66,7 +66,9 @@ class Unsent:
         self._changed.set()
 
     async def receive(self, timeout_s: float | None) -> bytes | None:
-        """What there is, joined to one write; None at the end; TimeoutError if nothing comes."""
+        """Returns what there is, joined to one write; None at the end; TimeoutError if nothing
+        comes.
+        """
         if not self._events and not self._has_ended:
             self._changed.clear()
             async with asyncio.timeout(timeout_s):

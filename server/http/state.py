@@ -1,4 +1,4 @@
-"""What is known of one request while it is answered: middleware writes it, and its answer too."""
+"""The state of one request while it is answered: middleware and its answer write it."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack

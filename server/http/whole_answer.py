@@ -22,7 +22,9 @@ async def whole_answer(
     headers: Mapping[str, str],
     media_type: str = "application/json",
 ) -> Response:
-    """What `making` makes: JSON, plain text or a file; it is cancelled if the client hangs up."""
+    """Returns what `making` makes: JSON, plain text or a file; it is cancelled if the client hangs
+    up.
+    """
     try:
         async with within_deadline(http.scope):
             made = await unless_gone(http.receive, making)

@@ -78,7 +78,7 @@ class ImageAnswer:
             return [one async for one in outputs if one.pixels and not one.is_preview]
 
     async def outputs(self) -> AsyncGenerator[ImageOutput, None]:
-        """What leaves the graph."""
+        """Returns what leaves the graph."""
         timeline = current_trace().timeline
         async with aclosing(self.made) as outputs:
             async for output in outputs:

@@ -33,7 +33,7 @@ DRAWN = "-"  # stands for the prompt, which is not written yet
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a chat says of the image of its answer."""
+    """The options of the image that a chat's answer has."""
 
     encoding: Encoding
     body: Mapping[str, Any]  # as the stage that draws reads it, but for the prompt
@@ -81,11 +81,11 @@ class MixedChunks:
 
     @property
     def head(self) -> AnswerHead:
-        """What every chunk says alike."""
+        """Returns what every chunk says alike."""
         return self.said.head
 
     def chunks_of(self, output: Output | ImageFile) -> list[ChatChunk]:
-        """What one output adds."""
+        """Returns what one output adds."""
         if isinstance(output, ImageFile):
             return [self._image(output)]
         chunks = [self._without_end(chunk) for chunk in self.said.chunks_of(output)]
@@ -101,7 +101,9 @@ class MixedChunks:
         return self.head.chunk([choice_of({**role, "images": [item]})])
 
     def _without_end(self, chunk: ChatChunk) -> ChatChunk:
-        """What comes with the end of the words goes at once, the end itself after the image."""
+        """Returns what comes with the end of the words goes at once, the end itself after the
+        image.
+        """
         for choice in chunk["choices"]:
             if choice["finish_reason"]:
                 self._ending = ending_of(choice)

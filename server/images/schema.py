@@ -94,7 +94,9 @@ class ImageRequest(RequestFields):
         return self.quality if self.quality in ("low", "medium") else "high"
 
     def to_request(self, given: InputImages) -> Request:
-        """As the stages get it; raises ApiError for fields that do not go together."""
+        """Makes the request for the stages; raises ApiError for fields that contradict each
+        other.
+        """
         self.check()
         width, height = self._size()
         sent = {name: getattr(self, name) for name in SENT_ON if name in type(self).model_fields}

@@ -1,4 +1,4 @@
-"""What a request for images is counted as.
+"""Usage of requests for images.
 
 An image token is 16 x 16 pixels: what the denoisers of Qwen-Image, Flux and Stable Diffusion 3 take
 as one. Words are counted by the stage, with its pipeline's tokenizer.

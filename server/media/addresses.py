@@ -1,4 +1,4 @@
-"""Which addresses a server may be sent to by its clients: those of the public internet."""
+"""Addresses that clients may send a server to: those of the public internet."""
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
@@ -17,7 +17,9 @@ REFUSED_6 = (
 
 
 def is_public(text: str) -> bool:
-    """Whether an address is one host of the public internet, and has no other address in it."""
+    """Returns whether an address is one host of the public internet, and has no other address in
+    it.
+    """
     try:
         address = ip_address(text)
     except ValueError:

@@ -32,7 +32,9 @@ Values = npt.NDArray[np.uint16]
 
 
 def is_plain(image: ImageFile) -> bool:
-    """Whether readers that know Pillow's conversions alone see the colours of an opened file."""
+    """Returns whether readers that know Pillow's conversions alone see the colours of an opened
+    file.
+    """
     if image.mode not in PLAIN or _is_slow(image) or _is_signed(image):
         return False
     has_key = "transparency" in image.info
@@ -81,7 +83,7 @@ def rgb_of(image: Image.Image) -> Image.Image:
 
 
 def _is_slow(image: ImageFile) -> bool:
-    """Whether Pillow reads a file that is not loaded yet number by number."""
+    """Returns whether Pillow reads a file that is not loaded yet number by number."""
     return image.mode != "1" and bool(image.tile) and image.tile[0].codec_name in SLOW
 
 

@@ -48,13 +48,13 @@ class Encoding:
 
     @property
     def content_type(self) -> str:
-        """Its media type."""
+        """Returns its media type."""
         return f"image/{self.form}"
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What a client sent, and the field to blame for it."""
+    """A file of a client, and the field to blame for it."""
 
     param: str
     data: bytes

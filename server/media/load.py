@@ -63,7 +63,9 @@ class MediaLoader:
         return Incoming(files, self.room) if files else None
 
     async def read_one(self, medium: Medium, read: Callable[[bytes], T]) -> T:
-        """What is read of one sound, which may be elsewhere; no deadline but the caller's."""
+        """Returns what is read of one sound, which may be elsewhere; no deadline but the
+        caller's.
+        """
         if not medium.url:
             encoded, place = medium.encoded, medium.place
             return await self.read(len(encoded), lambda: read(decoded(encoded, place)))
@@ -71,7 +73,7 @@ class MediaLoader:
         return await self.read(len(data), lambda: read(data))
 
     async def read(self, num_bytes: int, read: Callable[[], T]) -> T:
-        """What is read of a sound of so many bytes, in a thread."""
+        """Returns what is read of a sound of so many bytes, in a thread."""
         return await self.room.run(BASE_BYTES + num_bytes, read)
 
     async def keep(self, num_bytes: int, until: ExitStack) -> None:

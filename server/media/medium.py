@@ -35,7 +35,7 @@ class Medium:
 
     @property
     def is_image(self) -> bool:
-        """Whether a stage gets it as a file."""
+        """Returns whether a stage gets it as a file."""
         return self.kind == "image_url"
 
     @property
@@ -46,7 +46,7 @@ class Medium:
 
     @property
     def encoded(self) -> str:
-        """Its base64."""
+        """Returns its base64."""
         data: str = self._source.get("data") or self._source["url"].partition(",")[2]
         return data
 

@@ -91,7 +91,7 @@ def checked_url(url: Any, param: str) -> str:
 
 
 def is_elsewhere(url: str) -> bool:
-    """Whether a URL says where something is, and not what."""
+    """Returns whether a URL says where something is, and not what."""
     scheme, colon, _ = url.partition(":")
     return scheme.lower() in ELSEWHERE and bool(colon)
 
@@ -132,7 +132,7 @@ def _check_base64(data: str, param: str) -> None:
 
 
 def decoded(data: str, param: str) -> bytes:
-    """What base64 stands for; raises ApiError."""
+    """Returns what base64 stands for; raises ApiError."""
     try:
         return binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:

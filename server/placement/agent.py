@@ -1,4 +1,4 @@
-"""What the gateway asks of a node, and what a node tells it: plain data, however the calls come."""
+"""Calls of the gateway to a node, and news from there: plain data, however the calls come."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -17,7 +17,7 @@ class Line(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What was under way between a node and another is gone; `peer` is the other's name."""
+    """A link that was lost with all that was on its way; `peer` is the other node's name."""
 
     peer: str
     why: str
@@ -25,7 +25,7 @@ class Loss(NamedTuple):
 
 
 class News(NamedTuple):
-    """What a node has to tell: lines, how far the stages are that load there, what was lost."""
+    """News from a node: lines, how far its stages have loaded, lost links."""
 
     lines: Sequence[Line] = ()
     loading: Mapping[str, Loading | None] = MappingProxyType({})
@@ -53,7 +53,7 @@ class Half(NamedTuple):
 
 
 class Agent(Protocol):
-    """What the gateway asks of a node."""
+    """The calls that the gateway makes to a node."""
 
     async def open(
         self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
@@ -64,7 +64,7 @@ class Agent(Protocol):
         """
 
     async def has_folder(self, path: str) -> bool:
-        """Whether a folder is there."""
+        """Returns whether a folder is there."""
 
     async def start(self, stage: str, environment: Mapping[str, str]) -> None:
         """Start a stage's process."""
@@ -97,7 +97,7 @@ class Agent(Protocol):
         """A peer has heard nothing of this node's link."""
 
     async def news(self) -> News:
-        """What is new, once something is, or nothing after a while."""
+        """Returns what is new, once something is, or nothing after a while."""
 
     async def close(self) -> None:
         """End what still runs and remove all that the run has here."""

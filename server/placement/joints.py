@@ -1,4 +1,4 @@
-"""Which channels go on from one node to another: those whose two ends are on two nodes.
+"""Finds the channels between nodes: those whose two ends are on two nodes.
 
 Every node has a ring of every channel, under the same name. Where both ends of a channel are on one
 node they share its ring, and else the links of both nodes join their rings. So an end that stays
@@ -16,14 +16,14 @@ from omnistage.stages.messages.addresses import GATEWAY, ends_of, is_end_of
 
 
 class JoinedNode(Protocol):
-    """What is needed of a node."""
+    """The parts of a node that joining channels needs."""
 
     name: str
     agent: Agent
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is gone."""
+        """Returns whether it is gone."""
 
     async def ask(self, asked: Coroutine[Any, Any, None]) -> None:
         """Have its agent do something."""

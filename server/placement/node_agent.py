@@ -43,7 +43,7 @@ class ProcessAgent:
         self._starting: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def has_folder(self, path: str) -> bool:
-        """Whether a folder is there."""
+        """Returns whether a folder is there."""
         return await asyncio.to_thread(Path(path).is_dir)
 
     async def start(self, stage: str, environment: Mapping[str, str]) -> None:
@@ -115,7 +115,7 @@ class HomeAgent(LinkedAgent):
         """The gateway has done it."""
 
     async def news(self) -> News:
-        """What was lost; the gateway sees the rest by itself."""
+        """Returns what was lost; the gateway sees the rest by itself."""
         await self._link.wait(NEWS_PATIENCE_S)
         return News(losses=self._link.take())
 
@@ -154,7 +154,7 @@ class NodeAgent(LinkedAgent):
         self._channels.renew(stage)
 
     async def news(self) -> News:
-        """What is new, once something is, or nothing after a while."""
+        """Returns what is new, once something is, or nothing after a while."""
         deadline = asyncio.get_running_loop().time() + NEWS_PATIENCE_S
         while asyncio.get_running_loop().time() < deadline:
             news = News(self._lines.take(), self._new_loading(), self._link.take())

@@ -30,7 +30,7 @@ class NodeLost(Exception):
 
 
 class Cluster(Protocol):
-    """What the nodes belong to; an agent's calls raise NodeLost."""
+    """The cluster of the nodes; an agent's calls raise NodeLost."""
 
     home: str  # the node that the gateway is on
 
@@ -71,7 +71,7 @@ class RunningNode:
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is gone, or counts as gone."""
+        """Returns whether it is gone, or counts as gone."""
         return self.lost.done()
 
     async def open(self, graph: str, environment: Mapping[str, str], link: LinkSettings) -> None:
@@ -110,11 +110,11 @@ class RunningNode:
             self.lost.set_result(why)
 
     def gone(self, error: NodeLost) -> str:
-        """What a failed call of the agent means."""
+        """Returns what a failed call of the agent means."""
         return f"node {self.host} is gone: {error}"
 
     def unlink(self, why: str) -> None:
-        """What it and the gateway had under way to each other is gone; its stages run on."""
+        """Drops all that was on its way between the node and the gateway; its stages run on."""
         before = self.unlinked
         self.unlinked = asyncio.get_running_loop().create_future()
         before.set_result(why)

@@ -53,7 +53,7 @@ class OwnLink:
         self._lose_all("the link was started again")
 
     def take(self) -> Sequence[Loss]:
-        """What was lost since the last call."""
+        """Returns what was lost since the last call."""
         losses, self._losses = self._losses, []
         self._has_some.clear()
         return losses

@@ -18,7 +18,7 @@ class Placing(Protocol):
 
     @property
     def launch(self) -> StageLauncher:
-        """What starts a stage."""
+        """Returns what starts a stage."""
 
     async def release(self, stage: str) -> None:
         """A replica is gone: what was kept for it can be had by others."""
@@ -77,7 +77,7 @@ class OnNodes:
         return PlacedStage(stage, spec, model, self._nodes, directory, self._is_ready)
 
     async def release(self, stage: str) -> None:
-        """Its room, unless others were asked for with it."""
+        """Gives back its room, unless others share it."""
         await self._cluster.release(stage)
 
     def listen(self, on_loss: OnLoss, is_ready: IsReady) -> None:
@@ -122,7 +122,9 @@ def whole_path(model: str) -> str:
 def placing_of(
     graph: StageGraph, directory: Path, launch: StageLauncher, environment: Mapping[str, str]
 ) -> Placing:
-    """As the graph says; `launch` is for this machine, `environment` for stages on nodes."""
+    """Returns the placing that the graph names; `launch` is for this machine, `environment` for
+    nodes.
+    """
     if graph.placement.is_on_nodes:
         return OnNodes(graph, directory, environment)
     return OnThisMachine(launch)

@@ -129,7 +129,7 @@ class RayCluster:
                 del self._bundles[stage]
 
     async def gpus_of(self, stage: str) -> Sequence[str]:
-        """Those of its bundle: they are its own until the group is removed."""
+        """Returns the GPUs of its bundle: they are its own until the group is removed."""
         if not self._graph.spec_of(stage).num_gpus:
             return ()
         with lost_as_ours():
@@ -143,7 +143,7 @@ class RayCluster:
         return task.options(scheduling_strategy=bundle).remote()
 
     async def address_of(self, node: str) -> str:
-        """As Ray itself reaches it."""
+        """Returns the address by which Ray reaches it."""
         return await self._call(address_of, node)
 
     async def agent_on(self, node: str) -> Agent:
@@ -199,76 +199,62 @@ class ActorAgent:
     async def open(
         self, name: str, graph: str, environment: Mapping[str, str], link: LinkSettings
     ) -> Node:
-        """See Agent."""
         with lost_as_ours():
             node: Node = await self._actor.open.remote(name, graph, dict(environment), link)
         return node
 
     async def has_folder(self, path: str) -> bool:
-        """See Agent."""
         with lost_as_ours():
             is_there: bool = await self._actor.has_folder.remote(path)
         return is_there
 
     async def start(self, stage: str, environment: Mapping[str, str]) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.start.remote(stage, dict(environment))
 
     async def wait(self, stage: str) -> str:
-        """See Agent."""
         with lost_as_ours():
             ended_by: str = await self._actor.wait.remote(stage)
         return ended_by
 
     async def kill(self, stage: str) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.kill.remote(stage)
 
     async def stop(self, stage: str, grace_s: float) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.stop.remote(stage, grace_s)
 
     async def renew(self, stage: str) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.renew.remote(stage)
 
     async def meet(self, peer: str, host: str, port: int) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.meet.remote(peer, host, port)
 
     async def leave(self, peer: str) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.leave.remote(peer)
 
     async def join(self, halves: Sequence[Half]) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.join.remote(list(halves))
 
     async def part(self, addresses: Sequence[str]) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.part.remote(list(addresses))
 
     async def restart_link(self) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.restart_link.remote()
 
     async def news(self) -> News:
-        """See Agent."""
         with lost_as_ours():
             news: News = await self._actor.news.remote()
         return news
 
     async def close(self) -> None:
-        """See Agent."""
         with lost_as_ours():
             await self._actor.close.remote()
 
@@ -294,7 +280,7 @@ def lost_as_ours() -> Iterator[None]:
 
 @contextmanager
 def warned(what: str) -> Iterator[None]:
-    """What cannot be given back now is said: it goes with this process, at the latest."""
+    """Logs an error of giving back: the room goes with this process at the latest."""
     try:
         yield
     except Exception:

@@ -17,7 +17,7 @@ INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What a response says from its first event to its last."""
+    """The fields that a response has from its first event to its last."""
 
     asked: ResponseRequest
     model: str

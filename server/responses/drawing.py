@@ -16,7 +16,7 @@ from omnistage.server.runtime.request import ImageOutput
 
 @dataclass(slots=True)
 class Drawing:
-    """What is drawn for a response; `is_alone` if the model makes nothing but images."""
+    """The drawing of a response; `is_alone` if the model makes nothing but images."""
 
     asked: EditRequest
     is_alone: bool

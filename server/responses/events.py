@@ -29,7 +29,7 @@ class ResponseEvents:
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first event was made."""
+        """Returns whether the first event was made."""
         return self._number > 0
 
     def begin(self) -> list[Event]:
@@ -39,7 +39,7 @@ class ResponseEvents:
         ]
 
     def add(self, chunk: ChatChunk) -> list[Event]:
-        """What one chunk of the chat adds."""
+        """Returns what one chunk of the chat adds."""
         self._usage = chunk.get("usage") or self._usage
         events: list[Event] = []
         for choice in chunk["choices"]:
@@ -75,7 +75,7 @@ class ResponseEvents:
         return events + self._end("completed")
 
     def finish(self) -> list[Event]:
-        """What is left when the chat has ended."""
+        """Returns what is left when the chat has ended."""
         events = []
         if not self._done and self._open is None:
             events += self._begin(Message())

@@ -52,12 +52,12 @@ class ImageTool:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Those of an image request."""
+        """Returns the fields of an image request."""
         return {name: value for name, value in self.given.items() if name in FIELDS}
 
     @property
     def fields_beside_text(self) -> dict[str, Any]:
-        """Those of an image that is drawn of the answer's words; raises ApiError."""
+        """Returns the fields of an image drawn from the answer's words; raises ApiError."""
         if self.given.get("action") == "edit":
             raise unsupported(f"{self.place}.action", f"{self.place}.action of a drawn answer")
         if self.given.get("input_image_mask") is not None:

@@ -1,4 +1,4 @@
-"""What may be said in `input` as JSON Schema, for the API's description; `items.py` checks it."""
+"""The items of `input` as JSON Schema, for the API's description; `items.py` checks them."""
 
 from typing import Any
 

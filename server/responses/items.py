@@ -165,7 +165,7 @@ def _file(part: Item, path: str) -> Message:
 
 
 def _media_type(url: str, filename: Any) -> str:
-    """What a data URL says of itself, else what the name of the file says."""
+    """Returns what a data URL says of itself, else what the name of the file says."""
     if url.startswith("data:"):
         return url[len("data:") : 128].partition(",")[0].partition(";")[0].lower()
     name = filename if isinstance(filename, str) else url.partition("?")[0]

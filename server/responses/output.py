@@ -29,7 +29,7 @@ class OutputItem(Protocol):
 
 
 class Message:
-    """What the model says."""
+    """A message of the model."""
 
     def __init__(self) -> None:
         self.id = f"msg_{uuid4().hex}"
@@ -87,7 +87,7 @@ class Message:
 
 
 class Thought:
-    """What the model thinks before it answers."""
+    """The model's thoughts before it answers."""
 
     def __init__(self) -> None:
         self.id = f"rs_{uuid4().hex}"

@@ -24,11 +24,11 @@ class Places:
         self._whole: dict[str, str] = {}
 
     def put(self, chat_place: str, place: str) -> None:
-        """What is below the one is below the other under the same name."""
+        """Puts places below the one to places below the other under the same names."""
         self._own[chat_place] = place
 
     def put_whole(self, chat_place: str, place: str) -> None:
-        """What is below the one has no place of its own in the body."""
+        """Puts places below the one to the whole other, which has no places of its own."""
         self._whole[chat_place] = place
 
     def own(self, chat_place: str) -> str:

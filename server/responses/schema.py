@@ -84,7 +84,7 @@ class ReasoningOptions(RequestFields):
 
 
 class TextOptions(RequestFields):
-    """What the text looks like."""
+    """The format of the text."""
 
     ignored = frozenset({"verbosity"})
 
@@ -128,12 +128,12 @@ class ResponseRequest(Sampling):
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether the text is to come with its log probabilities."""
+        """Returns whether the text is to come with its log probabilities."""
         return LOGPROBS in (self.include or ())
 
     @property
     def is_kept(self) -> bool:
-        """Whether it can be asked for afterwards."""
+        """Returns whether it can be asked for afterwards."""
         return self.store is not False
 
     def check(self) -> None:

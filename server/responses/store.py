@@ -34,18 +34,18 @@ class StoredResponse:
 
     @property
     def num_bytes(self) -> int:
-        """What it counts against the bound."""
+        """Returns what it counts against the bound."""
         return OVERHEAD_BYTES + len(self.response) + len(self.items)
 
     @property
     def input_items(self) -> list[Json]:
-        """What the model read, in order."""
+        """Returns what the model read, in order."""
         items: list[Json] = msgspec.json.decode(self.items)
         return items
 
     @property
     def conversation(self) -> list[Json]:
-        """What the model read and what it answered."""
+        """Returns what the model read and what it answered."""
         response: Json = msgspec.json.decode(self.response)
         return [*self.input_items, *response["output"]]
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class AudioPace:
-    """Of one answer's packets; the player starts at the first one and waits when it runs dry."""
+    """The pace of one answer's packets; its player starts at the first and waits when it runs
+    dry.
+    """
 
     length_s: float = 0.0
     stall_s: float = 0.0

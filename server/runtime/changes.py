@@ -1,4 +1,4 @@
-"""What commands have changed in the stages, for replicas of them that start afterwards."""
+"""Changes that commands have made in stages, for replicas that start afterwards."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,9 @@ class Changes:
         self._adapters: dict[str, list[Change]] = {}
 
     def of(self, stage: str) -> list[Change]:
-        """What a replica is told when it is ready; nothing, where its configuration says all."""
+        """Returns what a replica is told when it is ready; nothing, where its configuration says
+        all.
+        """
         weights = [(WEIGHTS, self._weights[stage])] if stage in self._weights else []
         return [*weights, *self._adapters.get(stage, ())]
 
@@ -31,7 +33,9 @@ class Changes:
 
 
 def without(missed: Sequence[Change], done: Change) -> tuple[Change, ...]:
-    """What a replica has still missed once it has done this: other weights replace all before."""
+    """Returns what a replica has still missed once it has done this: other weights replace all
+    before.
+    """
     command, arguments = done
     void = [WEIGHTS] if command == WEIGHTS and arguments["path"] is not None else []
     return tuple(one for one in missed if one != done and one[0] not in void)

@@ -75,7 +75,7 @@ class Channels:
 
     @property
     def addresses(self) -> list[str]:
-        """Of all of them."""
+        """Returns the addresses of all of them."""
         return [address for _, address in self._channels]
 
     def renew(self, stage: str) -> None:
@@ -85,7 +85,7 @@ class Channels:
                 connector.renew(address)
 
     def usages(self) -> Iterator[tuple[str, ChannelUsage]]:
-        """What goes through each of those that are there."""
+        """Returns what goes through each of those that are there."""
         for connector, address in self._channels:
             with suppress(NoChannel):
                 yield address, connector.usage(address)

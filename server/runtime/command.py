@@ -22,7 +22,7 @@ class Commander:
     async def send(
         self, link: StageLink, command: str, arguments: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """What the stage answers; ApiError if it refuses, fails, dies or says nothing."""
+        """Returns what the stage answers; ApiError if it refuses, fails, dies or says nothing."""
         check_command(link, command)
         command_id = f"command-{uuid4().hex}"
         waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()

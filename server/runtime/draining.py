@@ -1,4 +1,4 @@
-"""What a stage must have no request for: sleep, wake, new weights, a replica that goes."""
+"""Empties a stage of requests before it sleeps, wakes, gets new weights or goes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence

@@ -185,7 +185,9 @@ class Fleet:
             self.lose({ends_of(address)[:2] for address in addresses})
 
     def lose(self, edges: Collection[Ends]) -> None:
-        """What was under way along these is gone, and their ends go on; one may be the gateway."""
+        """Drops all that was on its way along these channels; one of their ends may be the
+        gateway.
+        """
         logger.error("lost edges: %s", ", ".join(f"{a} to {b}" for a, b in sorted(edges)))
         self._report_loss(sorted(edges))
         for source, target in edges:
@@ -254,18 +256,18 @@ class Fleet:
 
     @property
     def has_settled(self) -> bool:
-        """Whether every replica was ready once, or one ended before."""
+        """Returns whether every replica was ready once, or one ended before."""
         return self._settled.is_set()
 
     @property
     def is_broken(self) -> bool:
-        """Whether a stage has ended, with all of its replicas, and is not started again."""
+        """Returns whether a stage has ended, with all of its replicas, and is not started again."""
         lost = [link.stage for link in self._links.values() if link.record.is_lost]
         return any(lost.count(stage) == len(self.replicas_of(stage)) for stage in set(lost))
 
     @property
     def health(self) -> Mapping[str, Mapping[str, Any]]:
-        """What each replica last said of itself."""
+        """Returns what each replica last said of itself."""
         loading = self.loading
         return {
             name: {
@@ -302,11 +304,11 @@ class Fleet:
         return self._links
 
     def is_ready(self, name: str) -> bool:
-        """Whether a replica runs and has said that it is ready."""
+        """Returns whether a replica runs and has said that it is ready."""
         return name in self._links and self._links[name].is_ready
 
     def replicas_of(self, stage: str) -> Sequence[StageLink]:
-        """Those of one stage, at least one."""
+        """Returns the replicas of one stage, at least one."""
         return [link for link in self._links.values() if link.stage == stage]
 
     def one_of(self, stage: str) -> StageLink:
@@ -315,7 +317,9 @@ class Fleet:
 
     @property
     def channel_usages(self) -> Mapping[str, ChannelUsage]:
-        """What goes through each channel, by its address; read from memory, no stage is asked."""
+        """Returns what goes through each channel, by its address; read from memory, no stage is
+        asked.
+        """
         running = {GATEWAY, *self._links}
         return {
             address: usage
@@ -328,7 +332,7 @@ class Fleet:
     def open_path(
         self, outputs: Collection[str], goes_on: bool = False
     ) -> Sequence[Sequence[StageLink]]:
-        """Of each stage on the way to these outputs the replicas that take requests now.
+        """Returns, for each stage on the path to `outputs`, its replicas that accept requests.
 
         Raises ApiError if there is none of some stage. A request that goes on with an answer is
         taken also while a stage lets its last ones finish.

@@ -60,12 +60,14 @@ class Flight:
         return cls(request, path, now, list(deadlines), deadlines)
 
     def needs(self, links: Collection[StageLink]) -> bool:
-        """Whether one of these replicas is on its way."""
+        """Returns whether one of these replicas is on its way."""
         return any(link in links for link in self.path)
 
     @property
     def may_go_again(self) -> bool:
-        """Whether it can be sent once more: nobody has had anything of it, nor of its text."""
+        """Returns whether it can be sent once more: nobody has had anything of it, nor of its
+        text.
+        """
         return not (self.has_heard or self.goes_again or self.request.text is not None)
 
     def go_again(self, path: Sequence[StageLink], due_at: float) -> None:
@@ -79,7 +81,9 @@ class Flight:
 
     @property
     def waits_for_text(self) -> bool:
-        """Whether more of its text may come: what its stages send is late and not overdue."""
+        """Returns whether more of its text may come: what its stages send is late and not
+        overdue.
+        """
         return self.request.text is not None and not self.is_sent
 
     @property

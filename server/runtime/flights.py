@@ -66,7 +66,7 @@ class Flights:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody has a place: every answer has ended."""
+        """Returns whether nobody has a place: every answer has ended."""
         return not self._tickets
 
     def stop_admitting(self) -> None:
@@ -166,7 +166,7 @@ class Flights:
         return flight
 
     async def _answer(self, flight: Flight) -> AsyncGenerator[Output, None]:
-        """What comes of a request that was sent."""
+        """Returns what comes of a request that was sent."""
         sending: asyncio.Task[None] | None = None
         try:
             if flight.request.text is not None:

@@ -1,4 +1,4 @@
-"""What a person sees while models load: a bar a stage on a terminal, else a log line a phase."""
+"""Shows how models load: a bar per stage on a terminal, else a line of the log per phase."""
 
 import asyncio
 import logging

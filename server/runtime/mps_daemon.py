@@ -33,7 +33,7 @@ POLL_S = 0.02
 
 
 class Mps(StrEnum):
-    """Whether a server starts MPS: if it helps, in any case, or never."""
+    """The ways to start MPS: if it helps, always, or never."""
 
     AUTO = "auto"
     ON = "on"
@@ -45,7 +45,7 @@ class MpsError(Exception):
 
 
 def needs_daemon(mode: Mps, graph: StageGraph) -> bool:
-    """Whether this server has to start a daemon; MpsError if it has to and cannot."""
+    """Returns whether this server has to start a daemon; MpsError if it has to and cannot."""
     if graph.placement.is_on_nodes:
         if mode is Mps.ON:
             raise MpsError("it is for stages of this machine; on Ray's nodes each has its own GPUs")
@@ -146,7 +146,7 @@ def _cannot(mode: Mps, reason: str) -> bool:
 
 
 def _shared(stages: list[tuple[int, ...]]) -> bool:
-    """Whether two stages use one GPU."""
+    """Returns whether two stages use one GPU."""
     uses = Counter(gpu for gpus in stages for gpu in set(gpus))
     return any(count > 1 for count in uses.values())
 

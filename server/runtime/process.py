@@ -86,7 +86,7 @@ class StageProcess:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Returns whether it runs."""
         return not self._watching.done()
 
     async def wait(self) -> str:
@@ -184,7 +184,7 @@ def _is_resource_tracker(pid: int) -> bool:
 
 
 class StageLog(asyncio.Protocol):
-    """What a stage prints, line by line into our log; tracebacks of a start at level debug."""
+    """The lines that a stage prints, in the server's log; tracebacks of a start at level debug."""
 
     def __init__(self, name: str, is_loading: Callable[[], bool] = lambda: False) -> None:
         self._name = name
@@ -220,7 +220,7 @@ class StageLog(asyncio.Protocol):
             logger.log(self._level, "%s", text, extra={"stage": self._name})
 
     def _level_of(self, text: str) -> int:
-        """As the line says; one that says nothing goes on with what the one before it said."""
+        """Returns the level that the line names, else the level of the line before it."""
         if TRACEBACK.match(text):
             self._is_quiet = self._is_loading()
             return logging.DEBUG if self._is_quiet else logging.ERROR
@@ -235,7 +235,7 @@ class StageLog(asyncio.Protocol):
         return "".join(f"{line}\n" for line in self._lines)
 
     async def ended(self, within_s: float) -> bool:
-        """Whether everyone who could print is gone, which is waited for."""
+        """Returns whether everyone who could print is gone, which is waited for."""
         try:
             async with asyncio.timeout(within_s):  # Python 3.11's wait_for may lose a cancel
                 await self._closed.wait()

@@ -1,4 +1,4 @@
-"""Whether a stage can be asked anything now."""
+"""Says whether a stage accepts requests, and why not."""
 
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.stage_link import StageLink, StageState
@@ -25,13 +25,13 @@ def check_open(link: StageLink) -> None:
 
 
 def dead(link: StageLink) -> ApiError:
-    """What its end means for what it was asked."""
+    """Returns what its end means for what it was asked."""
     message = f"Stage {link.name} has ended ({link.record.ended_by})."
     return unavailable(message, code="stage_unavailable")
 
 
 def lost(source: str, target: str) -> ApiError:
-    """What it means for a request that what one stage sent to the next is gone.
+    """Returns what it means for a request that what one stage sent to the next is gone.
 
     One of the two may be the gateway.
     """
@@ -40,7 +40,7 @@ def lost(source: str, target: str) -> ApiError:
 
 
 def stopping() -> ApiError:
-    """What a request gets of a server that is about to end."""
+    """Returns what a request gets of a server that is about to end."""
     return unavailable("The server is shutting down.", code="stopping")
 
 

@@ -1,4 +1,4 @@
-"""Which replica of each stage a request goes to."""
+"""Chooses the replica of each stage that gets a request."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -13,14 +13,14 @@ SAMPLE_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class SampleFormat:
-    """What the bytes of some samples mean."""
+    """The format of samples as bytes."""
 
     rate_hz: int
     num_channels: int = 1
 
     @property
     def num_bytes(self) -> int:
-        """Of one sample of each channel."""
+        """Returns the bytes of one sample of each channel."""
         return SAMPLE_BYTES * self.num_channels
 
     def seconds(self, num_bytes: int) -> float:
@@ -29,7 +29,7 @@ class SampleFormat:
 
 
 def sample_format_of(link: StageLink) -> SampleFormat:
-    """Of the samples that a stage sends; ApiError if it has not said its rate."""
+    """Returns the format of a stage's samples; ApiError if its rate is not known yet."""
     rate_hz = link.record.sample_rate_hz
     if rate_hz is None:
         message = f"Stage {link.name} sends audio and has not said its sample rate."

@@ -66,5 +66,5 @@ class Scaling:
 
 
 def _worth(link: StageLink) -> tuple[bool, bool, int]:
-    """Those go first that serve nobody, of them those that are down; then the last."""
+    """Orders replicas for removal: idle ones first, of them those that are down; then the last."""
     return link.is_open, link.is_ready, -number_of(link.name)

@@ -99,7 +99,7 @@ class StageRecord:
 
     @property
     def health(self) -> Mapping[str, Any]:
-        """Its line of /health."""
+        """Returns its entry of /health."""
         return {
             "state": str(self.state),
             "generation": self.generation,
@@ -137,17 +137,17 @@ class StageLink:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be asked anything."""
+        """Returns whether it can be asked anything."""
         return self.record.state is StageState.READY
 
     @property
     def is_open(self) -> bool:
-        """Whether it takes requests."""
+        """Returns whether it takes requests."""
         return self.is_equal and not self.record.is_closed
 
     @property
     def is_equal(self) -> bool:
-        """Whether it is ready, and as the others of its stage are."""
+        """Returns whether it is ready, and as the others of its stage are."""
         return self.is_ready and not self.record.missed
 
     def send(self, request_id: str, message: Cancel | Stop | Command) -> None:
@@ -255,7 +255,7 @@ class OwnedStage(StageLink):
         return 0.0 if ready_at is None else asyncio.get_running_loop().time() - ready_at
 
     def end(self, ended_by: str, is_lost: bool) -> None:
-        """Its process has ended."""
+        """Records the end of its process."""
         self._record = replace(
             self._record,
             state=StageState.DEAD,

@@ -51,5 +51,5 @@ class Ticket:
 
     @property
     def has_output(self) -> bool:
-        """Whether some output of its request has come."""
+        """Returns whether some output of its request has come."""
         return any(flight.first_at for flight in self.flights)

@@ -46,7 +46,7 @@ class Choice:
 
     @property
     def has_sound(self) -> bool:
-        """Whether the voice is one of a sound."""
+        """Returns whether the voice is one of a sound."""
         return self.stored is not None or self.sound is not None
 
     async def reference(
@@ -72,7 +72,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says of its voice."""
+    """The voice that a request names."""
 
     voice: str | None = None
     ref_audio: str | None = None
@@ -83,7 +83,7 @@ class Asked:
 def chosen_voice(
     asked: Asked, speech: Speech, speakers: Sequence[str], voices: StoredVoices
 ) -> Choice:
-    """What is spoken with; raises ApiError for what the model has not."""
+    """Returns what is spoken with; raises ApiError for what the model has not."""
     if asked.ref_audio is not None:
         choice = _given_sound(asked, asked.ref_audio, speech)
     else:
@@ -133,7 +133,7 @@ def _named(
 
 
 def chosen_language(language: str | None, speech: Speech) -> str | None:
-    """As the model calls it; None where the model is to find out. Raises ApiError."""
+    """Returns the language in the model's words; None to detect it. Raises ApiError."""
     if language is None or language.lower() == AUTO:
         return None
     if not speech.languages:
@@ -153,7 +153,7 @@ def check_task(task: Task | None, speech: Speech) -> None:
 
 
 def task_of(speech: Speech) -> Task:
-    """What vllm-omni calls what a model does."""
+    """Returns what vllm-omni calls what a model does."""
     if speech.needs_sound:
         return "Base"
     return "VoiceDesign" if speech.needs_instructions else "CustomVoice"

@@ -55,7 +55,7 @@ async def spoken_by_sentences(
 
 
 async def sentences(text: TextInput, first: str) -> AsyncGenerator[str, None]:
-    """As many sentences as are complete, each time that there are any; then the rest.
+    """Yields all complete sentences each time that there are any; then the rest.
 
     Raises ApiError if the next piece does not come in time.
     """

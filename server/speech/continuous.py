@@ -82,7 +82,7 @@ class Piece:
 
     @property
     def is_nearly_spoken(self) -> bool:
-        """Whether it is time to begin the next one."""
+        """Returns whether it is time to begin the next one."""
         return self.has_ended or self.sound_s >= self.due_s
 
     def _note(self, output: Output) -> None:

@@ -98,7 +98,7 @@ def sentence_ends(text: str, start: int = 0) -> list[int]:
 
 
 def _is_end(text: str, found: re.Match[str]) -> bool:
-    """Whether a sentence ends: with no abbreviation, and before no small letter."""
+    """Returns whether a sentence ends: with no abbreviation, and before no small letter."""
     if "\n" in found.group():
         return True
     stop = found.start() + 1
@@ -112,7 +112,9 @@ def _ends(pattern: re.Pattern[str], text: str) -> list[int]:
 
 
 def is_joined(text: str, place: int) -> bool:
-    """Whether what is drawn as one sign lies on both sides: an accent, or an emoji of several."""
+    """Returns whether what is drawn as one sign lies on both sides: an accent, or an emoji of
+    several.
+    """
     after = text[place]
     is_mark = unicodedata.category(after).startswith("M") or after == JOINER
     return is_mark or text[place - 1] == JOINER

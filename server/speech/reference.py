@@ -39,7 +39,7 @@ def key_of(samples: Samples) -> str:
 
 
 def medium_of(url: str, place: str) -> Medium:
-    """What a URL names; raises ApiError for one that nobody here reads."""
+    """Returns what a URL names; raises ApiError for one that nobody here reads."""
     part = {"type": "audio_url", "audio_url": {"url": checked_url(url, place)}}
     return Medium(place, part)
 

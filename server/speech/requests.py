@@ -67,7 +67,7 @@ def seed_of_piece(seed: int, number: int) -> int:
 
 @dataclass(slots=True)
 class SpeechUsage:
-    """What all pieces of an answer used."""
+    """The usage of all pieces of an answer."""
 
     num_tokens: int = 0
     num_frames: int = 0
@@ -83,7 +83,7 @@ class SpeechUsage:
             self.num_frames += output.num_frames
 
     def to_dict(self) -> dict[str, int]:
-        """As OpenAI counts."""
+        """Returns it as OpenAI counts."""
         return {
             "input_tokens": self.num_tokens,
             "output_tokens": self.num_frames,

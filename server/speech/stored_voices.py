@@ -22,7 +22,7 @@ ID_BYTES = 12
 
 
 class StoredVoices:
-    """What is kept in a folder, or without one in memory; nothing makes room for what is new."""
+    """Voices kept in a folder, or in memory without one; new ones never replace others."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class StoredVoices:
             self._in_use.pop(voice_id, None)
 
     async def reference(self, voice: Voice) -> Reference:
-        """What is spoken with, in memory once for all that do; raises ApiError."""
+        """Returns what is spoken with, in memory once for all that do; raises ApiError."""
         samples = self._in_use.get(voice.id)
         if samples is not None:
             return Reference(samples, voice.key, voice.ref_text)

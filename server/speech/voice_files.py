@@ -38,7 +38,7 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of its sound."""
+        """Returns the bytes of its audio."""
         return self.num_samples * SAMPLE.itemsize
 
     @property
@@ -48,14 +48,14 @@ class Voice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokenVoice(Exception):
-    """What was stored cannot be read."""
+    """A stored voice that cannot be read."""
 
 
 class Sounds(Protocol):
     """Keeps voices with their sounds; what takes a while is called in threads."""
 
     def voices(self) -> Iterator[Voice]:
-        """Those that are there."""
+        """Returns the stored voices."""
 
     def put(self, voice: Voice, samples: Samples) -> None:
         """Keep one; raises OSError."""
@@ -100,7 +100,7 @@ class InFolder:
         self._folder = folder
 
     def voices(self) -> Iterator[Voice]:
-        """Those whose files are whole; the others are told in the log, and left where they are."""
+        """Returns the voices whose files are whole; the log names the others, which stay."""
         for left in self._folder.glob(f"*{ENDING}{UNFINISHED}"):
             left.unlink(missing_ok=True)
         for path in sorted(self._folder.glob(f"*{ENDING}")):

@@ -1,1 +1,1 @@
-"""What is told of requests: log lines, the latest of them, spans for a collector."""
+"""Reports on requests: log lines, recent traces, spans for a collector."""

@@ -101,7 +101,7 @@ class Followed:
 
 
 def line_of(trace: Trace) -> str:
-    """What is said of a request that has ended; its id is before it."""
+    """Returns what is said of a request that has ended; its id is before it."""
     known = summary_of(trace)
     parts = [f"{trace.method} {trace.path} {trace.status or '-'} {trace.outcome}"]
     parts += [f"{known['seconds']:.3f} s"]

@@ -25,7 +25,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """What is worth a line."""
+    """The levels of the log."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -91,7 +91,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_environment(level: LogLevel) -> dict[str, str]:
-    """What stages are told of their own lines, and vLLM of its, unless it was told already.
+    """Returns what stages are told of their own lines, and vLLM of its, unless it was told already.
 
     A variable of the server's own option is theirs by name: they read it in capitals.
     """

@@ -37,7 +37,7 @@ class RecentTraces:
 
 
 def names_of(trace: Trace) -> list[str]:
-    """What a request may be asked for by."""
+    """Returns what a request may be asked for by."""
     of_trace = [] if trace.context is None else [trace.context.trace_id]
     return [trace.request_id, *trace.graph_ids, *of_trace]
 

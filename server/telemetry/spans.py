@@ -125,7 +125,7 @@ def _below(parent: TraceContext | None) -> Context:
 
 
 def attributes_of(trace: Trace) -> Attributes:
-    """What a request's own span says, by OpenTelemetry's names where it has any."""
+    """Returns what a request's own span says, by OpenTelemetry's names where it has any."""
     known: dict[str, str | int | float | None] = {
         "http.request.method": trace.method,
         "url.path": trace.path,

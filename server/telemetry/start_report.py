@@ -1,4 +1,4 @@
-"""What a start reports to whoever typed it: what begins, that it is ready, what to try next."""
+"""Reports a start to the person who typed it: progress, readiness, first commands."""
 
 import json
 import logging

@@ -1,1 +1,1 @@
-"""What the writers of tiny and real-size checkpoints share."""
+"""Common parts of the writers of tiny and real-size checkpoints."""

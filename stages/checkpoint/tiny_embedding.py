@@ -43,7 +43,7 @@ def write_tiny_embedding(folder: Path, seed: int = 0) -> None:
 
 
 def _name_the_whole_class(path: Path) -> None:
-    """As Qwen3-Embedding does: the class with a head, and weights without one."""
+    """Names the class with a head, with weights that have none, as Qwen3-Embedding does."""
     config = json.loads(path.read_text())
     write_json(path, {**config, "architectures": ["Qwen3ForCausalLM"]})
 

@@ -93,7 +93,7 @@ class TinyTokenizer:
 
     @property
     def config(self) -> dict[str, Any]:
-        """What tokenizer_config.json says."""
+        """Returns what tokenizer_config.json says."""
         return {
             "tokenizer_class": "Qwen2Tokenizer",
             "processor_class": self.processor_class,

@@ -1,1 +1,1 @@
-"""What every stage does first: its device, its dtype, and whether it fits there."""
+"""Common first steps of all stages: device, dtype, and whether the stage fits there."""

@@ -17,7 +17,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """What is made inside without a dtype has this one."""
+    """Makes tensors inside without a dtype have this one."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -15,7 +15,7 @@ WANT_OF_MEMORY = ("can't allocate memory", "out of memory")
 
 
 class CgroupFiles(NamedTuple):
-    """What a version of cgroups calls the limit, the use, and what of the use is given back."""
+    """The files of a version of cgroups: the limit, the use, and the use that can be given back."""
 
     limit: str
     used: str
@@ -31,14 +31,14 @@ VERSION_2 = CgroupFiles(
 
 
 def free_bytes(device: torch.device) -> int:
-    """What can still be taken of a device's memory."""
+    """Returns what can still be taken of a device's memory."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return host_free_bytes()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a computation failed for want of memory, on whatever device."""
+    """Returns whether a computation failed for want of memory, on whatever device."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(said in str(error) for said in WANT_OF_MEMORY)
@@ -56,7 +56,7 @@ def host_free_bytes(cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS) -> int:
 
 
 def _free_in_cgroups(cgroups: Path, own: Path) -> Iterator[int]:
-    """What is free in each cgroup that we are in, from the innermost to the root."""
+    """Returns what is free in each cgroup that we are in, from the innermost to the root."""
     for hierarchy, path, names in _memory_cgroups(cgroups, own):
         innermost = hierarchy / path
         for folder in (innermost, *innermost.parents):
@@ -68,7 +68,9 @@ def _free_in_cgroups(cgroups: Path, own: Path) -> Iterator[int]:
 
 
 def _memory_cgroups(cgroups: Path, own: Path) -> Iterator[tuple[Path, str, CgroupFiles]]:
-    """Of each hierarchy with a memory controller: where it is mounted, and our place in it."""
+    """Yields for each hierarchy with a memory controller where it is mounted, and our place in
+    it.
+    """
     try:
         lines = own.read_text().splitlines()
     except OSError:

@@ -26,7 +26,7 @@ class StoredTensor(NamedTuple):
     num_stored_bytes: int
 
     def num_bytes(self, dtype: torch.dtype) -> int:
-        """What it takes once loaded into a model of this dtype."""
+        """Returns what it takes once loaded into a model of this dtype."""
         if self.kind in CAST:
             return self.num_elements * dtype.itemsize
         return self.num_stored_bytes
@@ -58,7 +58,9 @@ def file_shapes(path: Path) -> Shapes:
 
 
 def stored_files(folder: Path) -> list[Path]:
-    """Those of an index, or the single file, or all; without variants (model.fp16.safetensors)."""
+    """Returns the files of an index, or the single file, or all; without variants
+    (model.fp16.safetensors).
+    """
     indexes = [path for path in folder.glob(f"*{INDEX_SUFFIX}") if not _is_variant(path)]
     if indexes:
         names = {name for path in indexes for name in _index(path)}

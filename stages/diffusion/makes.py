@@ -1,4 +1,4 @@
-"""What a pipeline makes, by the source of its class: nothing is imported, no weights are read."""
+"""Finds the outputs of a pipeline in the source of its class: nothing is imported or read."""
 
 import ast
 import inspect
@@ -37,12 +37,12 @@ class Call:
 
     @property
     def output(self) -> str:
-        """What is made: `image` or `video`."""
+        """Returns what is made: `image` or `video`."""
         return "video" if "num_frames" in self.parameters else "image"
 
     @property
     def has_sound(self) -> bool:
-        """Whether audio comes beside the pixels."""
+        """Returns whether audio comes beside the pixels."""
         return bool(SOUNDS & self.returns)
 
     def check(self) -> None:

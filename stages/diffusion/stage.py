@@ -209,7 +209,9 @@ class DiffusionStage:
         await told.finish(pictures, text_tokens, frame_rate(pipeline, arguments))
 
     async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
-        """What is wanted, with the text that the stage upstream writes; None: it wrote nothing."""
+        """Returns what is wanted, with the text that the stage upstream writes; None: it wrote
+        nothing.
+        """
         if self._texts is None:
             return opened.request.body
         text = await self._texts.whole(opened.id)
@@ -245,7 +247,7 @@ class DiffusionStage:
 
     @property
     def metrics(self) -> Collector:
-        """Of requests, batches and the embedding cache."""
+        """Returns the metrics of requests, batches and the embedding cache."""
         return self._metrics
 
     @property

@@ -1,1 +1,1 @@
-"""What processes say to each other; the gateway shares it."""
+"""Messages between processes, which the gateway shares."""

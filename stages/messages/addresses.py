@@ -14,7 +14,9 @@ def outputs_address(stage: str) -> str:
 
 
 def opens_address(source: str, target: str) -> str:
-    """What is said of requests along an edge, between the stages' processes: messages.edge."""
+    """Returns what is said of requests along an edge, between the stages' processes:
+    messages.edge.
+    """
     return f"{source}.{target}.open"
 
 
@@ -32,7 +34,7 @@ def rows_address(source: str, target: str) -> str:
 
 
 def lane_addresses(address: str, sources: int = 1, targets: int = 1) -> list[list[str]]:
-    """Of a channel between stages with so many lanes: one for each pair, by source and target."""
+    """Returns the addresses of a channel between lanes: one for each pair, by source and target."""
     if sources == targets == 1:
         return [[address]]
     return [
@@ -49,5 +51,5 @@ def ends_of(address: str) -> tuple[str, str, str]:
 
 
 def is_end_of(stage: str, address: str) -> bool:
-    """Whether the stage has an end of the channel."""
+    """Returns whether the stage has an end of the channel."""
     return stage in address.split(".")[:2]

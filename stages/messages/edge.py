@@ -1,4 +1,4 @@
-"""What stages say to each other along an edge."""
+"""Messages between stages along an edge."""
 
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ class Open(Message, frozen=True):
     about: msgspec.Raw = NOTHING
 
     def read(self, kind: type[About]) -> About:
-        """What the source said; raises msgspec.ValidationError if it is of another kind."""
+        """Returns what the source said; raises msgspec.ValidationError if it is of another kind."""
         return msgspec.msgpack.decode(self.about, type=kind)
 
 
@@ -58,7 +58,7 @@ class Rows(Message, frozen=True):
 
 
 class RowsReleased(Message, frozen=True):
-    """Of the rows of a request, so many leading ones are for the target; no more after the last."""
+    """The number of a request's leading rows that are for the target; no more after the last."""
 
     num_rows: int
 
@@ -68,7 +68,7 @@ class Codes(Message, frozen=True):
 
 
 class Lead(msgspec.Struct, frozen=True):
-    """What an `Open` to a decoder is about if frames go ahead of a request's own.
+    """The reference of an `Open` to a decoder whose frames go ahead of a request's own.
 
     They are tensor `lead` of that chunk, [num_frames, …]. Decoding begins with them, and what they
     sound like is not heard: the request's own sound then goes on from theirs without a seam.

@@ -1,4 +1,4 @@
-"""What a text encoder tells the denoiser of the prompt embeddings that will come."""
+"""The announcement of a text encoder's prompt embeddings to the denoiser."""
 
 import msgspec
 

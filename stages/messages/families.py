@@ -36,7 +36,7 @@ class Family(msgspec.Struct, frozen=True):
 
     @property
     def num_characters(self) -> int:
-        """Of all of its lines."""
+        """Returns the characters of all of its lines."""
         return len(self.heading) + len(self.samples)
 
 
@@ -52,7 +52,7 @@ class _Only(Collector):
 
 
 def families_of(collector: Collector, labels: Mapping[str, str]) -> Iterator[Family]:
-    """What is collected, each sample with these labels too.
+    """Returns what is collected, each sample with these labels too.
 
     A label of the same name that a sample has already becomes `exported_NAME`, as it does where
     Prometheus adds labels itself.

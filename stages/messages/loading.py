@@ -18,7 +18,7 @@ INTERVAL_S = 0.1  # a phase that goes on is not told more often
 
 
 class Phase(StrEnum):
-    """What a stage does while it loads."""
+    """The phases of loading."""
 
     PLACING = "waiting for room on a node"
     STARTING = "starting"
@@ -59,7 +59,7 @@ def tell_loading(phase: Phase, done_bytes: int = 0, total_bytes: int = 0) -> Non
 
 
 def read_loading(directory: Path, stage: str) -> Loading | None:
-    """What the stage last said; None: it does not load, or has not begun to."""
+    """Returns what the stage last said; None: it does not load, or has not begun to."""
     return _read(_file(directory, stage))
 
 
@@ -77,7 +77,7 @@ def clear_loading(directory: Path, stage: str) -> None:
 
 
 def told_phase() -> Phase | None:
-    """What the processes of our own stage last said; None: it does not load."""
+    """Returns what the processes of our own stage last said; None: it does not load."""
     path = own_note()
     told = None if path is None else _read(path)
     return None if told is None else told.phase

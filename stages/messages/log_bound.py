@@ -34,7 +34,7 @@ def _num_bytes(text: str) -> int:
 
 
 def _fitting(text: str, max_bytes: int) -> str:
-    """As much of the beginning as fits; each round takes away what is too much, or half of it."""
+    """Returns the longest beginning that fits; each round drops the excess, or half of it."""
     text = text[:max_bytes]
     while (excess := _num_bytes(text) - max_bytes) > 0:
         text = text[: -(excess // BYTES_A_CHARACTER + 1)]

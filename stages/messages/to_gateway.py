@@ -1,4 +1,4 @@
-"""What a stage's process says to the gateway: of itself, and of its requests."""
+"""Messages of a stage's process to the gateway: about itself, and about its requests."""
 
 from typing import Any, Literal
 
@@ -28,7 +28,7 @@ class Lora(msgspec.Struct, frozen=True):
 
 
 class Speech(msgspec.Struct, frozen=True):
-    """What a stage that speaks a given text takes beside it.
+    """The abilities of a stage that speaks given texts.
 
     `languages`: those that it can be told; none: it is told none. `takes_sound`: a voice may be
     made from a reference sound; `needs_sound`: there is no other. `needs_instructions`: a
@@ -184,7 +184,7 @@ class Marks(Message, frozen=True):
 
 
 class Embedding(Message, frozen=True):
-    """What one input means: tensor `vector`, float32 [size]; `num_tokens` of the input."""
+    """The vector of one input: tensor `vector`, float32 [size]; `num_tokens` of the input."""
 
     index: int
     num_tokens: int

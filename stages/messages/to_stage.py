@@ -1,4 +1,4 @@
-"""What the gateway says to a stage's process."""
+"""Messages of the gateway to a stage's process."""
 
 from typing import Any, Literal
 

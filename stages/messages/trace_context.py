@@ -44,7 +44,7 @@ class TraceContext:
 
     @property
     def header(self) -> str:
-        """As it travels."""
+        """Returns the header of the wire."""
         return f"{VERSION}-{self.trace_id}-{self.span_id}-{int(self.is_sampled):02x}"
 
     def child(self) -> Self:

@@ -46,7 +46,7 @@ class WindowVocoder:
 
     @classmethod
     def of(cls, model: Qwen2_5OmniToken2WavModel) -> "WindowVocoder":
-        """Of half precision if the layers of the model's DiT are."""
+        """Makes it in half precision if the layers of the model's DiT are."""
         net: Any = model
         layer = net.code2wav_dit_model.transformer_blocks[0]
         is_half = takes_fused_kernels(next(layer.attn.parameters()))

@@ -71,7 +71,7 @@ class FusedBigVGAN:
 
 
 def is_fusible(model: nn.Module) -> bool:
-    """Whether its filters and its upsamplings are of the kinds that the kernels compute."""
+    """Returns whether its filters and its upsamplings are of the kinds that the kernels compute."""
     net: Any = model
     activations = [net.activation_post]
     for block in net.resblocks:

@@ -75,7 +75,7 @@ class BlockDiT:
 
     @property
     def device(self) -> torch.device:
-        """Its weights'."""
+        """Returns the device of its weights."""
         return self._zero.device
 
     def empty(self, *shape: int) -> torch.Tensor:
@@ -84,17 +84,19 @@ class BlockDiT:
 
     @property
     def max_blocks(self) -> int:
-        """What the positions of an answer may be."""
+        """Returns what the positions of an answer may be."""
         return len(self._cos)
 
     @property
     def table_bytes(self) -> int:
-        """What was computed beforehand."""
+        """Returns what was computed beforehand."""
         return self._code_rows.nbytes + self._tables.nbytes
 
     @torch.inference_mode()
     def voice(self, vector: torch.Tensor, reference_mel: torch.Tensor) -> torch.Tensor:
-        """What is added for a speaker [1, …], and for nobody without any code: [2, width]."""
+        """Returns what is added for a speaker [1, …], and for nobody without any code: [2,
+        width].
+        """
         mels = torch.cat([reference_mel, torch.zeros_like(reference_mel)]).to(self._zero)
         vectors = torch.cat([vector, torch.zeros_like(vector)]).to(self._zero)
         encoder_dim, code_dim = self.config.enc_dim, self.config.emb_dim
@@ -105,7 +107,7 @@ class BlockDiT:
         return torch.stack([rows[0], rows[1] + self._code_rows[0]])
 
     def velocities(self, windows: Sequence[Window]) -> list[torch.Tensor]:
-        """Of the new blocks of each window, [blocks, frames, mel]."""
+        """Returns the velocities of each window's new blocks, [blocks, frames, mel]."""
         layout = self.lay_out(windows)
         velocity = self._graphs.velocity(windows, layout)
         if velocity is None:
@@ -122,7 +124,7 @@ class BlockDiT:
         return lay_out(windows, self.depth, self.codes_per_block, self.config.repeats)
 
     def velocity(self, blocks: BlockList) -> torch.Tensor:
-        """Of the new blocks of a list, [blocks, frames, mel]."""
+        """Returns the velocities of a list's new blocks, [blocks, frames, mel]."""
         hidden = self._layers(self._embed(blocks), blocks)
         guided, free = blockwise_linear(hidden, self._proj_out).unbind(1)
         return guided + (guided - free) * GUIDANCE

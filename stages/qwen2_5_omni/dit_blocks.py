@@ -59,7 +59,7 @@ class Window:
 
     @property
     def num_blocks(self) -> int:
-        """Of both."""
+        """Returns the number of blocks of both."""
         return self.num_past + self.num_new
 
 
@@ -104,7 +104,7 @@ class BlockList:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the layers read of times and positions, computed beforehand.
+    """Tables of times and positions for the layers, computed beforehand.
 
     `modulations` [times, 6, width] of each layer: shift, scale and gate of its attention, then of
     its MLP. `last` [times, 2, width]: scale and shift of the last norm. `cos` and `sin`
@@ -118,13 +118,13 @@ class Tables:
 
     @property
     def nbytes(self) -> int:
-        """Of them all."""
+        """Returns the bytes of all of them."""
         return sum(one.nbytes for one in (*self.modulations, self.last, self.cos, self.sin))
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """Whether a layer looks at a neighbour, and how far back blocks are needed behind it."""
+    """The reach of a layer: whether it sees neighbours, and how many blocks behind it."""
 
     looks_left: bool
     looks_right: bool
@@ -186,7 +186,7 @@ def _pasts_of(windows: Sequence[Window]) -> Iterator[torch.Tensor]:
 
 
 def _codes_of(window: Window, size: int) -> Table:
-    """Those of each block; NONE for each that is missing."""
+    """Returns the codes of each block; NONE for each that is missing."""
     codes = np.full(window.num_blocks * size, NONE)
     codes[: len(window.codes)] = window.codes
     return codes.reshape(-1, size)

@@ -18,7 +18,7 @@ Compute = Callable[[BlockList], torch.Tensor]
 
 
 def counts_of_graphs(depth: int) -> Iterator[tuple[int, ...]]:
-    """Of every graph, the largest first: blocks that are as many in all layers, or ever fewer.
+    """Returns the counts of every graph, the largest first: as many blocks in all layers, or fewer.
 
     A list fits if none of its counts is larger: its blocks lie where the graph's do.
     """
@@ -86,7 +86,7 @@ class DiTGraphs:
         self._recorded = {one: self._recorded[one] for one in sorted(self._recorded, key=sum)}
 
     def velocity(self, windows: Sequence[Window], layout: Layout) -> torch.Tensor | None:
-        """Of the new blocks [n, frames, mel]; None if there is no graph that takes the list."""
+        """Returns the velocity of new blocks [n, frames, mel]; None if no graph takes the list."""
         counts = fitting(layout.counts, self._recorded)
         if counts is None or self._static is None:
             return None

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,import-untyped"
-"""What the DiT does between its matrix products, in half precision on a GPU, in two kernels.
+"""Two kernels for the DiT's work between matrix products, in half precision on a GPU.
 
 One ends a branch: it adds the gated branch to the float32 states, and writes what the next product
 reads of them, their norm with the scale and the shift of their time (adaLN-Zero, arXiv:2212.09748).
@@ -20,14 +20,14 @@ FEW_ROWS = 2048  # so few are spread over as many programs
 
 
 class Norm(NamedTuple):
-    """Of each time, float32 [times, width], rows of which may lie apart."""
+    """The norms of each time, float32 [times, width], rows of which may lie apart."""
 
     scale: torch.Tensor
     shift: torch.Tensor
 
 
 class Branch(NamedTuple):
-    """What is added to the states [rows, width], in half precision, by a gate [times, width]."""
+    """The addition to states [rows, width], in half precision, by a gate [times, width]."""
 
     values: torch.Tensor
     gate: torch.Tensor

@@ -19,7 +19,7 @@ class Layers(Protocol):
     """All layers and the norm behind them."""
 
     def __call__(self, hidden: torch.Tensor, blocks: BlockList) -> torch.Tensor:
-        """Of the new blocks of float32 [blocks, 2, frames, width], which may be overwritten."""
+        """Computes new blocks of float32 [blocks, 2, frames, width], which may be overwritten."""
 
 
 class ExactLayers:
@@ -57,7 +57,7 @@ def layers_of(net: Any, tables: Tables) -> Layers:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all layers read of a list.
+    """The inputs that all layers read of a list.
 
     `left`, `right`: the neighbours' places (any, where `sees_*` says that there is none). `sees_*`
     [blocks * 2, 1, 1, keys], for both rows of guidance: which frames are there, of the block

@@ -27,7 +27,7 @@ class Times:
 
     @property
     def num_evaluations(self) -> int:
-        """Those of a whole solution."""
+        """Returns the evaluations of a whole solution."""
         return len(self.of_evaluation)
 
     def on(self, device: torch.device) -> "Times":
@@ -49,7 +49,7 @@ def make_times(dtype: torch.dtype, num_points: int = NUM_POINTS) -> Times:
 
 
 class Noise:
-    """What an answer begins with: normal numbers of its seed, drawn a block at a time.
+    """The noise that an answer begins with: normal numbers of its seed, drawn a block at a time.
 
     They are always drawn on the CPU, where pieces of whole codes equal one draw: elsewhere numbers
     depend on how many are drawn at once.
@@ -114,7 +114,7 @@ class Solution:
         return len(self.start)
 
     def is_solved(self, times: Times) -> bool:
-        """Whether `start` is the mel spectrogram."""
+        """Returns whether `start` is the mel spectrogram."""
         return self.num_evaluated == times.num_evaluations
 
     @property
@@ -125,7 +125,7 @@ class Solution:
 
 
 def next_states(solutions: Sequence[Solution], times: Times) -> list[torch.Tensor]:
-    """What enters the next evaluation of each, [blocks, frames, mel]."""
+    """Returns what enters the next evaluation of each, [blocks, frames, mel]."""
     states = [solution.start for solution in solutions]
     for stage in range(1, STAGES):
         rows = [row for row, one in enumerate(solutions) if len(one.slopes) == stage]
@@ -173,7 +173,7 @@ class Joint:
     lengths: torch.Tensor
 
     def state(self) -> torch.Tensor:
-        """What enters the next evaluation."""
+        """Returns what enters the next evaluation."""
         match self.slopes:
             case (one,):
                 return self.start + self.lengths * one * (1 / 3)
@@ -184,7 +184,7 @@ class Joint:
         return self.start
 
     def end(self) -> torch.Tensor:
-        """Of the step, of which all evaluations are there."""
+        """Ends the step, all evaluations of which are there."""
         one, two, three, four = self.slopes
         return self.start + (one + 3 * (two + three) + four) * self.lengths / 8
 

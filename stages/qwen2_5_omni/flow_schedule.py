@@ -1,4 +1,4 @@
-"""Which blocks of an answer are solved together, and which frames of it are decoded together.
+"""Schedules an answer's blocks that are solved together, and frames that are decoded together.
 
 Both depend on places in the answer alone, and never on how its codes arrive.
 """
@@ -50,7 +50,9 @@ class Schedule:
 
     @property
     def longest_chunk(self) -> int:
-        """Its blocks, those ahead among them; at the least, as an answer's number is not known."""
+        """Returns the blocks of the longest chunk with those ahead, as an answer's number is
+        unknown.
+        """
         return max((size for size in self.chunks.sizes if size < WHOLE), default=1) + self.ahead
 
     def window_after(self, num_blocks: int, block_frames: int) -> int:

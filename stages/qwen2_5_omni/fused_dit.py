@@ -79,7 +79,7 @@ class FusedLayers:
 
 
 def is_fusible(config: Qwen2_5OmniDiTConfig) -> bool:
-    """Whether a head is of a size that the kernels take."""
+    """Returns whether a head is of a size that the kernels take."""
     size = config.head_dim
     return size >= MIN_SIZE and size & (size - 1) == 0
 

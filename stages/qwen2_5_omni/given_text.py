@@ -25,10 +25,10 @@ class GivenText:
         self._after = tokenizer.encode(after, add_special_tokens=False)
 
     def prompt(self, instructions: str) -> list[int]:
-        """As the template renders it, up to where the answer begins."""
+        """Renders the prompt by the template, up to where the answer begins."""
         return [*self._before, *self.tokens(self._lead + instructions), *self._after]
 
     def tokens(self, text: str) -> list[int]:
-        """Of a text alone."""
+        """Returns the tokens of a text alone."""
         token_ids: list[int] = self._plain.encode(text, add_special_tokens=False)
         return token_ids

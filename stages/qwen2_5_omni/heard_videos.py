@@ -27,7 +27,9 @@ class ThinkerProcessor(HearsVideos, Qwen2_5OmniThinkerMultiModalProcessor):
     def _get_prompt_updates(
         self, mm_items: Any, hf_processor_mm_kwargs: Mapping[str, Any], out_mm_kwargs: Any
     ) -> Sequence[Any]:
-        """As the in-tree class, but for what stands for a heard video."""
+        """Returns the updates of the in-tree class, but for the placeholder of a video with
+        audio.
+        """
         updates = super()._get_prompt_updates(mm_items, hf_processor_mm_kwargs, out_mm_kwargs)
         if not hf_processor_mm_kwargs.get(HEARD):
             return updates
@@ -50,12 +52,13 @@ class ThinkerProcessor(HearsVideos, Qwen2_5OmniThinkerMultiModalProcessor):
 
 
 def num_sound_tokens(num_mel_frames: int) -> int:
-    """Of a sound: the encoder halves its frames twice."""
+    """Returns the tokens of audio: the encoder halves its frames twice."""
     return ((num_mel_frames - 1) // 2 + 1 - 2) // 2 + 1
 
 
 def heard_tokens(config: Any, size: Sequence[int], seconds: float, num_sounds: int) -> list[int]:
-    """What stands for a video and its sound in a prompt of a thinker with this configuration.
+    """Returns what stands for a video and its sound in a prompt of a thinker with this
+    configuration.
 
     `size`: time slices, rows and columns before merging; `seconds`: from one slice to the next.
     """

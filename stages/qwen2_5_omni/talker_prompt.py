@@ -60,7 +60,7 @@ class SpeechIds:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """What ends speech when it is sampled."""
+        """Returns what ends speech when it is sampled."""
         return self.codec_pad, self.codec_eos
 
     @property
@@ -86,7 +86,7 @@ class TalkerPrompt:
 
     @property
     def position_delta(self) -> int:
-        """What a decode position adds to its index."""
+        """Returns what a decode position adds to its index."""
         return int(self.positions.max()) + 1 - len(self)
 
     @property
@@ -109,7 +109,9 @@ def talker_prompt(
 
 
 def request_options(request_id: str, prompt: TalkerPrompt) -> RequestOptions:
-    """What the talker's engine is told of a request: all of the thinker's rows will come."""
+    """Returns what the talker's engine is told of a request: all of the thinker's rows will
+    come.
+    """
     num_prompt = len(prompt) - 2
     rows = np.arange(num_prompt, dtype=np.int32)
     return late_input_options(

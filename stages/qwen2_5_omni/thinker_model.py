@@ -75,7 +75,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         is_multimodal: torch.Tensor | None = None,
         **more: Any,
     ) -> torch.Tensor:
-        """As the in-tree class, whatever part of a video and its sound a step has.
+        """Embeds like the in-tree class, whatever part of a video and its audio a step has.
 
         The places of media are kept.
         """
@@ -125,7 +125,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         return torch.from_numpy(positions), int(positions.max()) + 1 - len(input_tokens)
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        """As the in-tree class; steps with a NaN are counted."""
+        """Computes logits like the in-tree class, and counts steps with a NaN."""
         logits: torch.Tensor | None = super().compute_logits(hidden_states)
         if self._nan_watch is not None and logits is not None:
             self._nan_watch.look(logits)
@@ -139,7 +139,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         inputs_embeds: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """As the in-tree class; the rows go to the table's lines.
+        """Computes like the in-tree class, and writes the rows to the table's lines.
 
         The embeddings are taken before it: on a GPU without compiled code the layers add to them in
         place.
@@ -155,7 +155,7 @@ class Qwen2_5OmniThinker(Qwen2_5OmniThinkerForConditionalGeneration):
     def _embedded(
         self, input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None
     ) -> torch.Tensor:
-        """What enters, [n, hidden], without media."""
+        """Returns what enters, [n, hidden], without media."""
         if inputs_embeds is None:  # an engine that takes no media
             embedded: torch.Tensor = self.language_model.embed_input_ids(input_ids)
             return embedded

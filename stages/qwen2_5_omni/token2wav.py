@@ -69,22 +69,22 @@ class Token2Wav:
 
     @property
     def device(self) -> torch.device:
-        """Its weights'."""
+        """Returns the device of its weights."""
         return self.dit.device
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of what it makes."""
+        """Returns the sample rate of its output."""
         return SAMPLE_RATE_HZ
 
     @property
     def num_channels(self) -> NumChannels:
-        """Of what it makes."""
+        """Returns the channels of its output."""
         return 1
 
     @property
     def samples_per_frame(self) -> int:
-        """Of a code."""
+        """Returns the samples of a code."""
         return self._plan.repeats * self._vocoder.samples_per_frame
 
     @property
@@ -113,7 +113,7 @@ class Token2Wav:
         return Stream(request, Noise(request.seed, *block), progress, progress)
 
     def close(self, state: Stream) -> None:
-        """What it kept goes with it."""
+        """Drops the state with it."""
         self._num_free += 1
 
     # Codes

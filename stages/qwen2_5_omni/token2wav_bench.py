@@ -30,7 +30,7 @@ AHEAD = (0, 1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class StreamError:
-    """Of the samples of a stream against the whole answer's: relative RMS, and the largest."""
+    """The error of a stream's samples against the whole answer's: relative RMS, and the largest."""
 
     ahead: int
     relative: float

@@ -39,7 +39,7 @@ class Token2WavOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def schedule(self) -> Schedule:
-        """What they mean."""
+        """Returns what they mean."""
         if self.chunk == "whole":
             return Schedule.whole(WINDOW_BLOCKS, REACH)
         return Schedule.streamed(tuple(self.chunk), self.ahead, self.context)

@@ -1,4 +1,4 @@
-"""What a stream of token2wav does next: an evaluation, a window of the vocoder, or nothing."""
+"""Plans the next step of a stream of token2wav: an evaluation, a vocoder window, or nothing."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class Progress:
 
 
 class Known(NamedTuple):
-    """What has come of an answer, and whether that is all of it."""
+    """The part of an answer that has come, and whether that is all of it."""
 
     codes: Codes
     is_all: bool

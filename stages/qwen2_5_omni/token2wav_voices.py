@@ -19,7 +19,7 @@ class Speaker:
 
 
 def read_speakers(file: Path) -> dict[str, Speaker]:
-    """Those of a spk_dict.pt, by their names."""
+    """Returns the speakers of a spk_dict.pt by name."""
     stored: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return {name: Speaker(one["cond"], one["ref_mel"]) for name, one in stored.items()}
 

@@ -62,7 +62,7 @@ def num_embeddings(model: str) -> int:
 
 
 def load_speakers(model: str) -> dict[str, Speaker]:
-    """Those of a checkpoint folder or hub name."""
+    """Loads the speakers of a checkpoint folder or hub name."""
     file = find(model, FILE)
     if file is None:
         raise FileNotFoundError(f"{model} has no {FILE}: nobody to speak as")
@@ -97,7 +97,7 @@ def _made(model: str) -> Qwen2_5OmniToken2WavModel:
 
 
 def _restore_buffers(net: Any, device: torch.device) -> None:
-    """What no checkpoint holds is still on the meta device, or empty."""
+    """Fills buffers that no checkpoint holds, which are on the meta device or empty."""
     dit = net.code2wav_dit_model
     dit.rotary_embed = Qwen2_5OmniDiTRotaryEmbedding(dit.config).to(device)
     for module in _filters(net):
@@ -106,7 +106,7 @@ def _restore_buffers(net: Any, device: torch.device) -> None:
 
 
 def _filters(net: Any) -> Iterator[Any]:
-    """Those of up- and downsampling, which are made of their ratio."""
+    """Returns the filters of up- and downsampling, which are made of their ratio."""
     return (
         module for module in net.modules() if "filter" in dict(module.named_buffers(recurse=False))
     )
@@ -120,7 +120,7 @@ def _cast_layers(net: Any, dtype: torch.dtype) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Token2WavWeights:
-    """Those of a checkpoint, as a stage with these options has them, for the stage's commands."""
+    """The weights of a checkpoint for a stage with these options, for the stage's commands."""
 
     folder: str
     options: DecoderOptions
@@ -128,11 +128,11 @@ class Token2WavWeights:
 
     @property
     def are_stored(self) -> bool:
-        """Whether they are the checkpoint's, and no dummy weights."""
+        """Returns whether they are the checkpoint's, and no dummy weights."""
         return self.options.has_weights
 
     def model_of(self, decoder: Decoder[Any]) -> Qwen2_5OmniToken2WavModel:
-        """What the stage's decoder was made of."""
+        """Returns what the stage's decoder was made of."""
         assert isinstance(decoder, Token2Wav)
         return decoder.model
 

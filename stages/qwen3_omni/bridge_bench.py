@@ -1,4 +1,4 @@
-"""What the bridge costs: a talker's decode step with it, over the same engine without it.
+"""Measures the bridge's cost: a talker's decode step with it, over the same engine without it.
 
 Both do the same work only as CUDA graphs, which have the code predictor inside: an eager step
 without the bridge knows of no frame and leaves it out.

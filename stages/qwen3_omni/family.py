@@ -34,7 +34,9 @@ def _graph(checkpoint: Checkpoint, num_gpus: int) -> str:
 
 
 def _thinks_first(checkpoint: Checkpoint) -> bool:
-    """Whether its chat template opens answers with a thought, or its name says that it thinks."""
+    """Returns whether its chat template opens answers with a thought, or its name says that it
+    thinks.
+    """
     if "thinking" in checkpoint.model.lower():
         return True
     files = (checkpoint.json(name) for name in ("chat_template.json", "tokenizer_config.json"))

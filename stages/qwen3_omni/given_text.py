@@ -17,7 +17,7 @@ class GivenText:
         self._im_end = self._tokenizer.special("<|im_end|>")
 
     def prompt(self, text: str, instructions: str) -> list[int]:
-        """As the chat template renders it."""
+        """Renders the prompt by the chat template."""
         ids, tokens = self._ids, self._tokenizer.tokens
         return [
             *[ids.im_start, ids.user, *tokens(f"\n{instructions}"), self._im_end],

@@ -1,4 +1,4 @@
-"""Which of the thinker's tokens are spoken, and when they go to the talker."""
+"""Chooses the thinker's tokens that are spoken, and when they go to the talker."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

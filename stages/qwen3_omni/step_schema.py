@@ -1,4 +1,4 @@
-"""What the bridge to vLLM brings to the talker's tokens and takes from them."""
+"""The step schema of the talker: columns of the bridge to vLLM beside its tokens."""
 
 from typing import Any
 

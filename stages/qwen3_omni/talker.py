@@ -38,7 +38,9 @@ def request_options(
     tokens: Sequence[int] = (),
     complete: bool = False,
 ) -> RequestOptions:
-    """What the talker's engine is told of a request; `tokens`: the first that are spoken."""
+    """Returns what the talker's engine is told of a request; `tokens`: the first that are
+    spoken.
+    """
     return late_input_options(
         request_id,
         TALKER_LAYOUT.pack(len(prompt), prompt.inputs),

@@ -62,7 +62,7 @@ class Qwen3OmniTalker(TextTalker):
         self.hidden_projection = Qwen3OmniMoeTalkerResizeMLP(config)
 
     def project_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Those of the thinker."""
+        """Projects the hidden states of the thinker."""
         net = self.hidden_projection
         inner = net.act_fn(projected(net.linear_fc1, hidden))
         return projected(net.linear_fc2, inner)

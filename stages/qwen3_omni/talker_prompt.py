@@ -87,7 +87,7 @@ class TalkerPrompt:
 
     @property
     def position_delta(self) -> int:
-        """What a decode position adds to its index."""
+        """Returns what a decode position adds to its index."""
         return int(self.positions.max()) + 1 - len(self)
 
     @property
@@ -138,7 +138,7 @@ def talker_prompt(
 
 
 def _known_grids(grids: Sequence[Grid]) -> list[Grid]:
-    """Those that transformers' talker knows of: others are text to it.
+    """Returns the grids that transformers' talker knows: others are text to it.
 
     Its `generate` does not tell the talker that videos are heard (`use_audio_in_video`). The talker
     finds such a video only on its way to an image that comes later.

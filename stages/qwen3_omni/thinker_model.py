@@ -115,7 +115,7 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         *,
         is_multimodal: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """As the in-tree class, whatever part of a video and its sound a step has."""
+        """Embeds like the in-tree class, whatever part of a video and its audio a step has."""
         # Its forward clears what deepstack adds; a step that is one CUDA graph does not run it.
         self._clear_deepstack_input_embeds(getattr(self, "deepstack_input_embeds_num_tokens", 0))
         embeddings = list(multimodal_embeddings or ())
@@ -138,14 +138,14 @@ class Qwen3OmniThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         return {getattr(self.config, f"{name}_token_id"): name for name in names}
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor | None:
-        """As the in-tree class; steps with a NaN are counted."""
+        """Computes logits like the in-tree class, and counts steps with a NaN."""
         logits: torch.Tensor | None = super().compute_logits(hidden_states)
         if self._nan_watch is not None and logits is not None:
             self._nan_watch.look(logits)
         return logits
 
     def forward(self, input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-        """As the in-tree class; the tapped rows go to the table's lines.
+        """Computes like the in-tree class, and writes the tapped rows to the table's lines.
 
         A pipeline rank that is not the last returns what the next one takes.
         """

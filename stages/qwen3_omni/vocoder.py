@@ -29,7 +29,7 @@ class StreamingVocoder(CheckpointVocoder[Qwen3OmniMoeCode2Wav]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
     def make_layers(self, model: Qwen3OmniMoeCode2Wav, layout: StateLayout) -> Codec:
-        """As the reference has them, each with its region of a stream's state."""
+        """Makes the layers of the reference, each with its region of a stream's state."""
         self._embedding = model.code_embedding
         self._offsets = model.code_offset
         self._transformer = window_transformer(model.pre_transformer, layout)

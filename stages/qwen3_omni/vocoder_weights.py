@@ -56,7 +56,7 @@ def _freeze(vocoder: Qwen3OmniMoeCode2Wav, dtype: torch.dtype) -> Qwen3OmniMoeCo
 
 
 def _restore_buffers(vocoder: Qwen3OmniMoeCode2Wav, device: torch.device) -> None:
-    """What no checkpoint holds is still on the meta device."""
+    """Fills buffers that no checkpoint holds, which are still on the meta device."""
     config = vocoder.config
     offsets = torch.arange(config.num_quantizers, device=device) * config.codebook_size
     vocoder.code_offset = offsets.view(1, -1, 1)

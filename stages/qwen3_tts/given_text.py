@@ -17,7 +17,7 @@ class GivenText:
         self._ids = ids
 
     def spoken(self, text: str, instructions: str = "", reference: str = "") -> SpokenText:
-        """Of the given text; `reference`: the words of a sound to go on from."""
+        """Returns the tokens of the given text; `reference`: the words of audio to go on from."""
         turn = self._turn("assistant", text)
         return SpokenText(
             role=turn[:ROLE],

@@ -14,7 +14,7 @@ NO_WINDOW = 1 << 30
 
 
 class SoundCodes(nn.Module):
-    """Of mono samples at 24 kHz, the codes of the codebooks that the talker speaks with."""
+    """The codes of mono samples at 24 kHz, of the codebooks that the talker speaks with."""
 
     def __init__(self, config: MimiConfig, num_codebooks: int) -> None:
         super().__init__()
@@ -24,7 +24,9 @@ class SoundCodes(nn.Module):
         self.num_codebooks = num_codebooks
 
     def forward(self, sound: torch.Tensor) -> torch.Tensor:
-        """Of samples [n]: int32 [frames, codebooks], the last frame filled up with silence."""
+        """Encodes samples [n] to int32 [frames, codebooks], the last frame filled up with
+        silence.
+        """
         encoded = self.mimi.encode(sound[None, None], num_quantizers=self.num_codebooks)
         codes: torch.Tensor = encoded.audio_codes
         return codes[0].T.int()

@@ -154,7 +154,7 @@ class AttentivePooling(nn.Module):
         self.conv = nn.Conv1d(num_attention, num_channels, 1)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Of [1, channels, n]: [1, 2 * channels, 1]."""
+        """Pools [1, channels, n] to [1, 2 * channels, 1]."""
         even = torch.full_like(hidden[:, :1], 1 / hidden.shape[-1])
         whole = [one.expand_as(hidden) for one in _statistics(hidden, even)]
         scores = self.conv(torch.tanh(self.tdnn(torch.cat([hidden, *whole], dim=1))))

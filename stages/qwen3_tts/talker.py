@@ -85,7 +85,7 @@ class Talker(TalkerStage):
 
     @property
     def speech(self) -> Speech:
-        """What it can be told beside a text."""
+        """Returns what it can be told beside a text."""
         room = self._max_model_len - RESERVED_ROWS
         return Speech(
             languages=self._ids.named_languages,
@@ -111,7 +111,7 @@ class Talker(TalkerStage):
         return self._spoken(request_id, prompt)
 
     async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:
-        """Of a given text, or of its beginning: none of it, if more comes."""
+        """Returns the prompt of a given text, or of its beginning: none of it, if more comes."""
         body = opened.request.body
         is_open = bool(body.get("open"))
         language = self._language(body.get("language") or AUTO, speaker)
@@ -158,7 +158,9 @@ class Talker(TalkerStage):
         return text
 
     async def _features(self, opened: Opened) -> VoiceFeatures | None:
-        """Of the request's sound, which a Base model must have and no other may."""
+        """Returns the features of the request's audio, which a Base model must have and no other
+        may.
+        """
         reference = opened.request.body.get("reference")
         if self._voices is None and reference is not None:
             raise RequestError(400, "this model makes no voice of a sound", param="voice")
@@ -215,7 +217,7 @@ class Talker(TalkerStage):
         self._texts.add(request_id, text, last)
 
     async def serve(self, opened: Opened) -> None:
-        """As every talker does; an open text is fed to the engine while it comes."""
+        """Serves as every talker does; an open text is fed to the engine while it comes."""
         if not opened.request.body.get("open"):
             await super().serve(opened)
             return

@@ -59,7 +59,7 @@ class TextProjection(nn.Module):
 
 
 def predictor_config(told: Mapping[str, Any]) -> Qwen3OmniMoeTalkerCodePredictorConfig:
-    """Of the talker's configuration; Qwen3-Omni's code predictor is the same module."""
+    """Returns the predictor's configuration; Qwen3-Omni's code predictor is the same module."""
     return Qwen3OmniMoeTalkerCodePredictorConfig(
         **{name: told[name] for name in PREDICTOR_NAMES if name in told},
         rope_parameters={"rope_type": "default", "rope_theta": told["rope_theta"]},
@@ -103,7 +103,7 @@ class Qwen3TTSTalker(TextTalker):
                 self.voices[request.row] = to_device(voice, self.voices.device)
 
     def header_inputs(self, columns: torch.Tensor) -> torch.Tensor:
-        """Of a Base model with the voice that the request brought, and with a sound's frames."""
+        """Returns a Base model's inputs with the request's voice, and with frames of audio."""
         inputs = super().header_inputs(columns)
         if not self.config.takes_frames:
             return inputs

@@ -1,4 +1,4 @@
-"""What a Qwen3-TTS talker is told, by its graph file and by the model's generation config."""
+"""The options of a Qwen3-TTS talker, by its graph file and by the generation config."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ class Generation(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, model: str) -> "Generation":
-        """Of a folder or a name; a model without the file has the defaults."""
+        """Reads the options of a folder or a name; a model without the file has the defaults."""
         path = cached_file(
             model, GENERATION_CONFIG_NAME, _raise_exceptions_for_missing_entries=False
         )
@@ -50,7 +50,9 @@ class Generation(msgspec.Struct, frozen=True):
 
     @property
     def defaults(self) -> SamplingDefaults:
-        """Of the first code of each frame; the reference never ends before the second."""
+        """Returns the defaults for each frame's first code; the reference never ends before the
+        second.
+        """
         return SamplingDefaults(
             temperature=self.temperature if self.do_sample else 0.0,
             top_k=self.top_k,

@@ -69,7 +69,9 @@ class SpeechIds:
 
     @property
     def named_languages(self) -> list[str]:
-        """Those that may be asked for, beside `auto`, which leaves it to the model."""
+        """Returns the languages that requests may name, beside `auto`, which leaves it to the
+        model.
+        """
         return sorted(name for name in self.languages if DIALECT not in name)
 
     def language(self, name: str, speaker: str) -> int | None:
@@ -103,7 +105,7 @@ class Voice:
 
     @property
     def num_frames(self) -> int:
-        """Of the sound."""
+        """Returns the frames of the audio."""
         return 0 if self.frames is None else len(self.frames)
 
 

@@ -29,7 +29,7 @@ SAMPLE_RATE_HZ = 24_000
 
 
 class CodeVectors:
-    """What a split quantizer makes of codes: their vectors, summed and projected."""
+    """A split quantizer's vectors of codes, summed and projected."""
 
     def __init__(self, quantizer: SplitQuantizer) -> None:
         self._parts = quantizer.rvq_first, quantizer.rvq_rest
@@ -41,7 +41,7 @@ class CodeVectors:
 
 
 def _vectors(quantizer: Quantizer, codes: torch.Tensor) -> torch.Tensor:
-    """Of codes [B, codebooks, n]: [B, width, n]."""
+    """Returns the vectors of codes [B, codebooks, n]: [B, width, n]."""
     books = torch.arange(codes.shape[1], device=codes.device)[:, None]
     summed = quantizer.codebooks[books, codes].sum(1)
     vectors: torch.Tensor = quantizer.output_proj(summed.transpose(1, 2))
@@ -52,7 +52,7 @@ class StreamingVocoder(CheckpointVocoder[CodecDecoder]):
     """Owns the weights and the state of up to `num_slots` streams."""
 
     def make_layers(self, model: CodecDecoder, layout: StateLayout) -> Codec:
-        """As the reference has them, each with its region of a stream's state."""
+        """Makes the layers of the reference, each with its region of a stream's state."""
         self._vectors = CodeVectors(model.quantizer)
         self._first_context = CausalConvolution(model.pre_conv, layout)
         self._transformer = ProjectedTransformer(model.pre_transformer, layout)

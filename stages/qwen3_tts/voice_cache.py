@@ -34,7 +34,7 @@ class VoiceFeatures:
 
     @property
     def has_codes(self) -> bool:
-        """Whether there are any."""
+        """Returns whether there are any."""
         return len(self.codes) > 0
 
 
@@ -53,7 +53,7 @@ class VoiceCache:
         self._folder = folder / SUBFOLDER if folder is not None else None
 
     def get(self, key: str, wants_codes: bool) -> VoiceFeatures | None:
-        """What is known of a sound, if that is enough."""
+        """Returns what is known of a sound, if that is enough."""
         with self._lock:
             found = self._known.get(key)
             if found is None:
@@ -127,7 +127,7 @@ class VoiceCache:
         self._make_room(path.parent)
 
     def _make_room(self, folder: Path) -> None:
-        """What others remove meanwhile needs no removing."""
+        """Removes the oldest files; others may remove some meanwhile."""
         times: dict[Path, float] = {}
         for path in folder.iterdir():
             with suppress(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""What the talker must know of a reference sound: the vector of its voice, and its codes."""
+"""Features of reference audio for the talker: the vector of its voice, and its codes."""
 
 import hashlib
 import threading
@@ -48,13 +48,14 @@ class VoiceEncoder:
         self._computing = threading.Lock()
 
     def known(self, key: str, wants_codes: bool) -> VoiceFeatures | None:
-        """What was made of a sound before, if that is enough."""
+        """Returns what was made of a sound before, if that is enough."""
         return self._cache.get(key, wants_codes)
 
     def features(
         self, sound: npt.NDArray[np.float32], key: str, wants_codes: bool
     ) -> VoiceFeatures:
-        """Of mono samples [n] at 24 kHz with this key; without codes where none are wanted.
+        """Returns the features of mono samples [n] at 24 kHz with this key; without codes if not
+        wanted.
 
         Raises RequestError for a sound that is too short.
         """
@@ -108,7 +109,7 @@ def _load_speaker_encoder(
 
 
 def _identity(encoders: Iterable[nn.Module]) -> str:
-    """Of the weights: features of others are no use."""
+    """Returns the identity of the weights: features of other weights are useless."""
     digest = hashlib.sha256()
     for encoder in encoders:
         for name, tensor in encoder.state_dict().items():

@@ -23,7 +23,7 @@ class PromptTokens:
 
     @classmethod
     def of_model(cls, model: str) -> Self:
-        """Of a pipeline's folder or hub name; nothing but its tokenizer is loaded."""
+        """Loads the tokenizer of a pipeline's folder or hub name, and nothing else."""
         config = DiffusionPipeline.load_config(model)
         parts = [name for name, value in config.items() if isinstance(value, list)]
         without = dict.fromkeys(name for name in parts if name != "tokenizer")

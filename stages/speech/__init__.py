@@ -1,1 +1,1 @@
-"""What the talkers of all families share: the stage, and models that speak in codec frames."""
+"""Common parts of the families' talkers: the stage, and models that speak in codec frames."""

@@ -27,7 +27,7 @@ class CodePredictorGraphs:
         self._results: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, **arguments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """As the predictor's `forward`; the results are overwritten by the next call."""
+        """Computes like the predictor's `forward`; the next call overwrites the results."""
         num_rows = len(arguments["code0"])
         size = next((size for size in self._graphs if size >= num_rows), None)
         if size is None:

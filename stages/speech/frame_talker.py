@@ -47,7 +47,7 @@ def graph_sizes(vllm_config: VllmConfig) -> list[int]:
 
 
 def is_recorded(inputs: torch.Tensor) -> bool:
-    """Whether what is computed of a tensor becomes part of a CUDA graph."""
+    """Returns whether what is computed of a tensor becomes part of a CUDA graph."""
     return inputs.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
@@ -123,7 +123,7 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         """Rows that came from upstream [n, width] as inputs [n, hidden]."""
 
     def make_predictor(self, config: Qwen3OmniMoeTalkerCodePredictorConfig) -> CodePredictor:
-        """What computes the residual codes."""
+        """Returns what computes the residual codes."""
         return CodePredictor(config)
 
     # The step's data, before the forward

@@ -16,7 +16,9 @@ from omnistage.stages.worker.stage import Downstream
 
 
 class ThinkerPrompt(msgspec.Struct, frozen=True):
-    """What the talker is told of a prompt besides its ids: where its images and videos are."""
+    """The prompt of the thinker for the talker, besides its ids: places of its images and
+    videos.
+    """
 
     grids: list[Grid] = []
 
@@ -69,7 +71,7 @@ class SpokenAnswer(ABC):
     @property
     @abstractmethod
     def _is_silent(self) -> bool:
-        """Whether nothing of the answer was spoken, nor will be."""
+        """Returns whether nothing of the answer was spoken, nor will be."""
 
     @abstractmethod
     def _feed_life(self) -> None:

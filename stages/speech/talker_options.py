@@ -1,4 +1,4 @@
-"""What talkers are told: their options, their seeds, the ids that end their engines' answers."""
+"""Options of talkers, their seeds, the ids that end their engines' answers."""
 
 import zlib
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ NO_WEIGHTS = "the talker keeps tables that it made from its checkpoint while it 
 
 @dataclass(frozen=True, slots=True)
 class TalkerEngine:
-    """What a family's engine is made with.
+    """The parts that a family makes its talker's engine of.
 
     `schema`: what its tokens take and give. `config`: the override of the model's configuration.
     `part`: of the checkpoint. `end_ids`: those that end its speech. `num_unheard`: tokens sampled
@@ -75,7 +75,9 @@ class SpokenPrompt:
 
 @dataclass(frozen=True, slots=True)
 class SamplingDefaults:
-    """Those of the reference's generate(); without `max_tokens` as many as the engine can."""
+    """The defaults of the reference's generate(); without `max_tokens` as many as the engine
+    can.
+    """
 
     temperature: float
     top_k: int
@@ -104,7 +106,7 @@ class TalkerStage(EngineStage, ABC):
     @property
     @abstractmethod
     def parts(self) -> TalkerEngine:
-        """What its engine is made with."""
+        """Returns what its engine is made with."""
 
     @abstractmethod
     async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:

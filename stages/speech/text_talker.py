@@ -25,7 +25,7 @@ PROJECTION_CHUNK = 8192
 
 
 class TextTalker(FrameTalker):
-    """Its inputs and its weights."""
+    """A talker of texts: its inputs and its weights."""
 
     text_embedding: ClassVar[str]  # the name of the table in the checkpoint
     text_projection: nn.Module
@@ -48,7 +48,7 @@ class TextTalker(FrameTalker):
         return torch.where(codec >= 0, inputs + embedded, inputs)
 
     def project_hidden(self, hidden: torch.Tensor) -> torch.Tensor:
-        """As they come."""
+        """Returns them as they come."""
         return hidden
 
     def load_weights(self, weights: Iterable[tuple[str, torch.Tensor]]) -> set[str]:

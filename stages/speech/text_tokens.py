@@ -38,7 +38,7 @@ class TextTokenizer:
         self._longest = max(map(len, self._words), default=0)
 
     def tokens(self, text: str) -> list[int]:
-        """Of a whole text."""
+        """Returns the tokens of a whole text."""
         token_ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return token_ids
 
@@ -71,7 +71,9 @@ class TextTokenizer:
         return kinds[0][0] in "LN" and kinds[1][0] != kinds[0][0]
 
     def _is_in_added(self, text: str, place: int) -> bool:
-        """Whether an added token, which the pattern does not split, may lie across a place."""
+        """Returns whether an added token, which the pattern does not split, may lie across a
+        place.
+        """
         head, rest = text[:place], text[place:]
         return any(
             head.endswith(token[:size]) and _may_begin(rest, token[size:])
@@ -80,7 +82,7 @@ class TextTokenizer:
         )
 
     def _is_in_word(self, text: str, place: int) -> bool:
-        """Whether a token of the vocabulary may lie across a place."""
+        """Returns whether a token of the vocabulary may lie across a place."""
         head, rest = text[max(0, place - LOOK_BACK) : place].encode(), text[place:].encode()
         for size in range(1, min(len(head) + 1, self._longest)):
             begun = head[-size:] + rest
@@ -114,7 +116,7 @@ class TextTokens:
         return self._given(ready)
 
     def finish(self) -> list[int]:
-        """Those of the rest."""
+        """Returns the tokens of the rest."""
         ready, self._held = self._held, ""
         return self._given(ready)
 
@@ -142,11 +144,11 @@ def _byte_characters() -> dict[int, str]:
 
 
 def _stay_apart(before: str, behind: str) -> bool:
-    """Whether normalization makes no character of the last ones and the next."""
+    """Returns whether normalization makes no character of the last ones and the next."""
     apart = unicodedata.normalize("NFC", before) + unicodedata.normalize("NFC", behind)
     return unicodedata.normalize("NFC", before + behind) == apart
 
 
 def _may_begin(text: str, expected: str) -> bool:
-    """Whether a text may be, or become, one that begins as expected."""
+    """Returns whether a text may be, or become, one that begins as expected."""
     return text.startswith(expected) or expected.startswith(text)

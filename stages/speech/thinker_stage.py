@@ -40,7 +40,7 @@ Spoken = TypeVar("Spoken", bound=SpokenAnswer)
 
 @dataclass(frozen=True, slots=True)
 class ThinkerEngine:
-    """What a family's engine is made with.
+    """The parts that a family makes its thinker's engine of.
 
     `config`: the override of the model's configuration. `part`: of the checkpoint. `media_ids`: the
     tokens that stand for sounds, images and videos.
@@ -70,7 +70,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     @property
     @abstractmethod
     def parts(self) -> ThinkerEngine:
-        """What its engine is made with."""
+        """Returns what its engine is made with."""
 
     @property
     @abstractmethod
@@ -233,7 +233,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     def _bridge(
         self, request_id: str, request: Request, prompt_ids: Sequence[int]
     ) -> RequestOptions | None:
-        """What the bridge is told of a request; nothing, if nobody wants its rows."""
+        """Returns what the bridge is told of a request; nothing, if nobody wants its rows."""
         edges = self._ports.live(request, Payload.ROWS)
         exported = self.exported(prompt_ids, edges) if edges else None
         if exported is None:

@@ -1,4 +1,4 @@
-"""What vLLM's thinkers need so that a video is heard: the sound beside it, and the order of both.
+"""Extensions of vLLM's thinkers for videos with audio: the audio beside it, and their order.
 
 vLLM puts the embeddings of one step's media where their tokens are, in the order in which it has
 them: a video's, then its sound's. It sees that the tokens of both alternate, but not in a step that
@@ -30,7 +30,7 @@ class HeardInputs(ProcessorInputs):
     """
 
     def get_mm_hashes(self, *about: Any) -> dict[str, list[str]]:
-        """As the in-tree class; a video's and its sound's are of both."""
+        """Hashes like the in-tree class; a video and its audio have hashes of both."""
         hashes: dict[str, list[str]] = super().get_mm_hashes(*about)
         pairs = list(zip(hashes.get("video", ()), hashes.get("audio", ()), strict=False))
         seen = {"video": [f"{video}-{sound}" for video, sound in pairs]}
@@ -39,16 +39,17 @@ class HeardInputs(ProcessorInputs):
 
 
 class HearsVideos:
-    """Of a processor, before vLLM's class: a video is processed with its sound, or neither is."""
+    """A processor before vLLM's class: a video is processed with its audio, or neither is."""
 
     def apply(self, inputs: ProcessorInputs, *more: Any, **named: Any) -> Any:
-        """As the in-tree class, which some of vLLM call by names."""
+        """Applies like the in-tree class, which some of vLLM call by names."""
         if inputs.hf_processor_mm_kwargs.get(HEARD):
             inputs = HeardInputs(**{one.name: getattr(inputs, one.name) for one in fields(inputs)})
         return super().apply(inputs, *more, **named)  # type: ignore[misc]  # of the class that follows
 
     def _get_cache_missing_items(self, cache: Any, mm_data_items: Any, mm_hashes: Any) -> Any:
-        """As the in-tree class, but of a prompt with sounds and videos all are processed, or none.
+        """Returns all items of a prompt with audio and videos, or none; others like the in-tree
+        class.
 
         Each medium is cached for itself; that class refuses a video whose sound alone is cached.
         """

@@ -1,1 +1,1 @@
-"""What a streaming decoder needs, whatever its model is."""
+"""Streaming decoders, whatever their models are."""

@@ -84,11 +84,11 @@ class CheckpointWeights(Generic[Model]):
 
     @property
     def are_stored(self) -> bool:
-        """Whether they are the checkpoint's, and no dummy weights."""
+        """Returns whether they are the checkpoint's, and no dummy weights."""
         return self.options.has_weights
 
     def model_of(self, decoder: Decoder[Slot]) -> Model:
-        """What the stage's vocoder was made of."""
+        """Returns what the stage's vocoder was made of."""
         assert isinstance(decoder, self.vocoder)
         return decoder.model
 

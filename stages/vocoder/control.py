@@ -29,10 +29,10 @@ class DecoderWeights(Protocol[Model, State]):
 
     @property
     def are_stored(self) -> bool:
-        """Whether the stage's own are read from there, and not made up."""
+        """Returns whether the stage's own are read from there, and not made up."""
 
     def model_of(self, decoder: Decoder[State]) -> Model:
-        """What a decoder was made of."""
+        """Returns what a decoder was made of."""
 
     def read(self, folder: str, device: torch.device, *, are_stored: bool) -> Model:
         """The model of a folder; raises whatever the folder makes libraries raise."""
@@ -84,7 +84,9 @@ class DecoderControl(Generic[Model, State]):
 
     @property
     def _is_gone(self) -> bool:
-        """Whether the folder of other weights is there no more; a model's own name is no folder."""
+        """Returns whether the folder of other weights is there no more; a model's own name is no
+        folder.
+        """
         return self._folder != self._weights.folder and not Path(self._folder).is_dir()
 
     def _wake(self, tags: Collection[str] | None) -> None:

@@ -1,4 +1,4 @@
-"""What a family's streaming decoder is to the parts that are the same for all of them."""
+"""The interface of a family's streaming decoder."""
 
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[State]):
-    """What one stream brings to a batch: where it is, and the frames that come next.
+    """The part of one stream in a batch: its place, and the frames that come next.
 
     `is_last`: none follow. A decoder that waits for later frames then decodes what it kept; if it
     `keeps_frames`, such a piece may be without frames.
@@ -60,11 +60,11 @@ class Decoder(Protocol[State]):
 
     @property
     def sample_rate_hz(self) -> int:
-        """Of what it makes."""
+        """Returns the sample rate of its output."""
 
     @property
     def num_channels(self) -> NumChannels:
-        """Of what it makes."""
+        """Returns the channels of its output."""
 
     @property
     def samples_per_frame(self) -> int:
@@ -72,7 +72,7 @@ class Decoder(Protocol[State]):
 
     @property
     def keeps_frames(self) -> bool:
-        """Whether a stream's end gives samples of its own: it waits for later frames."""
+        """Returns whether a stream's end gives samples of its own: it waits for later frames."""
 
     @property
     def num_free(self) -> int:

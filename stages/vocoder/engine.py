@@ -25,7 +25,7 @@ SAMPLE_MAX = 32767
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one step takes at most.
+    """The limits of one step.
 
     Longer chunks are decoded in pieces, so that memory stays bounded. Beyond so many frames in a
     batch a GPU only makes everybody wait longer. `batch_streams`: requests in a batch; with one no
@@ -91,11 +91,11 @@ class Stream(Generic[State]):
 
     @property
     def has_pushed(self) -> bool:
-        """Whether it has more to decode than its lead."""
+        """Returns whether it has more to decode than its lead."""
         return bool(self.waiting) and not self.waiting[-1].is_lead
 
     def heard(self, samples: Samples) -> Samples:
-        """Those of the next samples that are not to be dropped."""
+        """Returns the next samples that are not to be dropped."""
         num_dropped = min(self.num_unheard, len(samples))
         self.num_unheard -= num_dropped
         return samples[num_dropped:]
@@ -103,7 +103,7 @@ class Stream(Generic[State]):
 
 @dataclass(slots=True)
 class Turn(Generic[State]):
-    """What a stream could do in the next step."""
+    """A stream's possible part of the next step."""
 
     stream: Stream[State]
     pushed: Pushed
@@ -178,7 +178,7 @@ class DecoderEngine(Generic[State]):
             stream.waiting.append(Pushed(frames, last, time.monotonic()))
 
     def is_idle(self, request_id: str) -> bool:
-        """Whether nothing of a request waits to be decoded but its lead."""
+        """Returns whether nothing of a request waits to be decoded but its lead."""
         with self._lock:
             stream = self._streams.get(request_id)
             return stream is None or not stream.has_pushed
@@ -275,7 +275,7 @@ class DecoderEngine(Generic[State]):
         return self.decoder.num_free > 0
 
     def _take_back(self, stream: Stream[State], lead: Pushed) -> None:
-        """Its lead is decoded once more when its frames have come."""
+        """Puts the lead back in the queue, so that it is decoded again before the first frames."""
         assert stream.state is not None
         self.decoder.close(stream.state)
         stream.state = stream.primed = None
@@ -295,7 +295,7 @@ class DecoderEngine(Generic[State]):
         return Turn(stream, pushed, piece, deadline_s)
 
     def _next_frames(self, pushed: Pushed) -> Frames:
-        """As many as one step takes."""
+        """Returns the frames of one step."""
         return pushed.frames[pushed.num_decoded :][: self.limits.piece_frames]
 
     def _bounded(self, turns: list[Turn[State]]) -> list[Turn[State]]:
@@ -309,7 +309,9 @@ class DecoderEngine(Generic[State]):
         return turns
 
     def _decode(self, batch: list[Turn[State]]) -> list[Audio | Failed]:
-        """Of a batch that raises each request alone: only one that raises then has failed."""
+        """Decodes a batch; if it raises, each request alone: only one that raises then has
+        failed.
+        """
         answers = self._try(batch)
         if not isinstance(answers, Fault):
             return answers
@@ -375,7 +377,7 @@ class DecoderEngine(Generic[State]):
         return [Failed(stream.request_id, fault.is_out_of_memory)]
 
     def _is_open(self, stream: Stream[State]) -> bool:
-        """Its name may be another stream's by now."""
+        """Returns whether the stream is open: its name may be another stream's by now."""
         return self._streams.get(stream.request_id) is stream
 
     def _finish_chunk(self, stream: Stream[State]) -> Audio:

@@ -1,4 +1,4 @@
-"""What a decoder of many streams counts and times, for GET /metrics."""
+"""Counts and times of a decoder of many streams, for GET /metrics."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -8,7 +8,7 @@ BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 
 
 class DecoderMetrics:
-    """Of its batches; `registry` is what is collected."""
+    """The metrics of a decoder's batches; `registry` is what is collected."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

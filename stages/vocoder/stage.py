@@ -236,7 +236,7 @@ class DecoderStage(ABC):
 
     @property
     def metrics(self) -> Collector:
-        """Of decodes."""
+        """Returns the metrics of decodes."""
         return self._engine.metrics.registry
 
     async def alive(self) -> None:

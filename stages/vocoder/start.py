@@ -40,12 +40,12 @@ class DecoderOptions:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        """Of weights and state."""
+        """Returns the dtype of weights and state."""
         return dtype_of(self.dtype)
 
     @property
     def has_weights(self) -> bool:
-        """Whether the checkpoint's weights are read."""
+        """Returns whether the checkpoint's weights are read."""
         return self.load_format != "dummy"
 
     def fitting_device(

@@ -14,7 +14,9 @@ class Region:
     shape: tuple[int, ...]
 
     def of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Its view into rows [B, num_elements]: [B, *shape]; writing to it writes the rows."""
+        """Returns its view into rows [B, num_elements]: [B, *shape]; writing to it writes the
+        rows.
+        """
         end = self.offset + math.prod(self.shape)
         return rows[:, self.offset : end].view(len(rows), *self.shape)
 
@@ -37,7 +39,7 @@ class StateLayout:
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """What the layers need to know of the streams in one batch."""
+    """The streams of one batch, for the layers."""
 
     rows: torch.Tensor  # [B, num_elements], updated in place
     positions: torch.Tensor  # int64 [B], frames decoded before this chunk

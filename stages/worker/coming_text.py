@@ -23,7 +23,7 @@ class ComingText:
     async def pieces(
         self, wait_s: float, show_life: Callable[[], None]
     ) -> AsyncGenerator[str, None]:
-        """What comes, until the text is whole.
+        """Returns what comes, until the text is whole.
 
         `show_life` is called behind each piece, and after `wait_s` without any: what is made of a
         text comes as slowly as the text, and a piece may be too short to make anything of.

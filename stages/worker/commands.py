@@ -35,7 +35,7 @@ class Commands:
 
     @property
     def is_busy(self) -> bool:
-        """Whether one is obeyed."""
+        """Returns whether one is obeyed."""
         return self._is_busy.is_set()
 
     def _forget(self, task: asyncio.Task[None]) -> None:

@@ -24,7 +24,7 @@ class Compiles:
 
     @property
     def is_running(self) -> bool:
-        """Whether one has begun and has not ended."""
+        """Returns whether one has begun and has not ended."""
         return self.begun > self.ended
 
 

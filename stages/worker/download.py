@@ -23,7 +23,7 @@ BEFORE = (Phase.STARTING, Phase.DOWNLOADING)  # later phases have all that they 
 
 @contextmanager
 def download_told(model: str) -> Iterator[None]:
-    """What is downloaded of a model inside is told, if it is one of the hub."""
+    """Reports the download of a model inside, if it is one of the hub."""
     if own_note() is None or Path(model).exists():
         yield
         return
@@ -68,7 +68,7 @@ def _wanted(model: str) -> Mapping[str, int]:
 
 
 def _is_read(name: str, is_pipeline: bool) -> bool:
-    """Of a pipeline: the weights of its components, without variants; of a model: its own."""
+    """Returns whether a file is read: a pipeline's weights without variants; a model's own."""
     *folders, file = name.split("/")
     if not file.endswith(ENDING):
         return False
@@ -85,7 +85,7 @@ def _present(blobs: Path, wanted: Mapping[str, int]) -> int:
 
 
 def _sizes(blobs: Path, name: str) -> Iterator[int]:
-    """Of a file that is not whole yet: each process that waits for it may have its own."""
+    """Returns the sizes of files that are not whole yet: each waiting process may have its own."""
     for path in blobs.glob(f"{name}*.incomplete"):
         with suppress(OSError):  # it is whole now
             yield path.stat().st_size

@@ -12,13 +12,15 @@ SPAWNED, RANK = b"--multiprocessing-fork", b"::Worker"
 
 
 def engine_processes() -> list[int]:
-    """Those that this process has started by multiprocessing, and the ranks that they have."""
+    """Returns the processes that this one started by multiprocessing, and the ranks that they
+    have.
+    """
     started = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     return [one for child in started for one in (child, *_ranks_of(child))]
 
 
 def _ranks_of(process: int) -> list[int]:
-    """What it has started by multiprocessing; compilers and resource trackers are not."""
+    """Returns what it has started by multiprocessing; compilers and resource trackers are not."""
     found = []
     for children in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):  # it has just ended

@@ -1,4 +1,4 @@
-"""What goes wrong with one request, as a stage tells the gateway."""
+"""Failures of one request, as a stage reports them to the gateway."""
 
 from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, shortened
 from omnistage.stages.messages.to_gateway import Failed
@@ -27,7 +27,7 @@ class RequestError(Exception):
         return "server_error" if self.status >= 500 else "invalid_request_error"
 
     def told_by(self, stage: str) -> Failed:
-        """As the stage tells the gateway."""
+        """Returns the failure that a stage reports."""
         return Failed(self.status, self.message, self.type, stage, self.param, self.code)
 
 

@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of a stage's GPUs."""
+"""Metrics of a stage's GPUs by NVIDIA's driver."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ class GpuMetrics(Collector):
             return
 
     def collect(self) -> Iterator[Metric]:
-        """As it is now."""
+        """Yields the present values."""
         if not self._handles:
             return
         used = GaugeMetricFamily(

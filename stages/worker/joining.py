@@ -7,7 +7,7 @@ from omnistage.stages.worker.stage import Opened
 
 
 class Joining:
-    """What has come of one request: announcements, and what came before the last of them.
+    """The parts of one request so far: announcements, and input before the last of them.
 
     How much comes early is bounded by the credit of each edge, and by what one request is.
     """

@@ -29,32 +29,25 @@ class LaneSender:
         return self._senders[lane_of(request_id, len(self._senders))]
 
     def send(self, chunk: Chunk) -> None:
-        """As a sender's."""
         self._of(chunk.request_id).send(chunk)
 
     def flush(self) -> int:
-        """As a sender's."""
         return sum(sender.flush() for sender in self._senders)
 
     def credit(self, request_id: str) -> int:
-        """As a sender's."""
         return self._of(request_id).credit(request_id)
 
     def forget(self, request_id: str) -> None:
-        """As a sender's."""
         self._of(request_id).forget(request_id)
 
     @property
     def num_requests(self) -> int:
-        """As a sender's."""
         return sum(sender.num_requests for sender in self._senders)
 
     def fileno(self) -> int:
-        """As a sender's."""
         return self._moved.fileno()
 
     def close(self) -> None:
-        """As a sender's."""
         for sender in self._senders:
             sender.close()
         self._moved.close()

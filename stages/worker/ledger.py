@@ -11,7 +11,7 @@ WORD = struct.Struct("<q")
 
 
 class Held(IntEnum):
-    """What is counted; each word of the file has one writer."""
+    """The counts of the ledger; each word of the file has one writer."""
 
     ROWS = 0  # request rows of the step table
     LATE_INPUTS = 1  # requests that wait for inputs or have them
@@ -22,7 +22,7 @@ class Held(IntEnum):
 
 
 class Seen(IntEnum):
-    """What else is counted, after what is held; no leak if it is not zero."""
+    """Further counts, after those of Held; no leak if they are not zero."""
 
     WAITING = len(Held)  # requests that wait for a seat: all of the engine's are taken
     NAN_STEPS = WAITING + 1  # steps with a NaN among the logits
@@ -44,11 +44,11 @@ class Ledger:
         WORD.pack_into(self._map, WORD.size * what, count)
 
     def read(self) -> dict[str, int]:
-        """What is held, by name in lower case."""
+        """Returns what is held, by name in lower case."""
         return {what.name.lower(): self._count(what) for what in Held}
 
     def read_seen(self) -> dict[str, int]:
-        """What was seen, by name in lower case."""
+        """Returns what was seen, by name in lower case."""
         return {what.name.lower(): self._count(what) for what in Seen}
 
     def _count(self, what: Held | Seen) -> int:
@@ -71,17 +71,17 @@ def lane_ledger(path: Path, lane: int) -> Path:
 
 
 class Ledgers:
-    """Those of all lanes of a stage, added up."""
+    """The ledgers of all lanes of a stage, added up."""
 
     def __init__(self, path: Path, num_lanes: int = 1) -> None:
         self._ledgers = [Ledger(lane_ledger(path, lane)) for lane in range(num_lanes)]
 
     def read(self) -> dict[str, int]:
-        """What they hold."""
+        """Returns what they hold."""
         return added(ledger.read() for ledger in self._ledgers)
 
     def read_seen(self) -> dict[str, int]:
-        """What they saw."""
+        """Returns what they saw."""
         return added(ledger.read_seen() for ledger in self._ledgers)
 
     def clear(self) -> None:

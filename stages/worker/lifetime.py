@@ -34,7 +34,7 @@ def begin_fork() -> None:
 
 
 def _runs(process: int) -> bool:
-    """Whether it is there and has not ended."""
+    """Returns whether it is there and has not ended."""
     try:
         stat = Path(f"/proc/{process}/stat").read_text()
     except OSError:

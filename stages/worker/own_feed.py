@@ -1,4 +1,4 @@
-"""What a stage's process feeds to its own engine."""
+"""The channel from a stage's process to its own engine."""
 
 from collections.abc import Sequence
 

@@ -7,14 +7,14 @@ from omnistage.connectors.contract import Sender
 
 
 class Room:
-    """Of one sender, whose descriptor calls `flush`; all from the event loop's thread."""
+    """The room of one sender, whose descriptor calls `flush`; all from the event loop's thread."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
         self._waiting: dict[str, list[asyncio.Future[None]]] = defaultdict(list)
 
     def is_free(self, request_id: str) -> bool:
-        """Whether the request's next chunk would go at once."""
+        """Returns whether the request's next chunk would go at once."""
         return self._sender.credit(request_id) > 0
 
     async def wait(self, request_id: str) -> None:

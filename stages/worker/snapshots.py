@@ -1,4 +1,4 @@
-"""What a stage's process measures, sent to the gateway now and then by a thread of its own."""
+"""Measurements of a stage's process, sent to the gateway at intervals by a thread."""
 
 import logging
 import threading

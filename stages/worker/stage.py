@@ -1,4 +1,4 @@
-"""What a stage is, and the ends of the channels it is given."""
+"""A stage, and the ends of the channels it is given."""
 
 import time
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Opened:
 
     @property
     def request(self) -> Request:
-        """What was asked for."""
+        """Returns what was asked for."""
         return self.message.request if isinstance(self.message, Open) else self.message
 
 
@@ -71,7 +71,7 @@ class FollowsUpstream(Protocol):
         """Nothing will come for the request from this stage upstream."""
 
     def upstream_waits(self, request_id: str, source: str) -> None:
-        """What comes next is late and not overdue: upstream waits for its own client."""
+        """Extends the wait: upstream waits for its own client, so the next input is not overdue."""
 
 
 @runtime_checkable
@@ -97,7 +97,7 @@ class HasEngine(Protocol):
 
     @property
     def is_dead(self) -> bool:
-        """Whether it answers nothing any more."""
+        """Returns whether it answers nothing any more."""
 
 
 @runtime_checkable
@@ -106,7 +106,9 @@ class HasMetrics(Protocol):
 
     @property
     def metrics(self) -> Collector:
-        """What it has measured; asked for once it has started, and read by another thread."""
+        """Returns what it has measured; asked for once it has started, and read by another
+        thread.
+        """
 
 
 @runtime_checkable
@@ -176,7 +178,7 @@ class StagePorts:
 
     @property
     def stage(self) -> str:
-        """What all replicas have in common, such as their seeds, goes by this name."""
+        """Returns what all replicas have in common, such as their seeds, goes by this name."""
         return stage_of(self.name)
 
     def live(self, request: Request, payload: Payload | None = None) -> list[Downstream]:

@@ -144,7 +144,7 @@ class StageWorker:
         )
 
     def _snapshots(self) -> Snapshots:
-        """Of this process, of its GPUs and of its stage, which has started."""
+        """Returns the snapshots of this process, its GPUs and its stage, which has started."""
         collectors: list[Collector] = [self._registry, GpuMetrics(self._gpus)]
         if isinstance(self._stage, HasMetrics):
             collectors.append(self._stage.metrics)
@@ -198,7 +198,7 @@ class StageWorker:
         return ports
 
     def _port(self, edge: Edge, address: str, targets: int = 1) -> Port:
-        """Of a channel without credit."""
+        """Returns the port of a channel without credit."""
         options = {**edge.connector.options, "credit": 0}
         return Port(address, edge.connector.name, str(self._directory), options, targets=targets)
 
@@ -311,13 +311,13 @@ class StageWorker:
         )
 
     def _progress(self) -> int | None:
-        """Of what requests wait for: a command has a deadline of its own."""
+        """Returns the progress that requests wait for: a command has a deadline of its own."""
         if self._commands.is_busy or not isinstance(self._stage, TellsProgress):
             return None
         return self._stage.progress
 
     def _held(self) -> dict[str, int]:
-        """What requests hold here and in the engine; all zero when there is none."""
+        """Returns what requests hold here and in the engine; all zero when there is none."""
         own = 1  # what we say of ourselves
         credits = sum(end.num_requests for end in self._ends) - own
         held = self._ledger.read()
@@ -365,7 +365,7 @@ class StageWorker:
                 self._follow(source, chunk)
 
     def _obey(self, chunk: Chunk[ToStage]) -> None:
-        """What the gateway says."""
+        """Executes a message of the gateway."""
         message = chunk.message
         if isinstance(message, Request):
             self._num_chunks_in += 1
@@ -383,14 +383,16 @@ class StageWorker:
             self._stopping.set()
 
     def _add_text(self, request_id: str, text: str, last: bool) -> None:
-        """Of a request that is being served: whose task has begun when the stage is told."""
+        """Adds text to a request that is being served: its task has begun when the stage is
+        told.
+        """
         if isinstance(self._stage, TakesText) and request_id in self._tasks:
             self._num_chunks_in += 1
             tell = self._stage.more_text
             asyncio.get_running_loop().call_soon(tell, request_id, text, last)
 
     def _follow(self, source: str, chunk: Chunk[EdgeMessage]) -> None:
-        """What a stage upstream says of its requests."""
+        """Handles a message of a stage upstream."""
         message = chunk.message
         self._num_chunks_in += 1
         if isinstance(message, Open):
@@ -447,7 +449,7 @@ class StageWorker:
         await self._serve(opened)
 
     def _deliver(self, request_id: str) -> None:
-        """What came of a request before it was served, unless it has ended already."""
+        """Replays what arrived before the request's task began."""
         joining = self._joining.pop(request_id, None)
         if joining is not None:
             joining.deliver()
@@ -496,13 +498,17 @@ class StageWorker:
             self._served_s.observe(time.monotonic() - began_at)
 
     def _leave_if_engine_died(self) -> None:
-        """Its processes may take seconds to end, in which every request would fail."""
+        """Exits if the engine has died: its processes may take seconds to end, and requests would
+        fail.
+        """
         if isinstance(self._stage, HasEngine) and self._stage.is_dead:
             logger.error("the engine of stage %s has died", self._name)
             os._exit(ENGINE_DIED)
 
     def _tell_finished(self, request_id: str) -> None:
-        """Of a stage without outputs; where there are any, the last one says it."""
+        """Reports the end of a request in a stage without outputs; elsewhere the last output
+        does.
+        """
         if not self._has_outputs:
             self._ports.mark(request_id, "finished")
             self._ports.send_marks(request_id)
@@ -533,7 +539,7 @@ def run_stage(name: str, directory: Path) -> None:
 
 
 def stage_environment(spec: StageSpec, gpus: Sequence[int]) -> dict[str, str]:
-    """What the process of a stage's replica with these GPUs adds to its environment.
+    """Returns what the process of a stage's replica with these GPUs adds to its environment.
 
     Triton's cache is named even where it is the default: torch.compile moves an unnamed one at the
     moment of its first kernel, which a start that finds compiled code reaches at another time than

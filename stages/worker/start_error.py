@@ -1,4 +1,4 @@
-"""What a stage that cannot start says: the cause in one sentence, and what to do about it.
+"""Explains why a stage cannot start: the cause in one sentence, and what to do about it.
 
 Errors of libraries are known by the names of their classes and by their words, because this process
 imports no library of models. What nobody knows is told as it is.
@@ -32,7 +32,7 @@ class Known:
     cause: str = ""
 
     def fits(self, error: BaseException) -> bool:
-        """Whether an error is of this kind."""
+        """Returns whether an error is of this kind."""
         if any(made.__name__ in self.names for made in type(error).__mro__):
             return True
         return bool(self.words) and re.search(self.words, str(error)) is not None
@@ -138,7 +138,9 @@ def _own_words(error: BaseException) -> str:
 
 
 def _missing_package(error: BaseException) -> str:
-    """What an import that failed means: a package is not there, or vLLM is another version."""
+    """Returns what an import that failed means: a package is not there, or vLLM is another
+    version.
+    """
     if not isinstance(error, ImportError) or error.name is None:
         return ""
     package = error.name.partition(".")[0]
@@ -169,7 +171,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 @contextmanager
 def start_failure_told(directory: Path, stage: str) -> Iterator[None]:
-    """What is raised inside is the reason why the stage's process will end."""
+    """Reports an exception inside as the reason why the stage's process will end."""
     try:
         yield
     except Exception as error:

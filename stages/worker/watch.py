@@ -24,7 +24,7 @@ class Watch:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether nothing came in time."""
+        """Returns whether nothing came in time."""
         return time.monotonic() >= self.due_at
 
 

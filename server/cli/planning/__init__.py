@@ -1,1 +1,1 @@
-"""What `omnistage plan --gpus` computes: layouts of a model on GPUs, and what they would do."""
+"""Layouts of a model on GPUs, for `omnistage plan --gpus`."""

@@ -17,7 +17,7 @@ def cors_of(
     headers: Sequence[str] | None,
     has_credentials: bool,
 ) -> Cors | None:
-    """Which pages may ask; typer.Exit for what has no effect without --allowed-origins."""
+    """Returns which pages may ask; typer.Exit for what has no effect without --allowed-origins."""
     if not origins:
         for flag, given in (
             ("--allowed-methods", methods),

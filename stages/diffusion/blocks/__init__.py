@@ -1,1 +1,1 @@
-"""What denoisers' blocks and VAEs compute in other ways than Diffusers does."""
+"""Faster ways to compute denoisers' blocks and VAEs than Diffusers'."""

@@ -27,5 +27,7 @@ def undo(block: nn.Module) -> None:
 
 
 def is_compiled(module: nn.Module) -> bool:
-    """Whether it runs as one compiled function: by us, or by its pipeline's own `compile()`."""
+    """Returns whether it runs as one compiled function: by us, or by its pipeline's own
+    `compile()`.
+    """
     return getattr(module, MARK, False) or module._compiled_call_impl is not None

@@ -62,7 +62,9 @@ class Float8Linear(nn.Module):
 
 
 def products(inputs: Tensor, layers: Sequence[nn.Module]) -> list[Tensor]:
-    """What each layer makes of [..., in]; where all are float8 the inputs are rounded once."""
+    """Returns what each layer makes of [..., in]; where all are float8 the inputs are rounded
+    once.
+    """
     found = [layer for layer in layers if isinstance(layer, Float8Linear)]
     if len(found) < len(layers):
         return [layer(inputs) for layer in layers]

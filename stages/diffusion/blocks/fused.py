@@ -47,7 +47,7 @@ def attend_by_flash_3(denoiser: nn.Module, device: torch.device) -> None:
 
 
 def has_kernels(denoiser: nn.Module) -> bool:
-    """Whether there are any for its class."""
+    """Returns whether there are any for its class."""
     return type(denoiser).__name__ in FUSED
 
 

@@ -34,7 +34,9 @@ def fuse(denoiser: nn.Module) -> None:
 
 
 def attend_by_flash_3(denoiser: nn.Module) -> None:
-    """Of blocks that have their kernels; those whose heads these do not fit stay as they are."""
+    """Sets FlashAttention 3 in blocks with kernels of ours; those whose heads do not fit stay as
+    they are.
+    """
     for module in denoiser.modules():
         processor = getattr(module, "processor", None)
         if isinstance(processor, JoinedAttention):
@@ -56,7 +58,9 @@ def _fuse(block: Any) -> None:
 
 
 def _fits(attn: Any) -> bool:
-    """Whether queries and keys have norms, all with the same epsilon, and heads a usual size."""
+    """Returns whether queries and keys have norms, all with the same epsilon, and heads a usual
+    size.
+    """
     norms = (attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k)
     if not all(type(one) is RMSNorm and one.weight is not None for one in norms):
         return False
@@ -90,7 +94,9 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
         attention_mask: Tensor | None = None,
         image_rotary_emb: Rotations | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Of pictures [B, tokens, width] and texts [B, tokens, width]: the same of both."""
+        """Computes a block: images [B, tokens, width] and texts [B, tokens, width] to both of the
+        same.
+        """
         texts = encoder_hidden_states
         if (
             texts is None
@@ -154,7 +160,9 @@ def _stream(
 
 
 def _joint_mask(mask: Tensor | None, images: Tensor) -> Tensor | None:
-    """Of texts' tokens [B, tokens], as that of all keys, [B, 1, 1, tokens]; pictures' are seen."""
+    """Extends a mask of texts' tokens [B, tokens] to all keys [B, 1, 1, tokens]; images are
+    seen.
+    """
     if mask is None:
         return None
     return torch.cat([mask, mask.new_ones(images.shape[:2])], 1)[:, None, None, :]
@@ -189,7 +197,7 @@ class GeluProduct(nn.Module):
 
 
 class Modulation(nn.Sequential):
-    """What makes a block's modulations of the time: SiLU and a linear layer, which may be any.
+    """The layer that makes a block's modulations of the time: SiLU and a linear layer of any kind.
 
     With a kernel for a single row, for which the rate of the weights' bytes is all that counts.
     """
@@ -208,5 +216,5 @@ class Modulation(nn.Sequential):
 
 
 def _is_half(inputs: Tensor) -> bool:
-    """Whether there are kernels for them."""
+    """Returns whether there are kernels for them."""
     return inputs.device.type == DEVICE and inputs.dtype in HALVES

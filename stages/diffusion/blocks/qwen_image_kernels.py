@@ -18,7 +18,7 @@ HEADS = 8  # that a program has
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """What the attention has of texts, or of pictures; all in the same half precision.
+    """The inputs of attention for texts or images; all in the same half precision.
 
     `query`, `key`, `value` [B, tokens, heads * size]: projections. `query_norm`, `key_norm`
     [size]: weights of root mean square norms. `rotations` [tokens, size / 2] complex64.

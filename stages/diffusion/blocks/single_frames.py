@@ -11,7 +11,7 @@ from torch.nn.functional import conv2d
 
 
 class SingleFrameConv3d(QwenImageCausalConv3d):
-    """Of one frame with none before it: a convolution in two dimensions, a third of the work.
+    """A convolution of one frame with none before it: in two dimensions, a third of the work.
 
     The same sums but for their order. Of more frames it is Diffusers' own.
     """

@@ -1,4 +1,4 @@
-"""What several tiny pipelines have: tokenizer, text encoders, a decoder of pictures."""
+"""Common parts of tiny pipelines: tokenizer, text encoders, a decoder of images."""
 
 from diffusers import AutoencoderKL
 from transformers import (

@@ -1,1 +1,1 @@
-"""What can be changed of a pipeline while it serves."""
+"""Changes to a pipeline while it serves."""

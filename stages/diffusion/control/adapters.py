@@ -115,7 +115,7 @@ class Adapters:
     # Requests
 
     def use(self, asked: Sequence[Mapping[str, Any]]) -> Scales:
-        """Those of a request, in use until given back; RequestError for an unknown one."""
+        """Yields a request's adapters, in use until given back; RequestError for an unknown one."""
         with self._lock:
             keys = [
                 self._known(one["name"], f"lora[{index}].name").key
@@ -137,7 +137,7 @@ class Adapters:
         self._weights.put(name, scales)
 
     def of_part(self, name: str, scales: Scales) -> Scales:
-        """Those that change something in this part."""
+        """Returns the adapters that change something in this part."""
         return self._weights.of_part(name, scales)
 
 

@@ -1,4 +1,4 @@
-"""What one request may ask a diffusion stage for, by the operator's word or by the deadlines."""
+"""Bounds of a request to a diffusion stage, by the operator's options or by the deadlines."""
 
 import logging
 from collections.abc import Mapping
@@ -77,7 +77,7 @@ def _default(known: Mapping[str, Any], name: str) -> int | None:
 
 
 def _default_side(pipeline: Any, known: Mapping[str, Any], name: str) -> int | None:
-    """As most pipelines of Diffusers have it; None where it is found out in the call itself."""
+    """Returns the side that most pipelines of Diffusers have; None where the call finds it out."""
     side = _default(known, name)
     if side is not None:
         return side

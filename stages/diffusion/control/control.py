@@ -1,4 +1,4 @@
-"""What can be changed of a pipeline while it serves: adapters, caches, weights, profiles."""
+"""Changes a pipeline while it serves: adapters, caches, weights, profiles."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -105,7 +105,7 @@ class Control:
     # Requests
 
     def submit(self, body: Mapping[str, Any], pipeline: Any = None, /, **arguments: Any) -> Job:
-        """As the engine's, with the LoRAs and the step cache that the body wants.
+        """Submits to the engine, with the LoRAs and the step cache that the body names.
 
         Raises RequestError for what is not there.
         """

@@ -1,4 +1,4 @@
-"""What text encoders made of their inputs, kept for the next request with the same ones."""
+"""Outputs of text encoders, kept for the next request with the same inputs."""
 
 import copy
 import hashlib

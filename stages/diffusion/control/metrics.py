@@ -1,4 +1,4 @@
-"""What a diffusion stage counts and times, for GET /metrics."""
+"""Counts and times of a diffusion stage, for GET /metrics."""
 
 import time
 from collections import Counter
@@ -36,7 +36,7 @@ class RequestTimes:
         self._num_steps += 1
 
     def finish(self, num_images: int) -> None:
-        """Its images are there."""
+        """Counts a request whose images are done."""
         self._metrics.image_s.observe((time.monotonic() - self._began_at) / num_images)
         if self._num_steps:
             self._metrics.steps.observe(self._num_steps)
@@ -66,7 +66,7 @@ class DiffusionMetrics(Collector):
         return RequestTimes(self)
 
     def collect(self) -> Iterator[Metric]:
-        """As they are now."""
+        """Yields the present values."""
         yield from self._registry.collect()
         yield _batches(
             "omnistage_denoising_batch_requests",

@@ -35,7 +35,7 @@ class ComputeThreads:
         self._is_first_busy = False
 
     def run(self, function: Callable[[], T]) -> T:
-        """Its result or error, without gradients."""
+        """Returns a result or raises its error, without gradients."""
         release_threads()
         with self._lock:
             chosen, idle = self._chosen(), self._idle

@@ -26,7 +26,7 @@ class Foresight:
             self._last, self._now = self._now, []
 
     def guess(self, call: Call) -> Call | None:
-        """What will follow this call, which is not seen yet; None: nobody knows."""
+        """Returns what will follow this call, which is not seen yet; None: nobody knows."""
         if self._has_erred or self._now or not self._last:
             return None
         before, second = self._last
@@ -46,7 +46,9 @@ class Foresight:
         return replace(call, arguments=arguments, size=second.size, key=second.key)
 
     def is_right(self, guess: Call, call: Call) -> bool:
-        """Whether a call came as it was guessed; a request that did otherwise is not guessed."""
+        """Returns whether a call came as it was guessed; a request that did otherwise is not
+        guessed.
+        """
         is_right = (
             call.target is guess.target
             and call.modes == guess.modes

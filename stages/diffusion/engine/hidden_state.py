@@ -1,4 +1,4 @@
-"""What stateful hooks of Diffusers (step caches) keep between a request's steps."""
+"""State that stateful hooks of Diffusers (step caches) keep between a request's steps."""
 
 import copy
 from collections.abc import Iterable

@@ -47,12 +47,12 @@ class Job:
 
     @property
     def is_ended(self) -> bool:
-        """Whether the pipeline call is over; its result is set."""
+        """Returns whether the pipeline call is over; its result is set."""
         return self._run is None
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether nobody waits for its result any more."""
+        """Returns whether nobody waits for its result any more."""
         return self.stop.is_set
 
     def cancel(self) -> None:
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def has_hidden_state(self) -> bool:
-        """Whether hooks keep something for it between its steps."""
+        """Returns whether hooks keep something for it between its steps."""
         return bool(self._state) and self.setting.has_step_cache
 
     def start(self, state: HiddenState) -> None:

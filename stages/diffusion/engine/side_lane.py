@@ -57,7 +57,7 @@ class SideLanes:
         ]
 
     def send(self, call: Call) -> Errand:
-        """As to the lane of the call."""
+        """Sends to the lane of the call."""
         lane = self._decoders if call.target.decodes else self._encoders
         return lane.send(call)
 
@@ -73,7 +73,7 @@ class SideLanes:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call runs."""
+        """Returns whether a call runs."""
         return any(lane.busy.locked() for lane in self._lanes)
 
     @contextmanager

@@ -32,11 +32,11 @@ class Speed:
 
     @property
     def longest_s(self) -> float:
-        """Of both."""
+        """Returns the longer time of both."""
         return max(self.step_s, self.decode_s)
 
     def best(self, other: "Speed | None") -> "Speed":
-        """Of two, each by its own pixels, for the pixels of this one."""
+        """Returns the better of two speeds, each by its own pixels, for the pixels of this one."""
         if other is None:
             return self
         scale = self.pixels / other.pixels
@@ -44,7 +44,7 @@ class Speed:
         return replace(self, step_s=step_s, decode_s=min(self.decode_s, other.decode_s * scale))
 
     def max_pixels(self, step_s: float, decode_s: float) -> int:
-        """What surely takes longer than that for a step, or than that to decode, is more.
+        """Returns what surely takes longer than that for a step, or than that to decode, is more.
 
         Attention grows faster than the pixels that it is counted by here, and nothing slower.
         """
@@ -115,7 +115,9 @@ def _speed(
 
 
 def _num_pixels(tensor: torch.Tensor) -> int:
-    """Of pictures [n, channels, height, width] or videos [n, channels, frames, height, width]."""
+    """Returns the pixels of images [n, channels, height, width] or videos [n, channels, frames,
+    height, width].
+    """
     return tensor.numel() // tensor.shape[1] if tensor.dim() in (4, 5) else 0
 
 
@@ -129,7 +131,7 @@ class Trials:
 
     @torch.inference_mode()
     def speed(self, warm_up: Speed) -> Speed:
-        """Of the largest pictures that were made, in each size the best of two calls.
+        """Returns the speed of the largest images so far, in each size the better of two calls.
 
         Without a size among the arguments it stays that of the warm-up.
         """

@@ -347,7 +347,7 @@ class StepBatcher:
         return [] if guess is None else [guess]
 
     def _use_guessed(self, job: Job, guess: Call, outcome: Outcome) -> None:
-        """What was computed before it was asked for; dropped if another call comes."""
+        """Uses a result that was computed ahead; drops it if another call comes."""
         if job.is_ended or job.errand is not None or outcome.error is not None:
             return
         if job.foresight.is_right(guess, job.waiting):

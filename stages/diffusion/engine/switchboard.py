@@ -70,7 +70,7 @@ def find_denoisers(pipeline: Any) -> dict[str, torch.nn.Module]:
 def side_targets(
     pipeline: Any, denoisers: Mapping[str, torch.nn.Module]
 ) -> Iterator[tuple[Any, str, Component]]:
-    """What encodes and decodes: owner, method, target."""
+    """Returns what encodes and decodes: owner, method, target."""
     for name, part in modules_in(pipeline):
         if any(overlap(part, denoiser) for denoiser in denoisers.values()):
             continue

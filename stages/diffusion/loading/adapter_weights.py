@@ -65,6 +65,6 @@ class AdapterWeights:
             self._active[name] = wanted
 
     def of_part(self, name: str, scales: Scales) -> Scales:
-        """Those that change something in this part."""
+        """Returns the weights that change something in this part."""
         known = getattr(getattr(self._pipeline, name), "peft_config", {})
         return tuple((key, scale) for key, scale in scales if key in known)

@@ -1,4 +1,4 @@
-"""Which attention a pipeline's denoisers use: a back end of Diffusers, or vLLM's kernels."""
+"""Sets the attention of a pipeline's denoisers: a back end of Diffusers, or vLLM's kernels."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which modules of a pipeline denoise, encode, decode, or just stay: declared, or found."""
+"""Finds the modules of a pipeline that denoise, encode, decode, or just stay."""
 
 import inspect
 import logging
@@ -68,7 +68,7 @@ class Parts:
 
     @property
     def moved(self) -> dict[str, Module]:
-        """Those that need not be on the device together."""
+        """Returns the modules that need not be on the device together."""
         return {**self.encoder, **self.dit, **self.vae}
 
     @classmethod
@@ -144,7 +144,7 @@ def _role(name: str, module: Module, holder: Any, order: list[str]) -> str:
 
 
 def denoises(made: type) -> bool:
-    """Whether a module of this class takes a time step, and makes nothing of latents."""
+    """Returns whether a module of this class takes a time step, and makes nothing of latents."""
     if not issubclass(made, Module) or can_decode(made):
         return False
     is_control = "controlnet" in made.__name__.lower()
@@ -152,7 +152,7 @@ def denoises(made: type) -> bool:
 
 
 def can_decode(part: Module | type) -> bool:
-    """Whether a module, or one of this class, makes something of latents."""
+    """Returns whether a module, or one of this class, makes something of latents."""
     return callable(getattr(part, "decode", None))
 
 
@@ -163,7 +163,7 @@ def repeated_blocks(denoiser: Module) -> list[Module]:
 
 
 def has_tiles(made: type) -> bool:
-    """Whether a module of this class can decode in tiles, as Diffusers' VAEs do."""
+    """Returns whether a module of this class can decode in tiles, as Diffusers' VAEs do."""
     return callable(getattr(made, "tiled_decode", None))
 
 
@@ -172,7 +172,7 @@ def _takes_time(forward: Callable[..., Any]) -> bool:
 
 
 def _resolve(owner: Any, name: str) -> Any:
-    """What a dotted name stands for; raises ValueError."""
+    """Returns what a dotted name stands for; raises ValueError."""
     found = owner
     for part in name.split("."):
         if not hasattr(found, part):
@@ -183,7 +183,7 @@ def _resolve(owner: Any, name: str) -> Any:
 
 
 def overlap(one: Module, other: Module) -> bool:
-    """Whether one is the other, or a part of it."""
+    """Returns whether one is the other, or a part of it."""
     return any(part is one for part in other.modules()) or any(
         part is other for part in one.modules()
     )

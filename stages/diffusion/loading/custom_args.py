@@ -1,4 +1,4 @@
-"""What a user's pipeline class takes beside its modules."""
+"""Arguments of a user's pipeline class beside its modules."""
 
 import inspect
 from collections.abc import Collection, Mapping
@@ -42,6 +42,6 @@ def _taken_by(made: Any) -> set[str] | None:
 
 
 def _is_diffusers(made: Any) -> bool:
-    """Whether its from_pretrained is Diffusers', which ignores what is not taken."""
+    """Returns whether its from_pretrained is Diffusers', which ignores what is not taken."""
     function = getattr(made.from_pretrained, "__func__", None)
     return function is DiffusionPipeline.from_pretrained.__func__

@@ -59,13 +59,13 @@ def fill(module: Module, device: torch.device, home: torch.device) -> None:
 
 
 def num_bytes(module: Module) -> int:
-    """Of what a file of it has: parameters and saved buffers, each once."""
+    """Returns the bytes that a file of it has: parameters and saved buffers, each once."""
     saved = {id(one): one for one in module.state_dict(keep_vars=True).values()}
     return sum(one.numel() * one.itemsize for one in saved.values())
 
 
 def _class_of(library: str, name: str) -> type:
-    """As Diffusers finds it: in one of its pipelines, else in a library."""
+    """Returns the class that Diffusers finds: in one of its pipelines, else in a library."""
     module = getattr(pipelines, library, None) or import_module(library)
     found: type = getattr(module, name)
     return found

@@ -1,4 +1,4 @@
-"""What the parts of a diffusion stage take of its engine's arguments."""
+"""Arguments of a diffusion stage's engine, by the part that takes them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,6 +16,6 @@ class EngineOptions:
 
     @classmethod
     def of(cls, engine: Mapping[str, Any]) -> Self:
-        """Those that are given, and not as null; raises ValueError."""
+        """Returns the arguments that are given, and not as null; raises ValueError."""
         names = cls.names() & engine.keys()
         return cls(**{name: engine[name] for name in names if engine[name] is not None})

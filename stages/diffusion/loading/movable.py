@@ -22,12 +22,12 @@ class Movable:
 
     @property
     def is_here(self) -> bool:
-        """Whether its tensors are on the device."""
+        """Returns whether its tensors are on the device."""
         return bool(self._away)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What is moved, each once: parameters and buffers as they are now."""
+        """Returns what is moved, each once: parameters and buffers as they are now."""
         return list({id(tensor): tensor for _, _, tensor in self._slots()}.values())
 
     def bring(self, device: torch.device) -> None:

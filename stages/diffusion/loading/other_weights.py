@@ -24,14 +24,14 @@ Tensors = Mapping[str, torch.Tensor]  # of one part, by name
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a part must get: the shape of each name, and the names that are of one tensor."""
+    """The weights that a part must get: the shape of each name, and names of one tensor."""
 
     shapes: Mapping[str, tuple[int, ...]]
     first_names: Mapping[str, str]  # of each name the first one of its tensor
 
     @classmethod
     def of(cls, part: torch.nn.Module) -> "Expected":
-        """As it is now."""
+        """Returns the expectations of the part as it is now."""
         stored = list(stored_of(part))
         firsts: dict[int, str] = {}
         for name, tensor in stored:
@@ -70,7 +70,7 @@ class OtherWeights:
         self._is_whole = is_whole
 
     def of(self, folder: str | None) -> Mapping[str, Tensors]:
-        """Those of a folder, by part; of a pipeline's all parts. Raises RequestError."""
+        """Returns a folder's weights by part; of a pipeline all parts. Raises RequestError."""
         if folder is not None and has_only_tensors(Path(folder)):
             found: Mapping[str, Tensors] = self._named(Path(folder))
         else:
@@ -118,7 +118,7 @@ class OtherWeights:
 
 
 def has_only_tensors(folder: Path) -> bool:
-    """Whether it has files of tensors of its own, and is no pipeline's."""
+    """Returns whether it has files of tensors of its own, and is no pipeline's."""
     return not (folder / INDEX).is_file() and bool(stored_files(folder))
 
 
@@ -132,14 +132,14 @@ def modules_of(pipeline: Any) -> dict[str, torch.nn.Module]:
 
 
 def stored_of(part: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """What a checkpoint has of a part by the names there, without adapters."""
+    """Returns what a checkpoint has of a part by the names there, without adapters."""
     for path, tensor in part.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor) and ADAPTER not in path:
             yield path.replace(WRAPPED, ""), tensor
 
 
 def misfit(problem: str) -> RequestError:
-    """What does not fit."""
+    """Returns what does not fit."""
     return _refused(f"the folder does not fit: {problem}")
 
 

@@ -136,7 +136,7 @@ class Weights:
             tensor.data = fresh.detach().to(tensor.device, tensor.dtype, copy=True)
 
     def _check_folders(self, names: Sequence[str]) -> None:
-        """What is dropped can be read again."""
+        """Refuses to drop weights that cannot be read again."""
         for name in names:
             folder = self._folders.get(name)
             if folder is not None and not Path(folder).is_dir():

@@ -1,4 +1,4 @@
-"""Which arguments of a denoiser have a batch axis, and a call's place among others by them.
+"""Finds the batch axes of a denoiser's arguments, and a call's place among others by them.
 
 It is not written down for any model: it is learned from two calls, one with twice as many pictures
 as the other.
@@ -70,7 +70,7 @@ class Axes:
         return made
 
     def fits(self, arguments: Arguments) -> bool:
-        """Whether its rows can be told from another call's.
+        """Returns whether its rows can be told from another call's.
 
         All that has a batch axis has the same batch, and nothing is a tensor that was none when the
         axes were learned.
@@ -98,7 +98,7 @@ class Axes:
         )
 
     def may_join(self, one: Arguments, other: Arguments) -> bool:
-        """Whether two calls of equal keys agree in all that has no batch axis."""
+        """Returns whether two calls of equal keys agree in all that has no batch axis."""
         return all(
             name in self.by_name or is_same(value, other[name]) for name, value in one.items()
         )
@@ -142,7 +142,9 @@ def _some_rows(value: Any, axis: int | None, start: int, stop: int) -> Any:
 
 
 def form(value: Any, *free_axes: int | None) -> Hashable:
-    """What two values have in common if one may be put beside the other along `free_axes`."""
+    """Returns what two values have in common if one may be put beside the other along
+    `free_axes`.
+    """
     if isinstance(value, torch.Tensor):
         shape = tuple(-1 if axis in free_axes else size for axis, size in enumerate(value.shape))
         return shape, value.dtype, value.device

@@ -49,7 +49,7 @@ def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Arguments) -
 
 
 def nested(arguments: Arguments) -> dict[str, Any]:
-    """What a function is called with: `name.key` are in dicts again."""
+    """Returns what a function is called with: `name.key` are in dicts again."""
     made: dict[str, Any] = {}
     for path, value in arguments.items():
         place = made
@@ -119,7 +119,9 @@ def joined_rows(results: Sequence[Any], has_row_lists: bool = False) -> Any:
 
 
 def has_row_lists(once: Any, twice: Any) -> bool:
-    """Whether a list of a result has an item a row, seen by a result of twice as many rows."""
+    """Returns whether a list of a result has an item a row, seen by a result of twice as many
+    rows.
+    """
     if isinstance(once, list):
         return len(once) != len(twice)
     if isinstance(once, tuple):
@@ -140,7 +142,7 @@ def _split_cache(cache: Any, sizes: Sequence[int]) -> Iterator[Any]:
 
 
 def is_close(one: Any, other: Any) -> bool:
-    """Whether two results are the same but for rounding."""
+    """Returns whether two results are the same but for rounding."""
     if isinstance(one, torch.Tensor):
         if not isinstance(other, torch.Tensor) or one.shape != other.shape:
             return False
@@ -157,7 +159,7 @@ def is_close(one: Any, other: Any) -> bool:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Whether two arguments are equal, bit by bit."""
+    """Returns whether two arguments are equal, bit by bit."""
     if isinstance(one, torch.Tensor):
         return one is other or (isinstance(other, torch.Tensor) and torch.equal(one, other))
     if isinstance(one, Mapping):

@@ -1,4 +1,4 @@
-"""What two short calls of a pipeline teach about its denoisers: how their calls may be merged.
+"""Learns from two short calls of a pipeline how calls of its denoisers may be merged.
 
 Whatever is assumed is tried, on these calls; what changes the result is not done.
 """

@@ -30,7 +30,7 @@ class Stopped(Exception):
 
 @dataclass(eq=False, slots=True)
 class Stop:
-    """Whether a request is cancelled; its calls share it, any thread may set it."""
+    """The cancel of a request; its calls share it, any thread may set it."""
 
     is_set: bool = False
 
@@ -83,7 +83,7 @@ class Checkpoints:
 
 
 def modules_below(part: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """What a part is made of, without what is compiled."""
+    """Returns what a part is made of, without what is compiled."""
     for child in part.children():
         if not is_compiled(child):
             yield child

@@ -78,7 +78,7 @@ class Denoiser:
         return Call(self, arguments, modes, axes.size(arguments), axes.key(arguments))
 
     def may_join(self, one: Call, other: Call) -> bool:
-        """Whether two of the same key agree in what all rows share."""
+        """Returns whether two of the same key agree in what all rows share."""
         return self._axes is not None and self._axes.may_join(one.arguments, other.arguments)
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
@@ -159,7 +159,7 @@ class Component:
         return Call(self, arguments, modes, sizes.pop(), key)
 
     def may_join(self, one: Call, other: Call) -> bool:
-        """Whether merging such calls changes nothing, as far as it was tried."""
+        """Returns whether merging such calls changes nothing, as far as it was tried."""
         return self._is_safe.get(_kind(one), True)
 
     def run(self, calls: Sequence[Call]) -> list[Any]:
@@ -204,14 +204,14 @@ def _kind(call: Call) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a call came to: a result or an error."""
+    """The outcome of a call: a result or an error."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[Outcome]:
-    """Of calls that may be one; if it fails for several, each is tried alone.
+    """Computes calls that may be one; if it fails for several, each is tried alone.
 
     Once all of them are cancelled it ends at the next module. What fails for want of memory is a
     torch.OutOfMemoryError that holds none. `finish` is called after the work, for the errors that
@@ -244,12 +244,12 @@ def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -
 
 
 def without_frames(error: Exception) -> Exception:
-    """Of a want of memory its text alone: what its frames hold is needed by others."""
+    """Drops an out-of-memory error's traceback, whose frames keep tensors alive."""
     return torch.OutOfMemoryError(str(error)) if is_out_of_memory(error) else error
 
 
 def joined(waiting: Sequence[Call], max_rows: int) -> list[int]:
-    """Which calls may be one with the first of them, the first included."""
+    """Returns which calls may be one with the first of them, the first included."""
     first, chosen = waiting[0], [0]
     room = max_rows - first.size
     if first.key is None:

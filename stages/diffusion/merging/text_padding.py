@@ -24,7 +24,7 @@ class TextPadding:
     dtype: torch.dtype
 
     def fits(self, call: Arguments) -> bool:
-        """Whether the texts and the mask of a call have one shape."""
+        """Returns whether the texts and the mask of a call have one shape."""
         if not all(isinstance(call.get(name), torch.Tensor) for name in self.texts):
             return False
         shapes = {call[name].shape[:2] for name in self.texts}
@@ -56,7 +56,7 @@ class TextPadding:
 
 
 def candidates(parameters: Sequence[str], call: Arguments) -> Iterator[TextPadding]:
-    """What a denoiser's masks could be for; whether they are must be tried."""
+    """Returns what a denoiser's masks could be for; whether they are must be tried."""
     for mask in parameters:
         ending = next((ending for ending in MASK_ENDINGS if mask.endswith(ending)), None)
         if ending is None:

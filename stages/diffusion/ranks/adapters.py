@@ -8,7 +8,7 @@ from omnistage.stages.diffusion.ranks.ranks import RankError, Ranks
 
 
 class AdaptersOnRanks(AdapterWeights):
-    """What is done here is done on all ranks, as far as it is the denoisers'."""
+    """Adapters that are changed on all ranks, as far as they are the denoisers'."""
 
     def __init__(self, pipeline: Any, ranks: Ranks) -> None:
         super().__init__(pipeline)

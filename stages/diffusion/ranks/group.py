@@ -27,12 +27,12 @@ class Place:
 
     @property
     def group(self) -> int:
-        """Which group it is in: ranks of one compute a call together."""
+        """Returns which group it is in: ranks of one compute a call together."""
         return self.rank // self.group_size
 
     @property
     def is_first(self) -> bool:
-        """Whether its results are its group's."""
+        """Returns whether its results are its group's."""
         return self.rank % self.group_size == 0
 
     @property

@@ -31,7 +31,7 @@ class RankOptions(EngineOptions):
 
     @property
     def is_used(self) -> bool:
-        """Whether there is more than one, or more than they do by themselves."""
+        """Returns whether there is more than one, or more than they do by themselves."""
         return self.size > 1 or bool(self.worker_extension_cls)
 
     @property

@@ -65,7 +65,7 @@ END_S = 5.0
 
 
 class RankError(RuntimeError):
-    """What went wrong on a rank; it says on which."""
+    """An error of a rank, which it names."""
 
 
 def end_stage(problem: str) -> None:
@@ -179,7 +179,7 @@ class Ranks:
 
     @property
     def is_tensor_parallel(self) -> bool:
-        """Whether Diffusers has cut each weight by its plan."""
+        """Returns whether Diffusers has cut each weight by its plan."""
         return self._options.tensor > 1
 
     @property
@@ -367,7 +367,7 @@ class Ranks:
                     raise RankError(f"rank {rank}: {answer.error}")
 
     def follow(self, method: str, *args: Any) -> None:
-        """What rank 0 has done already: a rank that cannot is not like the others any more."""
+        """Repeats the order that rank 0 has executed: a rank that cannot is no copy any more."""
         try:
             self.others(method, *args)
         except RankError as error:

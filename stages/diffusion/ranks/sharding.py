@@ -48,7 +48,7 @@ class ShardedDenoiser(Module):
 
 
 def names_blocks(made: type) -> bool:
-    """Whether a class of denoisers can be sharded."""
+    """Returns whether a class of denoisers can be sharded."""
     return bool(_names_of(made))
 
 

@@ -50,7 +50,7 @@ class FromBefore:
 
 @dataclass(frozen=True, slots=True)
 class TileCall:
-    """What a decoder is given."""
+    """The arguments of a decoder."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -132,7 +132,7 @@ class _Notes:
         return FromBefore() if state is not None and value is state else value
 
     def _goes_on(self, call: TileCall) -> bool:
-        """Whether it is of the same tile as the one before: it has something from there."""
+        """Returns whether it is of the same tile as the one before: it has something from there."""
         if self._before is None:
             return False
         lists = [value for value in self._before.kwargs.values() if isinstance(value, list)]
@@ -207,7 +207,7 @@ class SharedTiles:
         return notes
 
     def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
-        """What the shapes of all results depend on."""
+        """Returns what the shapes of all results depend on."""
         values = [*args, *(kwargs[name] for name in sorted(kwargs))]
         shapes = [one.shape if isinstance(one, torch.Tensor) else repr(one) for one in values]
         sizes = [f"{name}={one}" for name, one in vars(self._vae).items() if "tile" in name]

@@ -47,7 +47,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of its values."""
+        """Returns the bytes of its values."""
         return DTYPES[self.dtype].itemsize * prod(self.shape)
 
 
@@ -59,7 +59,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def num_bytes(self) -> int:
-        """Of all tensors together."""
+        """Returns the bytes of all tensors together."""
         return _end(self.places)
 
 
@@ -154,7 +154,9 @@ class _Packer:
         return Record(name, self._nodes([getattr(value, one) for one in names], names))
 
     def _nodes(self, values: Iterable[Any], names: Iterable[Any] = ()) -> list[Node]:
-        """Of all of them; if one has none, the error says which. `names`: of entries or fields."""
+        """Returns the nodes of all; if one has none, the error names it. `names`: of entries or
+        fields.
+        """
         made: list[Node] = []
         try:
             for value in values:
@@ -167,7 +169,7 @@ class _Packer:
 
 
 def _value(node: Any, tensors: Sequence[torch.Tensor], seen: list[Any]) -> Any:
-    """What a Node stands for. `seen`: the lists and dicts before it."""
+    """Returns what a Node stands for. `seen`: the lists and dicts before it."""
     kind = type(node)
     if kind in PLAIN:
         return node

@@ -1,4 +1,4 @@
-"""What one rank does: it holds denoisers and does what rank 0 says, call by call."""
+"""One rank: it holds denoisers and executes the orders of rank 0, call by call."""
 
 import logging
 import os
@@ -50,7 +50,7 @@ Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
 
 
 class Order(msgspec.Struct, frozen=True):
-    """What rank 0 says: a method of RankWorker and its arguments. Without a method: end."""
+    """An order of rank 0: a method of RankWorker and its arguments. Without a method: end."""
 
     number: int
     method: str = ""
@@ -59,7 +59,7 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What came of an order; its tensors follow by the group."""
+    """The answer to an order; its tensors follow by the group."""
 
     number: int
     result: Header | None = None
@@ -78,7 +78,7 @@ def tell(pipe: Connection, message: Order | Reply) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RankSpec:
-    """What a rank's process is started with."""
+    """The arguments of a rank's process."""
 
     place: Place
     model: str
@@ -88,12 +88,12 @@ class RankSpec:
 
     @property
     def load_options(self) -> LoadOptions:
-        """What to load, and as what."""
+        """Returns what to load, and as what."""
         return LoadOptions.of(self.engine)
 
     @property
     def has_tiles(self) -> bool:
-        """Whether it computes tiles of decodings."""
+        """Returns whether it computes tiles of decodings."""
         return self.place.rank < self.rank_options.vae > 1
 
     @property
@@ -288,7 +288,7 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, spec: Rank
 def execute(
     worker: RankWorker, order: Order, header: Header, device: torch.device
 ) -> tuple[Reply, torch.Tensor | None]:
-    """What an order comes to, and the tensors of its result as bytes, if it has any."""
+    """Returns what an order comes to, and the tensors of its result as bytes, if it has any."""
     flat = room_for(header, device)
     if header.places:
         dist.broadcast(flat, 0)

@@ -16,7 +16,7 @@ WARM_UP_SIZE = (64, 64)
 
 
 def pictures_for_warm_up(pipeline: Any) -> dict[str, Image.Image]:
-    """What a pipeline that edits needs beside a prompt."""
+    """Returns what a pipeline that edits needs beside a prompt."""
     given = {"image": Image.new("RGB", WARM_UP_SIZE), "mask_image": Image.new("L", WARM_UP_SIZE)}
     return {name: picture for name, picture in given.items() if name in arguments_of(pipeline)}
 

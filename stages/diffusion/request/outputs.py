@@ -1,4 +1,4 @@
-"""What a pipeline returns, in whatever form, as pictures; checked against what was asked for."""
+"""Reads the return values of pipelines, of any form, as images, and checks them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

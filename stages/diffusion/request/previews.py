@@ -1,4 +1,4 @@
-"""What a picture would be if its steps ended now, by its pipeline's own code.
+"""Previews of an image as if its steps ended now, by its pipeline's own code.
 
 A preview is the request's own call once more, on a copy of its pipeline: what comes before the
 steps (`encode_*`, `prepare_*latents`) returns what it returned the first time, the denoiser returns
@@ -48,7 +48,8 @@ class Previews:
         self._last: torch.Tensor | None = None
 
     def after_step(self, pipeline: Any, step: int, latents: torch.Tensor) -> Any:
-        """What the call returns for the picture predicted after step `step` (from 0), if it is due.
+        """Returns what the call returns for the picture predicted after step `step` (from 0), if it
+        is due.
 
         None where no preview is due or it cannot be made.
         """
@@ -63,7 +64,7 @@ class Previews:
             return None
 
     def decode(self, pipeline: Any, latents: torch.Tensor) -> Any:
-        """What the request's call would return for these latents."""
+        """Returns what the request's call would return for these latents."""
 
         def replace(shadow: Any, step: int, time: Any, tensors: Any) -> dict[str, Any]:
             shadow.__dict__["_interrupt"] = True

@@ -29,7 +29,7 @@ class PromptEmbeds:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every row of every text is there."""
+        """Returns whether every row of every text is there."""
         return not any(missing.any() for missing in self._missing.values())
 
     def add(self, chunk: Chunk[Edge]) -> None:

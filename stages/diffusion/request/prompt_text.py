@@ -51,7 +51,7 @@ class PromptTexts:
             self._tell(chunk.request_id, lambda text: _add(text, message.text, last))
 
     def wait_on(self, request_id: str) -> None:
-        """What comes next is late and not overdue."""
+        """Extends the wait: the next input is late and not overdue."""
         self._tell(request_id, lambda text: None)
 
     def _tell(self, request_id: str, change: Callable[[_Text], None]) -> None:

@@ -1,4 +1,4 @@
-"""What one set of weights can do: make pictures from words, from pictures, from a masked picture.
+"""Finds the tasks of one set of weights: images from words, from images, from a masked image.
 
 Diffusers has a class for each, over the same components; which belong together it knows itself.
 """
@@ -36,7 +36,9 @@ class Tasks:
 
     @classmethod
     def find(cls, loaded: Any) -> "Tasks":
-        """What the loaded pipeline does itself, and what Diffusers' other classes add to it."""
+        """Returns what the loaded pipeline does itself, and what Diffusers' other classes add to
+        it.
+        """
         text, image, mask = (_other(loaded, mapping) for mapping in MAPPINGS)
         known = arguments_of(loaded)
         if "image" not in known:
@@ -66,12 +68,12 @@ class Tasks:
 
 
 def arguments_of(pipeline: Any) -> Mapping[str, inspect.Parameter]:
-    """What a pipeline can be called with."""
+    """Returns what a pipeline can be called with."""
     return inspect.signature(pipeline.__call__).parameters
 
 
 def makes_alpha(pipeline: Any) -> bool:
-    """Whether its pictures have an alpha channel: its VAE has four channels of colour."""
+    """Returns whether its pictures have an alpha channel: its VAE has four channels of colour."""
     config = getattr(getattr(pipeline, "vae", None), "config", {})
     return 4 in (config.get("out_channels"), config.get("input_channels"))
 

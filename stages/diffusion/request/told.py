@@ -1,4 +1,4 @@
-"""What a request tells while it is computed, at the pace at which its client reads."""
+"""Sends a request's progress while it is computed, at the pace at which its client reads."""
 
 import asyncio
 import time
@@ -38,7 +38,9 @@ class Told:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether its last step was told an eighth of what a gateway waits ago; for any thread."""
+        """Returns whether its last step was told an eighth of what a gateway waits ago; for any
+        thread.
+        """
         return self._last_step is not None and time.monotonic() - self._told_at > self._quiet_s
 
     def wait(self) -> None:
@@ -50,7 +52,7 @@ class Told:
             self._put(self._last_step)
 
     def preview(self, pixels: outputs.Picture) -> None:
-        """What the picture is by now; it goes as soon as there is room."""
+        """Sends the image so far as soon as there is room."""
         self._put(Picture(self._kind, is_preview=True), pixels)
 
     def _put(self, message: Step | Picture, pixels: outputs.Picture | None = None) -> None:

@@ -12,7 +12,7 @@ PIXELS = frozenset({"image", "video"})  # outputs that a pipeline may make; othe
 
 
 def output_kind(known: Iterable[str]) -> PictureOutput:
-    """What a pipeline whose call has these arguments makes: `image` or `video`."""
+    """Returns what a pipeline whose call has these arguments makes: `image` or `video`."""
     return "video" if "num_frames" in known else "image"
 
 

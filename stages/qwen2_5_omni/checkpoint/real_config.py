@@ -27,7 +27,7 @@ _MEDIA_IDS = {
 
 @dataclass(frozen=True)
 class Sizes:
-    """What differs between the two: of the thinker's text model, and of the talker."""
+    """The sizes by which the two differ: of the thinker's text model, and of the talker."""
 
     vocab_size: int
     hidden_size: int
@@ -83,7 +83,7 @@ def real_config(sizes: Sizes) -> Qwen2_5OmniConfig:
 
 
 def _text_model(mrope_section: list[int]) -> dict[str, Any]:
-    """What the thinker's and the talker's text models have in common."""
+    """Returns what the thinker's and the talker's text models have in common."""
     rope = {**_ROPE, "mrope_section": mrope_section}
     return {
         "rope_parameters": rope,

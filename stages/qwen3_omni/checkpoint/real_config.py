@@ -47,7 +47,7 @@ def real_config() -> Qwen3OmniMoeConfig:
 
 
 def _text(**sizes: Any) -> dict[str, Any]:
-    """What the thinker's and the talker's text models have in common."""
+    """Returns what the thinker's and the talker's text models have in common."""
     return {
         "num_experts": 128,
         "head_dim": 128,

@@ -13,7 +13,8 @@ def whole_config(
     speaker_encoder: dict[str, Any],
     token_ids: dict[str, int],
 ) -> dict[str, Any]:
-    """What config.json says; only a Base model has a speaker encoder, and only CustomVoice names.
+    """Returns what config.json says; only a Base model has a speaker encoder, and only CustomVoice
+    names.
 
     `token_ids`: those of the text's vocabulary that a prompt is made of.
     """

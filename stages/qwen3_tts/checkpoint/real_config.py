@@ -48,7 +48,7 @@ def real_config(model_type: ModelType, model_size: ModelSize) -> dict[str, Any]:
 
 
 def _transformer(**sizes: Any) -> dict[str, Any]:
-    """What the talker and its code predictor have in common."""
+    """Returns what the talker and its code predictor have in common."""
     return {
         "num_attention_heads": 16,
         "num_key_value_heads": 8,

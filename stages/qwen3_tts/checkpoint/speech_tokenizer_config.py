@@ -1,4 +1,4 @@
-"""What speech_tokenizer/ of a Qwen3-TTS checkpoint says of itself: tiny, and of real size."""
+"""The configuration of speech_tokenizer/ in a Qwen3-TTS checkpoint: tiny, and of real size."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ def write_real_size_speech_tokenizer_config(folder: Path) -> None:
 
 
 def write_speech_tokenizer_config(folder: Path, config: Config) -> None:
-    """Its configuration and that of what makes its inputs of a sound."""
+    """Writes its configuration and that of its feature extractor."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     write_json(folder / "preprocessor_config.json", _feature_extractor())
@@ -93,7 +93,7 @@ def tiny_config() -> Config:
 
 
 def real_config() -> Config:
-    """Of Qwen3-TTS-Tokenizer-12Hz."""
+    """Returns the configuration of Qwen3-TTS-Tokenizer-12Hz."""
     encoder = {
         "num_filters": 64,
         "hidden_size": 512,

@@ -52,7 +52,7 @@ def make_config(
 
 
 def _transformer(hidden_size: int) -> dict[str, Any]:
-    """What the talker and its code predictor have in common."""
+    """Returns what the talker and its code predictor have in common."""
     return {
         "hidden_size": hidden_size,
         "intermediate_size": 96,

@@ -33,7 +33,7 @@ def make_weights(config: Mapping[str, Any], seed: int) -> Weights:
 
 
 def make_speaker_encoder(config: Mapping[str, Any], seed: int) -> Weights:
-    """Of a Base model, by its names in the checkpoint; in float32."""
+    """Makes the encoder of a Base model, by its names in the checkpoint; in float32."""
     encoder = SpeakerEncoder(SpeakerEncoderConfig(**config))
     fill_with_noise(encoder, torch.Generator().manual_seed(seed))
     return {f"speaker_encoder.{name}": one for name, one in encoder.state_dict().items()}

@@ -1,4 +1,4 @@
-"""What `omnistage tiny` calls for each model: its type, and its size in the real world."""
+"""Writers of `omnistage tiny` for each model: its type, and its size in the real world."""
 
 from functools import partial
 

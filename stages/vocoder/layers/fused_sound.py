@@ -93,7 +93,7 @@ class FusedSound:
 
 
 def is_fusible(decoder: nn.ModuleList) -> bool:
-    """Whether every width is one that the kernels take."""
+    """Returns whether every width is one that the kernels take."""
     convs = [one for one in decoder.modules() if isinstance(one, nn.Conv1d)]
     return all(conv.in_channels % MIN_WIDTH == 0 for conv in convs)
 

@@ -84,7 +84,9 @@ class FusedTransformer:
 
 
 def is_fusible(net: Any) -> bool:
-    """Whether the kernels take its heads, its rotations, its activation and its products."""
+    """Returns whether the kernels take its heads, its rotations, its activation and its
+    products.
+    """
     config = net.config
     if not len(net.layers) or config.hidden_act != "silu" or net.rotary_emb.rope_type != "default":
         return False
@@ -103,7 +105,7 @@ def is_fusible(net: Any) -> bool:
 
 
 def _is_nothing(attention: Any, name: str) -> bool:
-    """Whether a norm of heads is none."""
+    """Returns whether a norm of heads is none."""
     return isinstance(getattr(attention, name, nn.Identity()), nn.Identity)
 
 

@@ -52,7 +52,9 @@ class FusedUpsampling:
 
 
 def is_fusible(stages: Iterable[Any]) -> bool:
-    """Whether each output of the transposed convolutions reads one step, and widths are equal."""
+    """Returns whether each output of the transposed convolutions reads one step, and widths are
+    equal.
+    """
     convs: list[nn.ConvTranspose1d] = [upsampling.conv for upsampling, _ in stages]
     return all(
         conv.kernel_size == conv.stride

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 def takes_fused_kernels(weight: torch.Tensor) -> bool:
-    """Whether it is one of half precision on a GPU."""
+    """Returns whether it is one of half precision on a GPU."""
     return weight.is_cuda and weight.dtype in (torch.bfloat16, torch.float16)
 
 

@@ -25,7 +25,7 @@ class SoundLayers(Protocol):
 
 
 class ExactSound:
-    """As the reference computes it, in the weights' own dtype, on any device."""
+    """The layers of the reference, in the weights' own dtype, on any device."""
 
     def __init__(self, decoder: Iterable[Any], layout: StateLayout) -> None:
         first, *blocks, snake, last = decoder

@@ -17,7 +17,7 @@ from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 @dataclass(frozen=True, slots=True)
 class WindowMask:
-    """What a chunk's queries see, and their rotations."""
+    """The keys that a chunk's queries see, and their rotations."""
 
     allowed: torch.Tensor  # bool [B, 1, n, window - 1 + n]
     cos: torch.Tensor
@@ -82,7 +82,7 @@ class TransformerLayers(Protocol):
 
 
 class ExactTransformer:
-    """As the reference computes it, in the weights' own dtype, on any device.
+    """The layers of the reference, in the weights' own dtype, on any device.
 
     Every layer sees the same window, so the mask and the rotations are made once.
     """

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,import-untyped,untyped-decorator"
-"""What a transformer with a carried window does between its products, in half precision on a GPU.
+"""Kernels for a transformer with a carried window, in half precision on a GPU.
 
 One kernel ends a branch: it adds it to the float32 states and writes their norm, which the next
 product reads. One attends: it reads past keys and values where they lie in the stream's state, and
@@ -138,7 +138,7 @@ def _gate(inputs, output, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def gate(inputs: torch.Tensor) -> torch.Tensor:
-    """Of gates and values, side by side in [rows, 2 * width]: silu(gates) * values."""
+    """Computes silu(gates) * values, side by side in [rows, 2 * width]."""
     num_rows, width = inputs.shape[0], inputs.shape[1] // 2
     output = inputs.new_empty(num_rows, width)
     block = 1024

@@ -23,7 +23,7 @@ class UpsamplingLayers(Protocol):
 
 
 class ExactUpsampling:
-    """As the reference computes it, in the weights' own dtype, on any device."""
+    """The layers of the reference, in the weights' own dtype, on any device."""
 
     def __init__(self, stages: Iterable[Any], layout: StateLayout) -> None:
         self._stages = [
