@@ -1,14 +1,16 @@
-"""Reports where the docs break the rules of language.
+"""Reports where docs and docstrings break the rules of language.
 
 python scripts/words.py [--check] [PAGE ...]
 
 A sentence has at most 30 words; it does not open with What, Which, Whether, Of, As, Those or Its;
 its verbs are the field's ("reports", not "tells"). Code and the addresses of links are not read.
-Prints a line per page, most findings first. With --check prints the sentences instead, and ends
-with 1 if there are any: `make check` runs it.
+Prints a line per page, most findings first. With --check prints the sentences instead, and the
+docstrings of the product with such an opening, and ends with 1 if there are any: `make check` runs
+it.
 """
 
 import argparse
+import ast
 import re
 import sys
 from collections import Counter
@@ -22,6 +24,9 @@ VERBS = re.compile(
     r"\b(tell|tells|told|say|says|said|shown|ask|asks|asked|hear|hears|heard|obey|obeys|struck|dear)\b",
     re.IGNORECASE,
 )
+DOCSTRINGS = re.compile(rf"(?:{OPENINGS.pattern[1:]}|See\b)")
+PRODUCT = ("server", "stages", "stage_configs", "connectors", "bench", "demo", "scripts", "tools")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 KINDS = ("long", "opening", "verb")
 LOWER = "vLLM|vllm|code2wav|token2wav"  # names that begin sentences as they are
 SENTENCE = re.compile(rf"(?<=[.!?]) +(?=[A-Z*]|{LOWER})|: (?=[A-Z])")
@@ -61,6 +66,20 @@ def broken(page: str) -> Iterator[str]:
             yield f"{', '.join(found)}: {sentence}"
 
 
+def wrong_docstrings(code: str) -> Iterator[str]:
+    """Yield the docstrings of a file that do not open with a verb or a noun, each with its line."""
+    for node in ast.walk(ast.parse(code)):
+        text = ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None
+        if text and DOCSTRINGS.match(text):
+            yield f"{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
+
+
+def product() -> Iterator[Path]:
+    """Yield the product's files of Python."""
+    for folder in PRODUCT:
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
 def main() -> None:
     """Print the counts of each page and their sums, or each sentence that breaks a rule."""
     parser = argparse.ArgumentParser()
@@ -71,6 +90,10 @@ def main() -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in paths}
     if options.check:
         lines = [f"{path.name}: {line}" for path, text in pages.items() for line in broken(text)]
+        files = [] if options.pages else product()
+        for path in files:
+            found = wrong_docstrings(path.read_text(encoding="utf-8"))
+            lines += [f"{path.relative_to(ROOT)}:{line}" for line in found]
         sys.exit("\n".join(lines) or None)
     counts = {path: findings(text) for path, text in pages.items()}
     for path in sorted(counts, key=lambda one: -counts[one].total()):

@@ -62,3 +62,24 @@ def test_check_names_each_sentence_that_breaks_a_rule(
     with pytest.raises(SystemExit) as ended:
         words.main()
     assert (ended.value.code or "") == printed
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ('"""Which one it is."""\n', ["1: Which one it is."]),
+        ('class Name:\n    """What it is called."""\n', ["1: What it is called."]),
+        ('def a():\n    """See B.\n\n    More.\n    """\n', ["1: See B."]),
+        ('async def a():\n    """Whether it runs."""\n', ["1: Whether it runs."]),
+        ('def a():\n    """Returns what is left. Of all, one."""\n', []),
+        ("def a():\n    # What it does\n    return 1\n", []),
+        ('"""Offline use."""\n', []),
+    ],
+)
+def test_docstrings_open_with_a_verb_or_a_noun(code: str, lines: list[str]) -> None:
+    assert list(words.wrong_docstrings(code)) == lines
+
+
+def test_the_product_is_read() -> None:
+    names = {path.relative_to(words.ROOT).as_posix() for path in words.product()}
+    assert {"server/app.py", "stages/vllm/text.py", "scripts/words.py"} < names

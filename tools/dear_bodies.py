@@ -1,4 +1,4 @@
-"""What bodies cost that are dear to look at: `python tools/dear_bodies.py` prints a table.
+"""Measures the cost of expensive bodies: `python tools/dear_bodies.py` prints a table.
 
 It starts a tiny server, sends it each body in turn, and shows for each how much of a CPU the
 gateway's process and all processes of the server took, how long the answer took, how long it is,
@@ -23,7 +23,7 @@ TIMEOUT_S = 600.0
 
 
 def cpu_seconds(process: psutil.Process) -> float:
-    """What a process has computed so far, in all of its threads."""
+    """Returns what a process has computed so far, in all of its threads."""
     times = process.cpu_times()
     return float(times.user + times.system)
 

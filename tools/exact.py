@@ -55,7 +55,7 @@ MAX_TOKENS, MAX_FRAMES = 16, 40
 
 @dataclass(frozen=True)
 class Answers:
-    """What one way of running gave: some questions alone, and all of them at once."""
+    """The answers of one way of running: some questions alone, and all of them at once."""
 
     alone: list[Reply]
     together: list[Reply]

@@ -72,7 +72,9 @@ ERROR_LENGTH = 3000  # letters: the end of a server's log
 
 @dataclass(frozen=True)
 class Subject:
-    """What is checked: its writers by name, its graph files, a voice, and frames of an answer."""
+    """The model to check: its writers by name, its graph files, a voice, and frames of an
+    answer.
+    """
 
     tiny: str
     graph: str
@@ -101,7 +103,7 @@ SUBJECTS = {
 
 @dataclass(frozen=True)
 class Lengths:
-    """What is asked: words of a prompt, tokens of an answer; and how many answers are checked."""
+    """The lengths of requests: words of a prompt, tokens of an answer; and how many are checked."""
 
     words: int = NUM_WORDS
     tokens: int = MAX_TOKENS
@@ -126,7 +128,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the reference says of one round of answers."""
+    """The reference's verdict on one round of answers."""
 
     name: str
     num_tokens: int
@@ -139,7 +141,7 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether no more is wrong than rounding explains."""
+        """Returns whether no more is wrong than rounding explains."""
         few = self.num_above <= MAX_ABOVE * self.num_tokens and self.worst < WRONG_NATS
         enough = self.num_same_codes >= self.least * self.num_comparable
         return few and enough and self.num_tokens > 0 and self.num_empty == 0
@@ -320,7 +322,7 @@ def speed_table(
     *,
     speaks: bool = True,
 ) -> str:
-    """What `omnistage bench serve` prints of a load, with speech or of text alone."""
+    """Returns what `omnistage bench serve` prints of a load, with speech or of text alone."""
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "serve", server.url, *load]
     command += ["--words", str(words), "--prompt-tokens", str(lengths.words), "--seed", "1"]
     command += ["--max-tokens", str(lengths.tokens)]
@@ -420,7 +422,7 @@ class Candidate:
 
     @classmethod
     def of(cls, asked: str, usual_levels: str) -> "Candidate":
-        """As a user names it: a file, or a file and its levels."""
+        """Reads a user's argument: a file, or a file and its levels."""
         path, has_levels, levels = asked.partition("=")
         return cls(Path(path), levels if has_levels else usual_levels)
 
@@ -429,13 +431,13 @@ class Candidate:
         return Candidate(checkout / "stage_configs" / self.path.name, self.levels, checkout)
 
     def graph(self) -> dict[str, Any]:
-        """What its file says, and that it is deterministic, if it is to be."""
+        """Returns what its file says, and that it is deterministic, if it is to be."""
         read: dict[str, Any] = yaml.safe_load(self.path.read_text())
         return {**read, "deterministic": True} if self.is_deterministic else read
 
     @property
     def name(self) -> str:
-        """What its tables and its log are called."""
+        """Returns what its tables and its log are called."""
         more = "-before" if self.checkout else "-deterministic" if self.is_deterministic else ""
         return self.path.stem + more
 
@@ -466,7 +468,7 @@ def check(
 
 @dataclass
 class Served:
-    """What one server answered, its tables by name, and its steps with a NaN by stage.
+    """The answers of one server, its tables by name, and its steps with a NaN by stage.
 
     `num_others`: of a deterministic one, answers that are others alone than at once.
     """
@@ -584,7 +586,9 @@ class Run:
         }
 
     def judge(self, reference: Path, least: float) -> bool:
-        """Whether the reference finds all right; prints the tables of the servers that were."""
+        """Returns whether the reference finds all right; prints the tables of the servers that
+        were.
+        """
         if not self._served:
             return False
         began = time.monotonic()

@@ -53,7 +53,7 @@ Write = Callable[[Path, int], None]
 
 @dataclass
 class Report:
-    """What was measured and what was wrong, of one model."""
+    """The measurements and mistakes of one model."""
 
     name: str
     rows: list[str] = field(default_factory=list)
@@ -194,7 +194,7 @@ def check_sleep(server: TinyServer, level: int, report: Report) -> None:
 
 
 def check_refused(server: TinyServer, report: Report) -> None:
-    """What a CPU's server says to sleep."""
+    """Checks the refusal of sleep by a server on a CPU."""
     _, response = admin(server, "sleep")
     told = response.json().get("error", {}).get("message", "")
     report.check("enable_sleep_mode" in told, f"sleep is refused by name: {told}")

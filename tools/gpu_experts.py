@@ -62,7 +62,9 @@ class Layer:
             self.scales = first, second
 
     def hidden(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """What the experts take of states [n, size], and which of them, with what weights."""
+        """Returns what the experts take of states [n, size], and which of them, with what
+        weights.
+        """
         projected = functional.linear(_normal(states), self.qkv)[:, : self.out.shape[1]]
         normal = _normal(states + functional.linear(projected, self.out))
         logits = functional.linear(normal, self.router).float()
@@ -138,7 +140,7 @@ EXPERTS = {VLLM: vllm_experts, OURS: our_experts, PLAIN: plain_experts}
 
 
 class Steps:
-    """Those of the thinker."""
+    """The steps of the thinker."""
 
     def __init__(self, plan: Plan, is_float8: bool) -> None:
         if plan.device == "cuda":
@@ -176,7 +178,7 @@ class Steps:
 
 
 class Frames:
-    """Those of the code predictor, without the talker's layers."""
+    """The frames of the code predictor, without the talker's layers."""
 
     def __init__(self, plan: Plan, is_float8: bool) -> None:
         self._load = Talker(plan)

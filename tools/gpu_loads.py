@@ -1,4 +1,4 @@
-"""What the talker and code2wav of Qwen3-Omni ask of a GPU, without vLLM: for `make gpu-sharing`."""
+"""The loads of Qwen3-Omni's talker and code2wav on a GPU, without vLLM."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ Answers = Mapping[str, Sequence[Array]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all processes know: a model's folder, and one for the answers of the loads alone."""
+    """The plan of all processes: a model's folder, and one for the answers of the loads alone."""
 
     model: str
     device: str
@@ -85,7 +85,7 @@ class Load(Protocol):
         """To each set of inputs, and what `hidden_error` needs."""
 
     def hidden_error(self, number: int, reference: Answers) -> float:
-        """Of what the last piece of work has left on the device."""
+        """Returns the error of the last piece of work on the device."""
 
 
 class StandIn(nn.Module):
@@ -107,7 +107,7 @@ class StandIn(nn.Module):
         self.experts_out = _weights(layers, self._num_experts, inner, size)
 
     def bytes_read(self, num_rows: int) -> int:
-        """Of weights, by a step of so many rows."""
+        """Returns the bytes of weights for a step of so many rows."""
         count = experts_read(self._num_experts, self._num_chosen, num_rows)
         experts = self.experts_in.nbytes + self.experts_out.nbytes
         rest = sum(one.nbytes for one in self.parameters()) - experts
@@ -145,7 +145,7 @@ def _gated(both: torch.Tensor) -> torch.Tensor:
 
 
 def bytes_read(model: str, num_rows: int) -> int:
-    """Of the talker's layers, by a step of so many requests in bfloat16."""
+    """Returns the bytes of the talker's layers for a step of so many requests in bfloat16."""
     config: Any = AutoConfig.from_pretrained(model).talker_config
     with default_dtype(torch.bfloat16), torch.device("meta"):
         num_bytes: int = StandIn(config.text_config).bytes_read(num_rows)

@@ -55,7 +55,7 @@ TIMEOUT_S = 1800.0
 
 @dataclass(frozen=True)
 class Round:
-    """What one way came to."""
+    """The outcome of one way."""
 
     way: str
     alone_s: float  # for a picture
@@ -116,7 +116,7 @@ def levels(one: Pictures, other: Pictures) -> float:
 
 
 def table_of(rounds: Sequence[Round], at_once: int) -> Table:
-    """What is printed."""
+    """Returns what is printed."""
     table = Table(
         "way", "GPUs", "s a picture", "faster", f"s for {at_once}", "faster", "levels off"
     )

@@ -75,7 +75,7 @@ def eager_graph(graph: dict[str, Any]) -> dict[str, Any]:
 
 
 def say_equal(what: str, rounds: Sequence[Sequence[Spoken]]) -> bool:
-    """Whether all answers of each round are the first round's; says how many are."""
+    """Returns whether all answers of each round are the first round's; says how many are."""
     first, *others = rounds
     is_same = True
     for other in others:
@@ -147,7 +147,7 @@ async def ask_all(
 
 
 def is_right(name: str, answers: Sequence[Codes], expected: Sequence[Codes], least: float) -> bool:
-    """Whether enough of the reference's frames are the same; says so."""
+    """Returns whether enough of the reference's frames are the same; says so."""
     whole = all(one.shape[0] == NUM_FRAMES for one in answers)
     pairs = list(zip(answers, expected, strict=False))
     first = np.mean([np.array_equal(one[0], other[0]) for one, other in pairs])
@@ -168,7 +168,7 @@ def leading_frames(one: Codes, other: Codes) -> int:
 
 
 def bench(server: TinyServer, num_words: int, *options: str) -> str:
-    """What `omnistage bench speech` prints."""
+    """Returns what `omnistage bench speech` prints."""
     command = [sys.executable, "-m", "omnistage.server.cli", "bench", "speech", server.url]
     command += ["--words", str(num_words), "--frames", str(NUM_FRAMES), "--voice", "vivian"]
     command += ["--seed", "1", *options]
@@ -192,7 +192,7 @@ def waterfall(server: TinyServer, count: int) -> str:
 
 
 def nan_steps(server: TinyServer) -> int:
-    """Of all stages."""
+    """Returns the steps with a NaN of all stages."""
     return sum(stage["nan_steps"] for stage in server.health().values())
 
 

@@ -143,7 +143,9 @@ def bridge_options(name: str, complete: bool) -> RequestOptions:
 
 
 def sampled(output: SchedulerOutput) -> ModelRunnerOutput:
-    """What a model could have answered: a code of each request whose prompt has been read."""
+    """Returns what a model could have answered: a code of each request whose prompt has been
+    read.
+    """
     names = list(output.num_scheduled_tokens)
     return ModelRunnerOutput(
         req_ids=names,
@@ -167,7 +169,7 @@ def timed(steps: int, *parts: Callable[[], object]) -> list[float]:
 
 
 class Fed:
-    """What comes from the thinker: a token of each request, which a step collects."""
+    """The tokens from the thinker, one of each request, which a step collects."""
 
     def __init__(self, scheduled: Scheduled, feed: Sender, num_requests: int) -> None:
         self._collect = scheduled.scheduler.connector.scheduler_half.collect
@@ -216,7 +218,7 @@ class Drained:
         self._worker.after_forward(self._meta)
 
     def export(self) -> None:
-        """What the exporter's thread does of it, beside the engine's."""
+        """Exports beside the engine, as the exporter's thread does."""
         (given,) = self._given
         assert given.values is not None
         positions = np.full(len(given.rows), self._frame, np.int32)
@@ -224,7 +226,7 @@ class Drained:
         self._exporter._gather_step(replace(given, positions=positions), given.values)
 
     def drain(self) -> None:
-        """As code2wav does."""
+        """Drains like code2wav."""
         while (chunk := self._receiver.receive()) is not None:
             self._receiver.grant(chunk.request_id)
 
@@ -235,7 +237,7 @@ class Drained:
 
 
 def penalized(num_requests: int, num_frames: int) -> None:
-    """Of a repetition penalty, what vLLM's V1 runner does on the host: it reads whole answers."""
+    """Reads whole answers for a repetition penalty, as vLLM's V1 runner does on the host."""
     make_tensor_with_pad([[CODE] * num_frames] * num_requests, pad=0, dtype=torch.int64)
 
 

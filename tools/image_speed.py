@@ -113,7 +113,9 @@ class Comparison:
         return self.bare_s(one_call)
 
     def num_flops(self, side: int) -> int:
-        """Of all the denoiser's forwards of one picture; each step has as many."""
+        """Returns the operations of all the denoiser's forwards of one image; each step has as
+        many.
+        """
         total, counter = 0, FlopCounterMode(display=False)
 
         def begin(*_: Any) -> None:
@@ -163,7 +165,7 @@ def synchronize() -> None:
 
 
 def flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
-    """Of a large matrix product."""
+    """Returns the speed of a large matrix product."""
     size = MATRIX if device.type == "cuda" else MATRIX // 8
     one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
     for _ in range(3):
@@ -330,7 +332,7 @@ class Ladder:
                     return
 
     def _measure_bare(self, loaded: Loaded) -> None:
-        """What all is compared with, measured once, below an engine that does nothing."""
+        """Measures the base of all comparisons once, below an engine that does nothing."""
         asked = self._asked
         compared = Comparison(loaded, asked.steps)
         rate = flops_per_s(loaded.device, loaded.dtype)
@@ -409,7 +411,7 @@ def say_failed(name: str, error: Exception) -> None:
 
 @contextmanager
 def told(name: str) -> Iterator[None]:
-    """What fails inside is printed, and the rest is measured all the same."""
+    """Prints a failure inside, after which the rest is measured."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - as want of memory for many pictures

@@ -79,7 +79,7 @@ def open_webui(program: Path, folder: Path, variables: dict[str, str]) -> Iterat
 
 
 def is_up(url: str) -> bool:
-    """Whether its /health answers."""
+    """Returns whether its /health answers."""
     with contextlib.suppress(httpx.HTTPError):
         return httpx.get(f"{url}/health", timeout=5).status_code == 200
     return False

@@ -68,7 +68,7 @@ class Prompts:
     side: int
 
     def messages(self, number: int) -> list[Any]:
-        """Of the request of this number."""
+        """Returns the messages of the request of this number."""
         chance = Random(number)
         parts = []
         for image in range(self.num_images):
@@ -146,7 +146,7 @@ def with_part(graph: dict[str, Any], part: str, folder: Path) -> Path:
 
 
 def row(name: str, at_once: int, answers: list[Answer], first: list[Answer]) -> list[str]:
-    """What the table says of one server's answers."""
+    """Returns what the table says of one server's answers."""
     sounds = sorted(answer.first_sound_ms for answer in answers)
     marks = [median(answer.marks[mark] for answer in answers) for mark in MARKS]
     pairs = list(zip(answers, first, strict=True))

@@ -19,7 +19,7 @@ LIMIT_S = 120
 
 
 def run(words: list[str], folder: Path) -> str:
-    """What a program prints."""
+    """Returns what a program prints."""
     env = {**os.environ, "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         words, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, env=env

@@ -51,7 +51,7 @@ LONG = {
 
 @dataclass
 class Soak:
-    """What happened so far."""
+    """The events so far."""
 
     server: TinyServer
     expected: dict[str, Reply]

@@ -48,7 +48,7 @@ TEXTS = (
 
 @dataclass(frozen=True)
 class Spoken:
-    """What a client got of one answer."""
+    """One answer as a client got it."""
 
     pcm: npt.NDArray[np.int16]
     codes: npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ class Failed(Exception):
 
 @dataclass
 class Soak:
-    """What happened so far."""
+    """The events so far."""
 
     server: TinyServer
     expected: dict[str, Spoken] = field(default_factory=dict)

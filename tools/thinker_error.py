@@ -70,7 +70,7 @@ QUANTIZING = ("quantization", "quantization_config")
 
 @dataclass
 class Rows:
-    """What came along the edge: each request's rows by position, and who has had all."""
+    """The rows of the edge: each request's by position, and who has had all."""
 
     values: dict[str, dict[int, torch.Tensor]] = field(default_factory=lambda: defaultdict(dict))
     complete: set[str] = field(default_factory=set)
@@ -150,7 +150,9 @@ def edge() -> Iterator[tuple[Port, Rows]]:
 async def hear(
     model: str, engine: Mapping[str, Any], texts: Sequence[str], base: Heard | None, length: int
 ) -> Heard:
-    """What an engine answers, and what it says of the base's answers; of its own without a base."""
+    """Returns what an engine answers, and what it says of the base's answers; of its own without a
+    base.
+    """
     with edge() as (port, rows):
         bridge = BridgeConfig(HIDDEN_STATES, sinks=[Sink(TARGET, port, [CHUNK_ROWS])])
         started = make_engine(
@@ -193,7 +195,7 @@ async def answer(
 
 
 async def read(engine: AsyncLLM, ids: list[int], name: str, rows: Rows) -> Read:
-    """What an engine says of each token of a text."""
+    """Returns what an engine says of each token of a text."""
     extra = RequestOptions(name, [TARGET], ExportedRows()).extra_args()
     prompt = {"prompt_token_ids": ids}
     output = await finished(engine, prompt, name, {"max_tokens": 1, "prompt_logprobs": 1}, extra)
@@ -236,7 +238,7 @@ def leading_equal(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def quantizing() -> dict[str, Any]:
-    """What quantizes the thinker of the graph for 80 GB."""
+    """Returns what quantizes the thinker of the graph for 80 GB."""
     engine = load_graph(GRAPHS / "qwen3_omni_1gpu_80gb.yaml").stages["thinker"].engine
     return {name: engine[name] for name in QUANTIZING}
 

@@ -127,7 +127,7 @@ def table_of(lines: list[list[str]]) -> Table:
 
 
 def conversations() -> argparse.ArgumentParser:
-    """What is said, on a command line."""
+    """Returns what is said, on a command line."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--conversations", type=int, default=4, help="at once")

@@ -56,7 +56,7 @@ async def ask(client: httpx.AsyncClient, url: str, model: str, number: int) -> s
 
 
 def code_of(body: bytes) -> str:
-    """What an error calls itself."""
+    """Returns what an error calls itself."""
     try:
         return str(json.loads(body)["error"]["code"])
     except (ValueError, KeyError, TypeError):
@@ -109,7 +109,7 @@ def below(pid: int) -> list[int]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    """Those that still run."""
+    """Returns the processes that still run."""
     return [pid for pid in pids if _runs(pid)]
 
 
@@ -130,7 +130,7 @@ def wait_for(what: str, is_true: Callable[[], object], within_s: float = 600) ->
 
 
 def is_ready(url: str) -> bool:
-    """Whether GET /ready is a 200."""
+    """Returns whether GET /ready is a 200."""
     try:
         return httpx.get(f"{url}/ready", timeout=10).status_code == httpx.codes.OK
     except httpx.HTTPError:

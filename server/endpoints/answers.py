@@ -67,7 +67,7 @@ class Readiness(TypedDict):
 
 @with_config(CLOSED)
 class StageHealth(TypedDict):
-    """What a stage does, and what it holds for requests."""
+    """The state of a stage, and what it holds for requests."""
 
     state: Literal["loading", "ready", "dead"]
     phase: Literal[
@@ -111,7 +111,7 @@ class SpokenMessage(TypedDict):
 
 
 class AssistantMessage(TypedDict):
-    """What the model answers; with audio its text is the transcript."""
+    """The model's answer; with audio its text is the transcript."""
 
     role: Literal["assistant"]
     content: str | None
@@ -167,7 +167,7 @@ class ResponseItems(TypedDict):
 
 
 class EmbeddingItem(TypedDict):
-    """What one input means: numbers, or their bytes as base64."""
+    """The vector of one input: numbers, or their bytes as base64."""
 
     object: Literal["embedding"]
     index: int
@@ -261,7 +261,7 @@ class ImagesAnswer(TypedDict):
 
 
 class TextAnswer(TypedDict):
-    """What was said in an audio file."""
+    """The transcript of an audio file."""
 
     text: str
 

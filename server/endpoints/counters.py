@@ -98,7 +98,9 @@ class Metrics:
         return Histogram(full, about, labels, registry=self._registry, buckets=buckets)
 
     def page(self) -> str:
-        """Of all processes, in Prometheus' text format; of stages what they sent last."""
+        """Returns the metrics of all processes, in Prometheus' text format; of stages the last
+        sent.
+        """
         families = [
             *families_of(self._registry, {}),
             *families_of(self._process, OF_THIS_PROCESS),
@@ -129,7 +131,7 @@ class Metrics:
                 counter.labels(modality).inc(count)
 
     def _observe_times(self, flight: Flight, modality: str) -> None:
-        """What its client waited for."""
+        """Records the times that its client waited."""
         for kind, first in (("text", self._first_token), ("audio", self._first_audio)):
             if kind in flight.first_at:
                 first.labels(modality).observe(flight.first_at[kind] - flight.started_at)

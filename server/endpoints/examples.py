@@ -12,7 +12,9 @@ RED_SQUARE = (
 
 
 def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that answers in text, and perhaps in speech, or in images."""
+    """Returns what can be asked of a graph that answers in text, and perhaps in speech, or in
+    images.
+    """
     if "text" not in graph.outputs:
         return _drawing_examples(graph)
     asked = {"model": graph.served_name, "max_completion_tokens": 64}
@@ -38,21 +40,21 @@ def chat_examples(graph: StageGraph) -> Mapping[str, Any]:
 
 
 def image_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that makes images."""
+    """Returns what can be asked of a graph that makes images."""
     if "image" not in graph.outputs:
         return {}
     return {"a picture": {"model": graph.served_name, "prompt": "A red square.", "size": "256x256"}}
 
 
 def edit_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that makes images of images."""
+    """Returns what can be asked of a graph that makes images of images."""
     if "image" not in graph.outputs:
         return {}
     return {"a colour": {"prompt": "A blue square.", "images": [{"image_url": RED_SQUARE}]}}
 
 
 def video_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that makes videos."""
+    """Returns what can be asked of a graph that makes videos."""
     if "video" not in graph.outputs:
         return {}
     size = {"width": 256, "height": 256}
@@ -69,14 +71,16 @@ def _drawing_examples(graph: StageGraph) -> Mapping[str, Any]:
 
 
 def speech_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that speaks."""
+    """Returns what can be asked of a graph that speaks."""
     if "audio" not in graph.outputs:
         return {}
     return {"a sentence": {"model": graph.served_name, "input": "Hello.", "response_format": "wav"}}
 
 
 def response_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that answers in text or draws, in OpenAI's newer shape."""
+    """Returns what can be asked of a graph that answers in text or draws, in OpenAI's newer
+    shape.
+    """
     if "text" not in graph.outputs and "image" in graph.outputs:
         tool = {"type": "image_generation", "size": "256x256"}
         wish = {"model": graph.served_name, "input": "A red square.", "tools": [tool]}
@@ -88,28 +92,28 @@ def response_examples(graph: StageGraph) -> Mapping[str, Any]:
 
 
 def token_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph whose entry stage has a tokenizer."""
+    """Returns what can be asked of a graph whose entry stage has a tokenizer."""
     if not {"text", "embedding"} & graph.outputs.keys():
         return {}
     return {"a text": {"model": graph.served_name, "prompt": "Hello."}}
 
 
 def ids_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What such a graph can be asked for the other way round."""
+    """Returns what such a graph can be asked for the other way round."""
     if not {"text", "embedding"} & graph.outputs.keys():
         return {}
     return {"tokens": {"model": graph.served_name, "tokens": [72, 105]}}
 
 
 def embedding_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that makes vectors."""
+    """Returns what can be asked of a graph that makes vectors."""
     if "embedding" not in graph.outputs:
         return {}
     return {"two texts": {"model": graph.served_name, "input": ["A fox.", "A dog."]}}
 
 
 def text_examples(graph: StageGraph) -> Mapping[str, Any]:
-    """What can be asked of a graph that goes on with a text."""
+    """Returns what can be asked of a graph that goes on with a text."""
     if "text" not in graph.outputs:
         return {}
     return {"a beginning": {"model": graph.served_name, "prompt": "Once upon", "max_tokens": 16}}

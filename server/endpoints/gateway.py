@@ -1,4 +1,4 @@
-"""What the endpoints of one app share."""
+"""Common parts of the endpoints of one app."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it can serve, and what each stage does."""
+"""Health: whether the server lives, whether it can serve, and the state of each stage."""
 
 from collections.abc import Mapping
 from typing import Any

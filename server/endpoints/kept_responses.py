@@ -1,4 +1,4 @@
-"""What is asked of responses by their ids: GET, DELETE, the cancel, the input."""
+"""Responses by their ids: GET, DELETE, the cancel, the input."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is so at the moment: requests in the server, its stages, and the channels between them."""
+"""Gauges that are read at scrape time: requests, stages, channels."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -129,7 +129,7 @@ class Present(Collector):
         self._runtime = runtime
 
     def collect(self) -> Iterator[Metric]:
-        """Of requests, of stages and of channels."""
+        """Yields the metrics of requests, of stages and of channels."""
         flights = self._runtime.flights
         running = flights.num_running
         name = "omnistage_num_requests_running"

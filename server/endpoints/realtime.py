@@ -224,6 +224,6 @@ class Connection:
 
 
 def asks_for_beta(scope: Scope) -> bool:
-    """Whether a client wants events by beta's names."""
+    """Returns whether a client wants events by beta's names."""
     header = Headers(scope=scope).get("openai-beta", "")
     return BETA_HEADER in header or BETA_PROTOCOL in scope["subprotocols"]

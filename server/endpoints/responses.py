@@ -218,7 +218,7 @@ class Answer:
     unknown: Sequence[str]  # fields without effect
 
     def stored(self) -> StoredResponse:
-        """What is kept of it."""
+        """Returns what is kept of it."""
         own = [resource_of(item) for item in items_of(self.asked.input)]
         return StoredResponse.of(self.owner, self.made.response, [*self.before, *own])
 

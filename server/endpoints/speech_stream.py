@@ -171,7 +171,7 @@ class Session:
                 raise Ended(POLICY, error) from None
 
     async def _event(self, message: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What a frame says; a long one is parsed beside the event loop."""
+        """Returns what a frame says; a long one is parsed beside the event loop."""
         if len(message.get("text") or "") <= MAX_LOOP_BYTES:
             return _event_of(message)
         threads = self._scope["app"].state.body_threads
@@ -228,7 +228,7 @@ class Session:
         )
 
     def _forget_sound(self) -> None:
-        """What the voice's sound takes of the room of media is given back."""
+        """Gives back the voice's part of the room of media."""
         self._until.close()
 
     def _take(self, voice: Voice, kind: str, text: Any) -> None:
@@ -258,7 +258,7 @@ class Session:
         return utterance
 
     def _cancel(self) -> None:
-        """Of all that is spoken, or is to be, nothing more is wanted."""
+        """Cancels the current and all queued utterances."""
         self._open = None
         if self._speaking is not None:
             self._speaking.cancel()

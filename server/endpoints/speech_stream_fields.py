@@ -1,4 +1,4 @@
-"""What can be said on a WebSocket on which a text is spoken while it comes."""
+"""The fields of a WebSocket on which a text is spoken while it comes."""
 
 from typing import ClassVar, Literal
 

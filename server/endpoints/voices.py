@@ -24,7 +24,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def voices(
         http: HttpRequest, format: Literal["vllm"] | None = None
     ) -> Mapping[str, Sequence[Any]]:
-        """Those of the model, and to clients with a key those that are stored."""
+        """Returns the voices of the model, and to clients with a key the stored ones."""
         names = gateway.runtime.fleet.voices
         speaks = "audio" in gateway.runtime.graph.outputs
         if not names and speaks and gateway.runtime.fleet.unready:
@@ -45,6 +45,6 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def stored_card(voice: Voice) -> Mapping[str, Any]:
-    """What is told of a stored voice beside what GET tells of it alone."""
+    """Returns what is told of a stored voice beside what GET tells of it alone."""
     more = {"consent": voice.consent, "ref_text": voice.ref_text}
     return {**card_of(voice), **more, "seconds": round(voice.seconds, 3)}

@@ -162,7 +162,7 @@ class AsyncOmni:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """What its answers can have: text, audio, image."""
+        """Returns what its answers can have: text, audio, image."""
         return tuple(self._engine.graph.outputs)
 
     @property

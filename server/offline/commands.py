@@ -34,7 +34,7 @@ SEVERAL_MODELS = "have models of their own; name those of one model"
 
 
 def asleep(engine: Engine) -> Asleep:
-    """What of each stage sleeps now."""
+    """Returns what of each stage sleeps now."""
     stages = engine.runtime.fleet.stages if engine.is_open else {}
     return {name: tuple(link.record.asleep) for name, link in stages.items()}
 
@@ -132,7 +132,7 @@ def until(stopped: threading.Event, weights: "Weights") -> "Weights":
 
 @contextmanager
 def command_of(engine: Engine) -> Iterator[None]:
-    """What a command has around it: stages that can be asked, errors of ours."""
+    """Yields the stages that take a command, and turns its errors into ours."""
     with as_ours():
         engine.check_open()
         yield
@@ -146,7 +146,7 @@ def asked(kind: type[T], fields: Mapping[str, Any]) -> T:
 
 
 def asleep_of(answer: Answer) -> Asleep:
-    """What a command has left asleep."""
+    """Returns what a command has left asleep."""
     return {name: tuple(one["asleep"]) for name, one in answer["stages"].items()}
 
 

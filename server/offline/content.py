@@ -58,7 +58,7 @@ def messages_of(given: Messages) -> list[dict[str, Any]]:
 
 
 def has_objects(given: Messages) -> bool:
-    """Whether making messages of it may take a while."""
+    """Returns whether making messages of it may take a while."""
     return not isinstance(given, str) and any(
         not isinstance(message.get("content"), str)
         for message in given
@@ -82,7 +82,7 @@ def _part(part: Any, place: str) -> Any:
 
 
 def _kind_of(part: Any) -> str | None:
-    """What an object that is no part by itself is; a path is what its ending says."""
+    """Returns what an object that is no part by itself is; a path is what its ending says."""
     if isinstance(part, Image.Image):
         return "image"
     if isinstance(part, Audio):

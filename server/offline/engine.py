@@ -138,7 +138,9 @@ class Engine:
 
     @asynccontextmanager
     async def _request(self) -> AsyncGenerator[None, None]:
-        """What one request has around it: its place, its trace, its deadline, errors of ours."""
+        """Returns what one request has around it: its place, its trace, its deadline, errors of
+        ours.
+        """
         trace = Trace(request_id=f"offline-{uuid4().hex}")
         with following(trace), as_ours():
             async with self._places:
@@ -203,7 +205,7 @@ def mark_first(piece: Piece) -> None:
 
 
 def removal(engine: Engine, run: RunDirectory) -> "weakref.finalize[[RunDirectory, int], Engine]":
-    """What removes a run's folders: once, at the latest when this process ends."""
+    """Returns what removes a run's folders: once, at the latest when this process ends."""
     return weakref.finalize(engine, remove_ours, run, os.getpid())
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong, as exceptions: with the status, code and field that the server would answer."""
+"""Errors as exceptions: with the status, code and field that the server would answer."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -26,7 +26,9 @@ class LoopThread:
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T], is_kept: bool = False) -> T:
-        """Its result; if the wait is interrupted it is cancelled and has ended, unless kept."""
+        """Returns its result; if the wait is interrupted it is cancelled and has ended, unless
+        kept.
+        """
         ended = threading.Event()
 
         async def work_to_the_end() -> T:
@@ -54,7 +56,9 @@ class LoopThread:
             raise Closed("It is closed.", code="closed") from None
 
     def iterate(self, make: Callable[[], AsyncGenerator[T, None]]) -> Iterator[T]:
-        """What an asynchronous generator gives; it is closed when nobody iterates any more."""
+        """Returns what an asynchronous generator gives; it is closed when nobody iterates any
+        more.
+        """
         items = make()
         try:
             while True:
@@ -70,7 +74,7 @@ class LoopThread:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is called in the thread itself."""
+        """Returns whether this is called in the thread itself."""
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ async def answer_all(
 
 @contextmanager
 def progress_bar(total: int, is_shown: bool) -> Iterator[Done]:
-    """What is called with each answer; on a terminal or in a notebook a bar shows them."""
+    """Yields a callback for each answer; on a terminal or in a notebook a bar shows them."""
     console = Console(stderr=True)
     if not is_shown or not (console.is_terminal or console.is_jupyter):
         yield lambda _: None

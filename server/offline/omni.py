@@ -101,7 +101,7 @@ class Omni:
 
     @property
     def modalities(self) -> tuple[str, ...]:
-        """What its answers can have: text, audio, image."""
+        """Returns what its answers can have: text, audio, image."""
         return self._omni.modalities
 
     @property
@@ -161,7 +161,7 @@ class Omni:
     def generate(
         self, prompts: Sequence[Prompt], **options: Any
     ) -> list[Answer] | list[Answer | OmniError]:
-        """As AsyncOmni.generate."""
+        """Generates like AsyncOmni.generate."""
         answers: list[Answer] = self._thread.run(self._omni.generate(prompts, **options))
         return answers
 

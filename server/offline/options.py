@@ -1,4 +1,4 @@
-"""What a graph is started with: those options of `omnistage serve` that are not of HTTP."""
+"""Options of a graph's start: those of `omnistage serve` that are not of HTTP."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class GraphChoice:
-    """Which graph, and what of it is changed."""
+    """The choice of a graph, and changes of it."""
 
     model: str
     graph_file: str | None = None
@@ -74,7 +74,7 @@ class GraphChoice:
         return graph
 
     def _changes(self) -> Iterator[Override]:
-        """What is said of stages, each key alone, and of deadlines."""
+        """Returns what is said of stages, each key alone, and of deadlines."""
         for stage, given in self.stages.items():
             for key, value in given.items():
                 yield from _of_key(stage, key, value)

@@ -40,6 +40,6 @@ async def pictures(
 
 
 def sources_of(images: Sequence[Any], mask: Any) -> tuple[list[Source], Source | None]:
-    """What is edited, and where; raises ApiError."""
+    """Returns what is edited, and where; raises ApiError."""
     sources = [source_of(image, f"images[{i}]") for i, image in enumerate(images)]
     return sources, None if mask is None else source_of(mask, "mask")

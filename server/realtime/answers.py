@@ -42,7 +42,7 @@ class Answer:
 
     @property
     def is_over(self) -> bool:
-        """Whether its end has been told."""
+        """Returns whether its end has been told."""
         return self.response.is_over
 
     def start(self, task: asyncio.Task[None]) -> asyncio.Task[None]:

@@ -25,7 +25,7 @@ class Hearing:
 
     @property
     def is_speaking(self) -> bool:
-        """Whether a turn goes on."""
+        """Returns whether a turn goes on."""
         return self._turns is not None and self._turns.is_speaking
 
     def configure(self, settings: AudioInput) -> None:

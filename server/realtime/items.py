@@ -68,7 +68,7 @@ class CallFields(RequestFields):
 
 
 class OutputFields(RequestFields):
-    """What a function returned."""
+    """The fields of a function's return value."""
 
     model_config = ConfigDict(extra="ignore")
 

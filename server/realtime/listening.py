@@ -1,4 +1,4 @@
-"""What a session hears: audio that no item has yet, on the clock of all audio ever appended."""
+"""The audio of a session that no item has yet, on the clock of all audio ever appended."""
 
 import numpy as np
 import numpy.typing as npt

@@ -1,4 +1,4 @@
-"""What was heard of an answer that was broken off: its words against its audio."""
+"""The part of an interrupted answer that was played: its words against its audio."""
 
 from dataclasses import dataclass, field
 
@@ -28,7 +28,7 @@ class Spoken:
         self.heard_ms = min(before_ms, end_ms)
 
     def allows(self, end_ms: float) -> bool:
-        """Whether it is long enough to end there."""
+        """Returns whether it is long enough to end there."""
         return end_ms <= self.ms + CLAMPED_MS
 
 

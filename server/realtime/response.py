@@ -75,12 +75,12 @@ class Response:
 
     @property
     def is_in_conversation(self) -> bool:
-        """Whether its items become the conversation's."""
+        """Returns whether its items become the conversation's."""
         return self._conversation is not None
 
     @property
     def has_sound(self) -> bool:
-        """Whether some of its audio was sent."""
+        """Returns whether some of its audio was sent."""
         return self._began_playing is not None
 
     @property

@@ -44,7 +44,7 @@ MS = 1000  # in a second
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a session needs of its server."""
+    """The parts of its server that a session needs."""
 
     flow: ChatFlow
     followed: Followed
@@ -81,7 +81,7 @@ class Session:
 
     @property
     def is_busy(self) -> bool:
-        """Whether some response is under way."""
+        """Returns whether some response is under way."""
         return bool(self._tasks)
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""What a session is set to: its fields, their defaults, and updates of them."""
+"""The settings of a session: fields, defaults and updates."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -151,7 +151,7 @@ class NoiseReduction(Options):
 
 
 class AudioInput(Options):
-    """What the user says."""
+    """The user's audio."""
 
     format: AudioFormat = AudioFormat()
     transcription: Transcription | None = None
@@ -160,7 +160,7 @@ class AudioInput(Options):
 
 
 class AudioOutput(Options):
-    """What the model says."""
+    """The model's audio."""
 
     format: AudioFormat = AudioFormat()
     voice: Voice = "alloy"
@@ -181,7 +181,7 @@ class InputAudio(Options):
 
 
 class OptionsOfAnswers(Options):
-    """What a session and a single response say of an answer."""
+    """The options of answers, of a session or of a single response."""
 
     tools: Tools = Field(default_factory=list)
     tool_choice: Choice = "auto"
@@ -232,7 +232,7 @@ def transcription_of(settings: Settings) -> Transcription | None:
 
 
 class ResponseSettings(OptionsOfAnswers):
-    """What a response.create says beside what its session is set to."""
+    """The options of a response.create beside its session's settings."""
 
     output_modalities: Modalities = Field(default_factory=spoken)
     instructions: Instructions = ""

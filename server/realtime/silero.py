@@ -99,7 +99,7 @@ class SileroPool:
 
 
 class SileroDetector:
-    """What the model remembers of one session: its state, and the end of the last frame."""
+    """The model's memory of one session: its state, and the end of the last frame."""
 
     def __init__(self, pool: SileroPool) -> None:
         self._pool = pool

@@ -1,4 +1,4 @@
-"""What the user said, in words: a transcript of each item, made beside the answers."""
+"""Transcripts of what the user said, one of each item, made beside the answers."""
 
 import asyncio
 import logging

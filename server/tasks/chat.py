@@ -69,7 +69,7 @@ class RunningChat:
 
     @property
     def has_audio(self) -> bool:
-        """Whether the answer is spoken."""
+        """Returns whether the answer is spoken."""
         return "audio" in self.request.outputs
 
     @property

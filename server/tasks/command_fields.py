@@ -1,4 +1,4 @@
-"""What can be asked of running stages."""
+"""The fields of commands to running stages."""
 
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ Path = Annotated[str, Field(min_length=1, max_length=4096)]
 
 
 class OfStages(BaseModel):
-    """Which stages are meant; without it, all that take the command."""
+    """The stages of a command; without it, all that take the command."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -20,7 +20,7 @@ class OfStages(BaseModel):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What is sent to the stages."""
+        """Returns what is sent to the stages."""
         return self.model_dump(exclude={"stages"})
 
 
@@ -92,7 +92,9 @@ class Scale(BaseModel):
 
 
 class LoadAdapter(BaseModel):
-    """Of /v1/load_lora_adapter, vLLM's: none is replaced in place, and experts have one format."""
+    """The body of vLLM's /v1/load_lora_adapter: none is replaced in place, experts have one
+    format.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
@@ -103,7 +105,9 @@ class LoadAdapter(BaseModel):
 
 
 class UnloadAdapter(BaseModel):
-    """Of /v1/unload_lora_adapter, vLLM's; an adapter's number says no more than its name."""
+    """The body of vLLM's /v1/unload_lora_adapter; an adapter's number says no more than its
+    name.
+    """
 
     model_config = ConfigDict(extra="forbid")
 

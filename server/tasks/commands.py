@@ -54,7 +54,7 @@ class StageCommands:
     async def _take_back(
         self, asked: AddLora, links: Sequence[StageLink], answers: Sequence[Answer | BaseException]
     ) -> None:
-        """Of replicas of one stage all have an adapter, or none: take it from those that added it.
+        """Rolls back: if one replica refused the adapter, removes it from the others.
 
         One that has ended meanwhile has lost it.
         """
@@ -131,5 +131,5 @@ def with_no_files(answers: Sequence[Answer | BaseException]) -> list[Answer | Ba
 
 
 def asleep(links: Sequence[StageLink]) -> Answer:
-    """What of each replica sleeps."""
+    """Returns what of each replica sleeps."""
     return {"stages": {link.name: {"asleep": list(link.record.asleep)} for link in links}}

@@ -19,13 +19,15 @@ NOT_HERE = {"prompt", "partial_images", "stream_progress", "response_format"}
 
 
 class ImageChatRequest(EditRequest):
-    """What a chat says of the images that answer it."""
+    """The image options of a chat."""
 
     ignored = EditRequest.ignored | ChatRequest.ignored
 
 
 def wants_images(chat: ChatRequest, graph: StageGraph) -> bool:
-    """Whether nothing but images is asked for; where the graph has no text, by saying nothing."""
+    """Returns whether nothing but images is asked for; where the graph has no text, by saying
+    nothing.
+    """
     if chat.modalities is None:
         return "image" in graph.outputs and "text" not in graph.outputs
     return "image" in chat.modalities and not (

@@ -1,4 +1,4 @@
-"""What comes back: pieces of an answer while it is made, and the whole answer."""
+"""Answers of tasks: pieces while an answer is made, and the whole answer."""
 
 import base64
 import html
@@ -94,7 +94,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a picture looks like before its last step."""
+    """A preview of an image before its last step."""
 
     image: Image.Image
     index: int = 0
@@ -171,12 +171,12 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """What was said or written."""
+        """Returns what was said or written."""
         return self.choices[0].text
 
     @property
     def reasoning(self) -> str:
-        """What the model thought before it answered."""
+        """Returns what the model thought before it answered."""
         return self.choices[0].reasoning
 
     @property

@@ -1,4 +1,4 @@
-"""What every task needs: the running graph with what its requests share, and who is answered."""
+"""The service behind every task: the running graph, what its requests share, and the client."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable

@@ -43,7 +43,7 @@ USUAL_INSTRUCTIONS = 400  # characters
 
 
 def outputs_of(graph: StageGraph) -> tuple[str, ...]:
-    """What a spoken text wants of a graph that speaks one; raises ApiError for another."""
+    """Returns what a spoken text wants of a graph that speaks one; raises ApiError for another."""
     if (
         "audio" not in graph.outputs
         or not KINDS[graph.stages[graph.entry_of("audio")].kind].reads_out
@@ -54,7 +54,9 @@ def outputs_of(graph: StageGraph) -> tuple[str, ...]:
 
 
 def speech_of(runtime: Runtime) -> Speech:
-    """What the entry stage takes beside a text; raises ApiError while it does not say it."""
+    """Returns what the entry stage takes beside a text; raises ApiError while it does not say
+    it.
+    """
     outputs_of(runtime.graph)
     entry = runtime.fleet.one_of(runtime.graph.entry_of("audio"))
     check_ready(entry)
@@ -62,7 +64,7 @@ def speech_of(runtime: Runtime) -> Speech:
 
 
 def takes_sound(runtime: Runtime) -> bool:
-    """Whether a voice may be made from a sound, as far as is known."""
+    """Returns whether a voice may be made from a sound, as far as is known."""
     if "audio" not in runtime.graph.outputs:
         return False
     speech = runtime.fleet.one_of(runtime.graph.entry_of("audio")).record.speech
@@ -201,6 +203,6 @@ def _at_speed(speed: float, samples: SampleFormat) -> AudioEncoder:
 
 
 def speech_encoder(form: str, speed: float, samples: SampleFormat) -> AudioEncoder:
-    """What encodes samples to a stream that is heard at `speed` times their pace."""
+    """Returns what encodes samples to a stream that is heard at `speed` times their pace."""
     encoder = make_encoder(form, is_streamed=True, samples=samples)
     return encoder if speed == 1.0 else TimeStretch(encoder, speed, samples)

@@ -1,4 +1,4 @@
-"""What can be asked about a text that is to be spoken."""
+"""The fields of a text that is to be spoken."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -53,5 +53,5 @@ class SpeechRequest(RequestFields):
 
     @property
     def asked_voice(self) -> Asked:
-        """What it says of its voice."""
+        """Returns what it says of its voice."""
         return Asked(self.voice, self.ref_audio, self.ref_text, self.x_vector_only_mode)

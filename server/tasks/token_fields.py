@@ -82,7 +82,7 @@ class TokenizeRequest(RequestFields):
         checked_tools(self.tools, None)
 
     def to_body(self, graph: StageGraph) -> dict[str, Any]:
-        """What the entry stage gets; raises ApiError."""
+        """Returns what the entry stage gets; raises ApiError."""
         self.check()
         body = self.model_dump(exclude_none=True, exclude=set(OWN_FIELDS))
         if self.prompt is not None:
@@ -109,7 +109,7 @@ class DetokenizeRequest(RequestFields):
 
 
 def _num_characters(messages: Sequence[Mapping[str, Any]]) -> int:
-    """Of the texts of checked messages."""
+    """Returns the characters of the texts of checked messages."""
     count = 0
     for message in messages:
         content = message.get("content") or ""

@@ -31,7 +31,7 @@ class Transcript:
 
     @property
     def has_logprobs(self) -> bool:
-        """Whether the client asked for them."""
+        """Returns whether the client asked for them."""
         return isinstance(self.asked, TranscriptionRequest) and bool(self.asked.include)
 
     def add(self, chunk: Mapping[str, Any]) -> Body | None:

@@ -1,4 +1,4 @@
-"""What can be asked about one audio file, and the words in which the model is asked it."""
+"""The fields of a transcription, and the words in which the model gets the task."""
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
@@ -65,7 +65,7 @@ class AudioRequest(RequestFields):
 
 
 class TranscriptionRequest(AudioRequest):
-    """What was said, in its own language."""
+    """The transcript of audio in its own language."""
 
     task = "transcribe"
 
@@ -113,12 +113,12 @@ class TranscriptionRequest(AudioRequest):
 
     @property
     def text_language(self) -> str:
-        """As the client has given it: the model does not say it."""
+        """Returns the language that the client has given: the model does not report it."""
         return self.language or "unknown"
 
 
 class TranslationRequest(AudioRequest):
-    """What was said, in English."""
+    """The transcript of audio in English."""
 
     task = "translate"
 
@@ -138,7 +138,7 @@ class TranslationRequest(AudioRequest):
 
     @property
     def text_language(self) -> str:
-        """As OpenAI spells it."""
+        """Returns the language in OpenAI's spelling."""
         return "english"
 
 

@@ -23,7 +23,7 @@ class Voice:
 
 @dataclass(slots=True)
 class Utterance:
-    """What comes between two `input.done`; it is over once its client was told of its end."""
+    """The text between two `input.done`; it is over once its client has got its end."""
 
     number: int
     voice: Voice

@@ -1,4 +1,4 @@
-"""What can be asked of a video."""
+"""The fields of a video."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ Side = Annotated[Count, Field(ge=16, le=4096, multiple_of=2)]
 
 
 class VideoRequest(RequestFields):
-    """What a client can say; what the pipeline cannot make is its own refusal."""
+    """The fields of a request for a video; the pipeline itself refuses what it cannot make."""
 
     prompt: Annotated[str, Field(min_length=1, max_length=MAX_PROMPT)]
     model: str | None = None

@@ -1,4 +1,4 @@
-"""What can be said of a voice that is to be stored."""
+"""The fields of a voice that is to be stored."""
 
 from typing import Annotated, ClassVar, Literal
 

@@ -1,4 +1,4 @@
-"""What every stage that is one engine of vLLM has."""
+"""Common parts of all stages that are one engine of vLLM."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,10 +21,10 @@ VLLM_METRIC = "vllm:"
 
 
 class EngineMetrics(Collector):
-    """Of the registry of the process, in which vLLM's logger keeps them, those of vLLM."""
+    """The metrics of vLLM in the registry of the process, where vLLM's logger keeps them."""
 
     def collect(self) -> Iterator[Metric]:
-        """As they are now; none if the engine was told `disable_log_stats`."""
+        """Yields the present values; none if the engine has `disable_log_stats`."""
         return (metric for metric in REGISTRY.collect() if metric.name.startswith(VLLM_METRIC))
 
 
@@ -36,7 +36,8 @@ class EngineStage:
     _adapters: Adapters
 
     async def _take_control(self, ports: StagePorts, chat: Chat, prefix: str = "") -> None:
-        """Of an engine of texts: adapters, those of the graph file too, and other weights.
+        """Takes control of an engine of texts: adapters, those of the graph file too, other
+        weights.
 
         `prefix`: as for EngineWeights.
         """
@@ -68,12 +69,12 @@ class EngineStage:
 
     @property
     def is_dead(self) -> bool:
-        """Whether a process of it has ended, as soon as vLLM says so."""
+        """Returns whether a process of it has ended, as soon as vLLM says so."""
         return bool(self._engine.errored)
 
     @property
     def metrics(self) -> Collector:
-        """Those of vLLM, as it names them."""
+        """Returns vLLM's metrics under vLLM's names."""
         return EngineMetrics()
 
     async def close(self) -> None:

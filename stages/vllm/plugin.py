@@ -34,7 +34,7 @@ def register() -> None:
 
 
 def register_models() -> None:
-    """Those of every family that can be used; of the others is told why they cannot."""
+    """Registers the models of every family that can be used, and reports why others cannot."""
     from vllm import ModelRegistry
 
     known = ModelRegistry.get_supported_archs()

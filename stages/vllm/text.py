@@ -132,7 +132,7 @@ def check_edges(ports: StagePorts) -> None:
 
 
 def refuse_several(body: Mapping[str, Any]) -> None:
-    """Of several answers the rows would be mixed up: they have one request's name."""
+    """Refuses several answers, whose rows would be mixed up: they have one request's name."""
     if (body.get("n") or 1) > 1:
         raise RequestError(400, "must be 1 for this model's outputs", param="n")
     prompt = body.get("prompt")

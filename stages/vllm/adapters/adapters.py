@@ -86,13 +86,13 @@ class Adapters:
 
     @property
     def loaded(self) -> list[LoRARequest]:
-        """What the engine calls them, in the order in which they were added."""
+        """Returns what the engine calls them, in the order in which they were added."""
         return [one.request for one in self._known.values()]
 
     # Commands
 
     async def add_all(self, modules: Mapping[str, str]) -> None:
-        """Those of the graph file, by their names; ValueError for one that cannot be added."""
+        """Adds the adapters of the graph file by name; ValueError for one that cannot be added."""
         if modules and self.refusal:
             raise ValueError(f"lora_modules: {self.refusal}")
         for name, path in modules.items():

@@ -151,7 +151,7 @@ def asked(body: Mapping[str, Any]) -> str:
 
 
 def must_call(body: Mapping[str, Any]) -> bool:
-    """Whether the answer has to be a call: of a named tool, or of any."""
+    """Returns whether the answer has to be a call: of a named tool, or of any."""
     choice = body.get("tool_choice")
     return choice == "required" or isinstance(choice, Mapping)
 

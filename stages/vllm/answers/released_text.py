@@ -92,7 +92,7 @@ class ImageCall:
 
     @property
     def prompt(self) -> str:
-        """What is wanted; nothing if the tool was not called, or not as it should be."""
+        """Returns what is wanted; nothing if the tool was not called, or not as it should be."""
         try:
             given = json.loads(self._arguments or "{}")
         except ValueError:
@@ -102,7 +102,7 @@ class ImageCall:
 
 
 def allows_image_tool(body: Mapping[str, Any]) -> bool:
-    """Whether a chat's answer may call the tool."""
+    """Returns whether a chat's answer may call the tool."""
     if body.get("tool_choice") == "none":
         return False
     return any(

@@ -1,4 +1,4 @@
-"""Which tokens of an answer are spoken: those whose text was released to the client."""
+"""Chooses the tokens of an answer that are spoken: those whose text was released to the client."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -26,7 +26,7 @@ def check_draft_sampling(sampling: SamplingParams, config: VllmConfig) -> None:
 
 
 class RenderedLLM(JudgedLLM):
-    """What a request's entry of `rendered` returns for its prompt is what the bridge is told.
+    """An AsyncLLM whose bridge gets what a request's entry of `rendered` returns for its prompt.
 
     What is not computed has no rows: without a row cache, a prompt whose rows are exported is not
     read from the prefix cache.
@@ -38,7 +38,7 @@ class RenderedLLM(JudgedLLM):
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
-        """As AsyncLLM's, with our part of `extra_args` added."""
+        """Generates like AsyncLLM, with our part of `extra_args` added."""
         take_over(sampling_params)
         check_draft_sampling(sampling_params, self.vllm_config)
         if isinstance(prompt, Mapping) and prompt.get("mm_placeholders"):

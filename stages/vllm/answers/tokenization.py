@@ -28,7 +28,9 @@ PIECE_CHARACTERS = 1 << 18
 
 
 def is_about_tokens(body: Mapping[str, Any]) -> bool:
-    """Whether a request asks for tokens, or for their text, and for nothing of the model."""
+    """Returns whether a request asks for tokens, or for their text, and for nothing of the
+    model.
+    """
     return "tokenize" in body or "detokenize" in body
 
 

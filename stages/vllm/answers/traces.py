@@ -1,4 +1,4 @@
-"""What vLLM is told of a request's trace, so that its own spans lie below the stage's."""
+"""Headers of a request's trace for vLLM, so that its own spans lie below the stage's."""
 
 from starlette.requests import Request as HttpRequest
 
@@ -7,7 +7,7 @@ from omnistage.stages.messages.trace_context import HEADER, TraceContext
 
 
 def trace_headers(request: Request, stage: str) -> dict[str, str] | None:
-    """As AsyncLLM takes them; None for a request that is not to be recorded."""
+    """Returns the headers that AsyncLLM takes; None for a request that is not to be recorded."""
     context = TraceContext.parse(request.traceparent)
     return None if context is None else {HEADER: context.named(stage).header}
 

@@ -1,4 +1,4 @@
-"""Which request rows wait for credit downstream: told by the exporter, asked by the gate.
+"""The request rows that wait for credit downstream: the exporter writes them, the gate reads.
 
 The two may be in different processes, a rank and the engine core, so it is a file in memory with a
 byte a row.
@@ -18,14 +18,14 @@ class BlockedRows:
 
     @classmethod
     def beside(cls, ledger: Path, num_rows: int) -> "BlockedRows":
-        """Those of the engine with this ledger."""
+        """Returns the file of the engine with this ledger."""
         return cls(ledger.with_name(f"{ledger.name}.blocked"), num_rows)
 
     def __getitem__(self, row: int) -> bool:
         return bool(self._map[row])
 
     def any(self) -> bool:
-        """Whether one of them is."""
+        """Returns whether one of them is."""
         return self._map.find(b"\1", 0) >= 0
 
     def __setitem__(self, row: int, is_blocked: bool) -> None:

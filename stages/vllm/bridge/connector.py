@@ -99,7 +99,7 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def scheduler_half(self) -> SchedulerHalf:
-        """What the gate asks; only in the scheduler's process."""
+        """Returns what the gate asks; only in the scheduler's process."""
         assert self._scheduler is not None
         return self._scheduler
 

@@ -16,7 +16,9 @@ from omnistage.stages.vllm.rows.row_index import Flags
 
 
 def draft_lines(output: SchedulerOutput) -> Flags:
-    """Which of a step's tokens, request after request, are drafts: the last ones of a request."""
+    """Returns which of a step's tokens, request after request, are drafts: the last ones of a
+    request.
+    """
     drafts = output.scheduled_spec_decode_tokens
     counts = np.array(list(output.num_scheduled_tokens.values()), np.int64)
     num_drafts = [len(drafts.get(name, ())) for name in output.num_scheduled_tokens]
@@ -27,7 +29,9 @@ def draft_lines(output: SchedulerOutput) -> Flags:
 
 
 class Drafts:
-    """Of one engine, in its scheduler's process: the drafts of the last step whose rows wait."""
+    """The drafts of one engine, in its scheduler's process: those of the last step whose rows
+    wait.
+    """
 
     def __init__(self) -> None:
         self._requests: dict[str, Request] = {}
@@ -53,7 +57,7 @@ class Drafts:
         self._counts, self._positions = counts, positions
 
     def settle(self) -> Longs | None:
-        """Which of those that wait leave, by their index; None if none waited.
+        """Returns which of those that wait leave, by their index; None if none waited.
 
         Those of which the token was accepted, but for an answer's last one: without speculation it
         is not computed either.

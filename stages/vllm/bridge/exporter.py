@@ -86,7 +86,7 @@ class _Edge:
         self._due_at[row] = self._sizes[0]
 
     def is_blocked(self, row: int) -> bool:
-        """Whether a request that goes along it finds no credit."""
+        """Returns whether a request that goes along it finds no credit."""
         stream = self._streams.get(row)
         return stream is not None and self.sender.credit(stream.request_id) <= 0
 
@@ -240,7 +240,7 @@ class Exporter:
                 self._count()
 
     def _gather_step(self, exported: Exported, values: torch.Tensor) -> list[int]:
-        """What a step computed, but for the rows of drafts, which wait."""
+        """Returns what a step computed, but for the rows of drafts, which wait."""
         rows, positions = exported.rows, exported.positions
         if self._cached is not None and exported.places is not None:
             self._cached.keep(exported.places, values)
@@ -251,7 +251,7 @@ class Exporter:
         return self._gather(rows, positions, values)
 
     def _accept(self, accepted: Longs) -> list[int]:
-        """Of the rows of drafts, those that were accepted."""
+        """Returns the rows of drafts that were accepted."""
         assert self._held is not None
         (rows, positions, values), self._held = self._held, None
         return self._gather(rows[accepted], positions[accepted], values[torch.from_numpy(accepted)])

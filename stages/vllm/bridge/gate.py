@@ -109,7 +109,9 @@ class _Gate:
         super().add_request(request)  # type: ignore[misc]
 
     def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
-        """As the scheduler's; requests whose input is overdue end here, as aborted ones do."""
+        """Updates like the scheduler; requests whose input is overdue end here, as aborted ones
+        do.
+        """
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(  # type: ignore[misc]
             *args, **kwargs
         )

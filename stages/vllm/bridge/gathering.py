@@ -1,4 +1,4 @@
-"""What waits of each request, by its row, until a chunk of it is full."""
+"""Gathers the results of each request, by its row, until a chunk is full."""
 
 from typing import Protocol
 
@@ -24,7 +24,7 @@ class Gathering(Protocol):
 
 
 class Frames:
-    """Of results that come one a step and in order, as codec frames do: no work for each row."""
+    """Results that come one per step and in order, as codec frames do: no work for each row."""
 
     def __init__(self, num_rows: int) -> None:
         self._first = np.zeros(num_rows + 1, np.int64)
@@ -60,7 +60,7 @@ class Frames:
 
 
 class Lines:
-    """Of results that may leave positions out and come many a step, as a prompt's rows do."""
+    """Results that may leave positions out and come many per step, as a prompt's rows do."""
 
     def __init__(self, num_rows: int) -> None:
         self._parts: list[list[tuple[Ints, torch.Tensor]]] = [[] for _ in range(num_rows + 1)]

@@ -66,11 +66,12 @@ class RequestInputs:
 
     @property
     def has_all(self) -> bool:
-        """Whether nothing more will come."""
+        """Returns whether nothing more will come."""
         return self.available == ALL
 
     def is_token_due(self, num_tokens: int) -> bool:
-        """Whether its rows have come, the last for one of the prompt's last `num_tokens` positions.
+        """Returns whether its rows have come, the last for one of the prompt's last `num_tokens`
+        positions.
 
         Then upstream has read its prompt to the end, and the first token is what comes next, or
         that token's row.
@@ -104,7 +105,7 @@ class RequestInputs:
         self.available = self._count_available()
 
     def close(self) -> None:
-        """Its request has ended."""
+        """Drops the state of a request that has ended."""
         if self.rows is not None:
             self.rows.close()
 
@@ -287,7 +288,7 @@ class LateInputs:
             self._early.setdefault(chunk.request_id, new)[1].append(chunk)
 
     def _add(self, inputs: RequestInputs, chunk: Chunk[Edge]) -> None:
-        """What does not fit ends its request, not the engine."""
+        """Adds an input; one that does not fit ends its request, not the engine."""
         if inputs.is_refused:
             return
         try:

@@ -54,7 +54,7 @@ class LateRows:
 
     @property
     def has_all(self) -> bool:
-        """Whether no further row will come."""
+        """Returns whether no further row will come."""
         return self.available == ALL
 
     @property
@@ -65,7 +65,7 @@ class LateRows:
         return int(self._positions[-1])
 
     def are_in(self, chunk: Chunk[Edge]) -> bool:
-        """Whether a chunk has rows, and not its end alone."""
+        """Returns whether a chunk has rows, and not its end alone."""
         return self._store.declared.name in chunk.tensors
 
     def add(self, chunk: Chunk[Edge]) -> None:

@@ -1,4 +1,4 @@
-"""Which row each running request has, and the KV slot of each of its positions."""
+"""The row of each running request, and the KV slot of each of its positions."""
 
 from dataclasses import dataclass
 

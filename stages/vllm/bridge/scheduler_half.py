@@ -102,7 +102,7 @@ class SchedulerHalf:
         return self._part
 
     def held(self, running: Iterable[Request]) -> list[Request]:
-        """Those of the running requests that cannot run now."""
+        """Returns the running requests that cannot run now."""
         if self._late is None:
             return []
         is_any_blocked = self._blocked is not None and self._blocked.any()
@@ -118,7 +118,9 @@ class SchedulerHalf:
         return held
 
     def can_run(self, request: Request) -> bool:
-        """Whether every token that the scheduler could give this request now has its input."""
+        """Returns whether every token that the scheduler could give this request now has its
+        input.
+        """
         if self._late is None:
             return True
         if self._part is not None and self._part.request_id == request.request_id:
@@ -144,7 +146,7 @@ class SchedulerHalf:
         return self._blocked is not None and row is not None and self._blocked[row]
 
     def is_any_ready(self, requests: Iterable[Request]) -> bool:
-        """Whether one of these waiting requests could start."""
+        """Returns whether one of these waiting requests could start."""
         return any(self.can_run(request) for request in requests)
 
     def wait(self, timeout_s: float) -> None:

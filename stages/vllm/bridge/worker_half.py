@@ -119,7 +119,8 @@ class WorkerHalf:
         )
 
     def _values(self, meta: StepMeta, index: Longs, num_lines: int) -> torch.Tensor:
-        """What leaves of a step: in one of decodes alone every line, in order, with no index.
+        """Returns what leaves of a step: in one of decodes alone every line, in order, with no
+        index.
 
         On a CPU it is a copy: the next step writes the table while the exporter reads.
         """

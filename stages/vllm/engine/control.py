@@ -33,7 +33,7 @@ NO_LEVEL_2 = "level 2 would drop what its engine exchanges with other stages; le
 
 
 class EngineControl:
-    """What of a running engine can be changed; there is no request in it while it sleeps."""
+    """The changes to a running engine; there is no request in it while it sleeps."""
 
     def __init__(
         self,

@@ -158,7 +158,7 @@ def configured(arguments: Mapping[str, Any], bridge: BridgeConfig | None) -> Vll
 
 
 def fuses_rotation() -> bool:
-    """Whether vLLM compiles M-RoPE and the norms of queries and keys into one kernel.
+    """Returns whether vLLM compiles M-RoPE and the norms of queries and keys into one kernel.
 
     Such a kernel rounds in other places, and Qwen3-Omni of vLLM 0.27 spoke other words by it:
     https://github.com/vllm-project/vllm-omni/issues/6067.
@@ -167,7 +167,7 @@ def fuses_rotation() -> bool:
 
 
 def says_nothing_of_rotation(compilation: Any) -> bool:
-    """Whether the `compilation_config` of a graph file leaves it to us."""
+    """Returns whether the `compilation_config` of a graph file leaves it to us."""
     if compilation is not None and not isinstance(compilation, Mapping):
         return False
     named = {str(op).lstrip("+-") for op in (compilation or {}).get("custom_ops") or ()}

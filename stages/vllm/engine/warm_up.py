@@ -1,4 +1,4 @@
-"""What an engine answers before it is ready, so that no request waits for a compiler."""
+"""Prompts that an engine answers before it is ready, so that no request waits for a compiler."""
 
 import asyncio
 import itertools

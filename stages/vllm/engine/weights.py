@@ -32,7 +32,7 @@ class EngineWeights:
         return "" if self._folder.is_dir() else f"{self._folder}, where they came from, is gone"
 
     async def read_again(self) -> None:
-        """Those that the engine had last."""
+        """Reads the engine's last weights again."""
         await self._read(self._folder)
 
     def checked(self, path: str | None) -> Path:
@@ -44,7 +44,7 @@ class EngineWeights:
         return folder
 
     async def load(self, folder: Path) -> None:
-        """Those of a checked folder; RequestError, with those before in place."""
+        """Loads the weights of a checked folder; RequestError, with the old weights in place."""
         try:
             await self._read(folder)
         except Exception as error:
@@ -79,7 +79,9 @@ class EngineWeights:
 
 
 def model_shapes(engine: AsyncLLM) -> Shapes:
-    """Those of an engine's model on disk; none if they are not there in safetensors."""
+    """Returns the shapes of an engine's model on disk; none if they are not there in
+    safetensors.
+    """
     folder = folder_of(engine.vllm_config.model_config)
     try:
         return {} if folder is None else stored_shapes(folder)
@@ -88,7 +90,7 @@ def model_shapes(engine: AsyncLLM) -> Shapes:
 
 
 def with_prefix(shapes: Shapes, prefix: str) -> Shapes:
-    """Those whose names begin so."""
+    """Yields the weights whose names begin with `prefix`."""
     return {name: shape for name, shape in shapes.items() if name.startswith(prefix)}
 
 

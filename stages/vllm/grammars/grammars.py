@@ -80,7 +80,7 @@ async def _judged(kind: Kind, text: str) -> str:
 
 
 def too_large(kind: Kind, text: str) -> str:
-    """What to say of a grammar that takes its judge too long, or too much memory."""
+    """Returns what to say of a grammar that takes its judge too long, or too much memory."""
     found = f"it takes too long to compile: {len(text)} characters"
     is_json = kind in (SCHEMA, CALLS)
     longest = max(_patterns(json.loads(text)), key=len, default="") if is_json else text
@@ -150,7 +150,7 @@ class JudgedLLM(TogetherLLM):
     async def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
-        """As AsyncLLM's."""
+        """Generates like AsyncLLM."""
         if sampling_params.structured_outputs is not None:
             constraint = await self._constraint_of(sampling_params.structured_outputs)
             if constraint is not None:
@@ -159,7 +159,9 @@ class JudgedLLM(TogetherLLM):
             yield output
 
     async def _constraint_of(self, given: StructuredOutputsParams) -> tuple[Kind, str] | None:
-        """What is to be tried; another backend than llguidance gets its grammar as it is."""
+        """Returns what is to be tried; another backend than llguidance gets its grammar as it
+        is.
+        """
         if self.vllm_config.structured_outputs_config.backend != GUIDANCE:
             return None if given.structural_tag is not None else constraint_of(replace(given))
         tokenizer = self.renderer.tokenizer

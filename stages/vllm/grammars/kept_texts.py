@@ -40,7 +40,7 @@ class KeptTexts:
         self._keeps_all = self._writes(OFTEN_REWRITTEN)
 
     def keeps(self, text: str, is_pattern: bool) -> bool:
-        """Whether a text is written as it is; false for a pattern that may make others."""
+        """Returns whether a text is written as it is; false for a pattern that may make others."""
         if self._keeps_all:
             return True
         if is_pattern and (ESCAPE.search(text) or any(map(_may_join, text))):
@@ -53,5 +53,5 @@ class KeptTexts:
 
 
 def _may_join(character: str) -> bool:
-    """Whether a character may become one with what a pattern makes before it."""
+    """Returns whether a character may become one with what a pattern makes before it."""
     return unicodedata.category(character).startswith("M") or ord(character) in JAMO

@@ -42,7 +42,7 @@ class DummyLoader(ExportingLoader):
 
 
 def _fill_and_quantize(name: str, layer: nn.Module, info: Any) -> None:
-    """What vLLM does with a layer whose weights have all come."""
+    """Does what vLLM does with a layer whose weights have all come."""
     materialize_layer(layer, info)
     parameters: dict[str, Any] = dict(layer.named_parameters(recurse=False))
     fill_with_dummy_weights((f"{name}.{key}", value) for key, value in parameters.items())

@@ -1,4 +1,4 @@
-"""What an engine needs of its device at least, said and checked before vLLM starts it.
+"""Checks what an engine needs of its device at least, before vLLM starts it.
 
 vLLM's own check is that of `gpu_memory_utilization`. Here only what certainly has to be there is
 counted: the layers of the language model and a KV cache of a given size. Embeddings, heads and
@@ -35,7 +35,7 @@ NUMBER = re.compile(r"\.(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """Which part of a checkpoint an engine loads."""
+    """The part of a checkpoint that an engine loads."""
 
     prefix: str = ""  # of its weights' names
     text_model: type | None = None  # of transformers, if AutoModel does not know it
@@ -61,7 +61,9 @@ def check_fit(
 
 
 def _free_bytes() -> int | None:
-    """Of the engine's first device, without a CUDA context here; None if it does not say."""
+    """Returns the free bytes of the engine's first device, without a CUDA context; None if
+    unknown.
+    """
     if current_platform.is_cpu():
         return host_free_bytes()
     if not current_platform.is_cuda():
@@ -79,7 +81,7 @@ def _free_bytes() -> int | None:
 
 
 def layer_bytes(config: VllmConfig, options: Mapping[str, Any], part: ModelPart) -> int:
-    """What the language model's layers take on one device; 0 if that is not certain."""
+    """Returns what the language model's layers take on one device; 0 if that is not certain."""
     model, parallel = config.model_config, config.parallel_config
     load_format = options.get("load_format", "auto")
     is_offloaded = any("offload" in name and value for name, value in options.items())
@@ -108,7 +110,7 @@ def largest_stack(sizes: Iterable[tuple[str, int]], num_layers: int) -> int:
 
 
 def _stored_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
-    """Of what is on disk: vLLM itself fetches what is not."""
+    """Returns the sizes of weights on disk: vLLM itself fetches what is not there."""
     folder = folder_of(model)
     for tensor in stored_tensors(folder) if folder is not None else ():
         if tensor.name.startswith(part.prefix):
@@ -116,7 +118,7 @@ def _stored_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
 
 
 def stored_bytes(model: Any) -> int:
-    """What a model's weights take on disk; 0 if they are not there in safetensors."""
+    """Returns what a model's weights take on disk; 0 if they are not there in safetensors."""
     folder = folder_of(model)
     return 0 if folder is None else sum(one.num_stored_bytes for one in stored_tensors(folder))
 
@@ -133,7 +135,9 @@ def folder_of(model: Any) -> Path | None:
 
 
 def _empty_sizes(model: Any, part: ModelPart) -> Iterable[tuple[str, int]]:
-    """Of a model that is made of its configuration alone, if transformers has its class."""
+    """Returns the sizes of a model made of its configuration alone, if transformers has its
+    class.
+    """
     make = part.text_model or AutoModel.from_config
     try:
         with torch.device("meta"):

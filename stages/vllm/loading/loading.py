@@ -47,7 +47,7 @@ class CountedLoader(ExportingLoader, DefaultModelLoader):
     def get_all_weights(
         self, model_config: ModelConfig, model: nn.Module
     ) -> Generator[tuple[str, torch.Tensor], None, None]:
-        """As vLLM's. The files are all there when the first of them comes."""
+        """Yields the weights like vLLM. The files are all there when the first of them comes."""
         read = None
         for name, weight in super().get_all_weights(model_config, model):
             read = read or BytesRead(stored_bytes(model_config))

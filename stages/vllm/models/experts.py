@@ -20,7 +20,7 @@ class SharingExperts(TritonExperts):
     """vLLM's Triton experts, whose products are kernels of few programs in steps of few rows."""
 
     def apply(self, **arguments: Any) -> None:
-        """As the in-tree class: `output` is written, both workspaces are used."""
+        """Computes like the in-tree class: `output` is written, both workspaces are used."""
         if self.takes(**arguments):
             self.multiply(**arguments)
         else:
@@ -36,7 +36,7 @@ class SharingExperts(TritonExperts):
         apply_router_weight_on_input: bool,
         **_: Any,
     ) -> bool:
-        """Whether a step is one for our kernels: gated layers in half precision or float8.
+        """Returns whether a step is one for our kernels: gated layers in half precision or float8.
 
         Of float8 those with a scale for each row and each output. Ranks that have a part of the
         experts, adapters and biases are vLLM's.

@@ -101,7 +101,7 @@ def _multiply(
 
 
 def fits(num_outputs: int, num_inputs: int) -> bool:
-    """Whether a product has whole tiles only, whatever its dtype is."""
+    """Returns whether a product has whole tiles only, whatever its dtype is."""
     return num_outputs % 128 == 0 and num_inputs % 128 == 0
 
 

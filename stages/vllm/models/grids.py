@@ -71,5 +71,5 @@ def check_encoder_room(grids: Sequence[Grid], num_places: int) -> None:
 
 
 def video_ids(thinker_config: Any) -> VideoIds:
-    """Of the configuration of a thinker."""
+    """Returns the video ids of a thinker's configuration."""
     return VideoIds(thinker_config.video_token_id, thinker_config.audio_token_id)

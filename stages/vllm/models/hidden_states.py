@@ -58,7 +58,7 @@ class ExportingLoader(BaseModelLoader):
     def load_model(
         self, vllm_config: VllmConfig, model_config: ModelConfig, *args: Any, **kwargs: Any
     ) -> nn.Module:
-        """As vLLM's."""
+        """Loads like vLLM."""
         model: nn.Module = super().load_model(vllm_config, model_config, *args, **kwargs)
         export_hidden_states(model, vllm_config)
         return model

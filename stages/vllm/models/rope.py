@@ -35,7 +35,7 @@ class Grid:
 
     @property
     def positions(self) -> npt.NDArray[np.int64]:
-        """Those of its tokens [3, num_tokens], from where it starts."""
+        """Returns the positions of its tokens [3, num_tokens], from where it starts."""
         patches = np.indices(self.size).reshape(3, -1)
         patches[0] = (patches[0] * self.time_step).astype(np.int64)
         if not self.sounds:

@@ -59,7 +59,7 @@ def num_slots(bridge: BridgeConfig, config: VllmConfig, block_size: int) -> int:
 
 
 def row_bytes(export: Export, config: VllmConfig) -> int:
-    """What a row takes."""
+    """Returns what a row takes."""
     dtype = torch_dtype(export.dtype, config.model_config.dtype)
     size: int = config.model_config.get_hidden_size() * dtype.itemsize
     return size
@@ -85,7 +85,7 @@ class _Exporting:
     held: dict[int, int] = field(default_factory=dict)
 
     def wanted_of(self, start: int, end: int) -> Flags:
-        """Which of these positions."""
+        """Returns which of these positions."""
         wanted = np.full(end - start, self.wanted is True)
         if not isinstance(self.wanted, bool):
             inside = self.wanted[start:end]
@@ -94,7 +94,7 @@ class _Exporting:
 
 
 class RowCache:
-    """Of one engine, in its scheduler's process: what each request may read, keeps and replays."""
+    """The row cache of one engine, in its scheduler's process: rows to read, keep and replay."""
 
     def __init__(self, num_slots: int, block_size: int, most_replayed: int) -> None:
         self._size = block_size
@@ -175,7 +175,7 @@ class RowCache:
         return places
 
     def _slot(self, one: _Exporting, block: int) -> int | None:
-        """Of a block whose tokens are not all known, one that is named later."""
+        """Returns the slot of a block whose tokens are not all known, which gets its name later."""
         hashes = one.request.block_hashes
         if block not in one.held or block < len(hashes):
             self._name_held(one)

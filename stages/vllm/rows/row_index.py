@@ -1,4 +1,4 @@
-"""Which exported rows are kept, by blocks of the prefix cache; the exporter has the rows."""
+"""Index of the row cache: maps blocks of the prefix cache to slots of kept rows."""
 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
@@ -31,7 +31,7 @@ class RowIndex:
         return len(self._slots)
 
     def begin_step(self) -> None:
-        """What was used until now may go."""
+        """Lets rows go that were used until now."""
         self._step += 1
 
     def num_covered(self, hashes: Sequence[Hashable], wanted: Flags) -> int:

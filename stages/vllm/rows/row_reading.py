@@ -44,7 +44,9 @@ class _BoundedManager:
         return self._manager.get_computed_blocks(bounded)
 
     def get_computed_blocks_for_connector(self, request: Request) -> Any:
-        """As vLLM 0.27 asks where there is a connector; layers of one kind do not diverge."""
+        """Returns what vLLM 0.27 expects where there is a connector; layers of one kind do not
+        diverge.
+        """
         return (*self.get_computed_blocks(request), False)
 
 
@@ -63,7 +65,7 @@ class _ReadsRows:
         return output
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        """As the scheduler's; kept rows go too."""
+        """Resets like the scheduler; kept rows go too."""
         self._half.clear_row_cache()
         is_reset: bool = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
         return is_reset

@@ -36,7 +36,7 @@ class RowStore:
 
     @property
     def num_bytes(self) -> int:
-        """What they and the free places take."""
+        """Returns what they and the free places take."""
         return self._rows.nbytes
 
     def raw(self, tensor: Tensor) -> npt.NDArray[np.uint8]:

@@ -23,7 +23,7 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class BridgeConfig(msgspec.Struct, frozen=True):
-    """What an engine's connector is told: `kv_connector_extra_config["omnistage"]`.
+    """The configuration of an engine's connector: `kv_connector_extra_config["omnistage"]`.
 
     `schema`: what the engine's tokens take and give. Its columns and rows are late inputs, which
     come from `feeds`, the first at most `first_chunk_s` after a request starts to wait, each next
@@ -47,7 +47,7 @@ class BridgeConfig(msgspec.Struct, frozen=True):
 
     @property
     def late_inputs(self) -> bool:
-        """Whether the engine's requests wait for inputs."""
+        """Returns whether the engine's requests wait for inputs."""
         return bool(self.schema.columns or self.schema.rows)
 
     def to_config(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Which process of an engine this is: its lane, and whether it speaks for its ranks."""
+"""Finds the lane of a process of an engine, and whether it speaks for its ranks."""
 
 import logging
 
@@ -23,22 +23,27 @@ def own_lane(config: VllmConfig) -> int:
 
 
 def is_lockstep(config: VllmConfig) -> bool:
-    """Whether the engines of all lanes compute each layer together, as those of experts do."""
+    """Returns whether the engines of all lanes compute each layer together, as those of experts
+    do.
+    """
     return config.parallel_config.data_parallel_size > 1
 
 
 def is_first_of_equals() -> bool:
-    """Whether it is the first of the ranks that compute the same: the one that tells of it."""
+    """Returns whether it is the first of the ranks that compute the same: the one that tells of
+    it.
+    """
     return not model_parallel_is_initialized() or get_tp_group().is_first_rank
 
 
 def is_end_of_pipeline() -> bool:
-    """Whether its layers are the model's last: there the forward returns hidden states."""
+    """Returns whether its layers are the model's last: there the forward returns hidden states."""
     return not model_parallel_is_initialized() or get_pp_group().is_last_rank
 
 
 def first_problem(own: str) -> str:
-    """What went wrong in the first of all ranks of this lane in which something did, or nothing.
+    """Returns what went wrong in the first of all ranks of this lane in which something did, or
+    nothing.
 
     Each rank asks, with its own problem. Not those of other lanes: they may be in a step.
     """
@@ -50,7 +55,9 @@ def first_problem(own: str) -> str:
 
 
 def is_read_last() -> bool:
-    """Whether vLLM reads this rank's answer to a call after those of all others of the lane."""
+    """Returns whether vLLM reads this rank's answer to a call after those of all others of the
+    lane.
+    """
     return get_tp_group().is_last_rank and get_pp_group().is_last_rank
 
 
@@ -67,7 +74,7 @@ class RankCheck:
         self._told: bool | None = None
 
     def look(self, values: torch.Tensor) -> None:
-        """What this rank computed in a step."""
+        """Reads the results of this rank's step."""
         read = values.contiguous().view(torch.uint8).flatten().long()
         places = torch.arange(1, len(read) + 1, device=read.device)
         self._sum = self._sum * FACTOR + (read * places).sum()

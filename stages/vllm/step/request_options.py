@@ -1,4 +1,4 @@
-"""What the bridge is told of one request: our part of `extra_args` of its sampling parameters."""
+"""The bridge's options of one request: our part of `extra_args` of its sampling parameters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -46,7 +46,7 @@ class ExportedRows(msgspec.Struct, frozen=True):
 
     @property
     def are_all(self) -> bool:
-        """Whether those of all positions leave."""
+        """Returns whether those of all positions leave."""
         return self.ids is None and self.first is None
 
 

@@ -1,4 +1,4 @@
-"""What one engine step is to the bridge: the scheduler half writes it, the worker half reads it."""
+"""One engine step for the bridge: the scheduler half writes it, the worker half reads it."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What the tokens of a family's engine take and give in a step: columns, rows, an exported tensor.
+"""The step schema of a family: columns, rows and the exported tensor of its engine's tokens.
 
 The bridge has columns of its own (`step.py`). A family's follow them as 32-bit words of the same
 int32 array, whatever their dtypes are, so that a step's columns reach the device in one copy.

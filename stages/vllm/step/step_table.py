@@ -58,7 +58,7 @@ class StepTable:
 
     @classmethod
     def is_made(cls, engine_id: str) -> bool:
-        """Whether a model of the engine in this process has made its table."""
+        """Returns whether a model of the engine in this process has made its table."""
         return engine_id in cls._by_engine
 
     @classmethod

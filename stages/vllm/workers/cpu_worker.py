@@ -28,10 +28,10 @@ def give_way() -> None:
 
 
 class SeededCPUWorker(CPUWorker):
-    """As vLLM's; its V2 runner needs no help with seeds: it has no generators."""
+    """A worker like vLLM's; its V2 runner needs no help with seeds: it has no generators."""
 
     def init_device(self) -> None:
-        """As vLLM's; it names the segments after the place where its ranks meet."""
+        """Starts like vLLM; it names the segments after the place where its ranks meet."""
         meeting = self.distributed_init_method.split(":")[-1].rpartition("/")[2]
         if self.parallel_config.world_size > 1:
             give_way()
@@ -44,7 +44,9 @@ class SeededCPUWorker(CPUWorker):
             lanes.device_communicator = LaneCommunicator.of(lanes)
 
     def determine_available_memory(self) -> int:
-        """As vLLM's; a later pipeline rank gets the buffers that only a profile run makes."""
+        """Measures like vLLM; a later pipeline rank gets the buffers that only a profile run
+        makes.
+        """
         available: int = super().determine_available_memory()
         runner = self.model_runner
         if not get_pp_group().is_first_rank and runner.intermediate_tensors is None:
@@ -54,7 +56,7 @@ class SeededCPUWorker(CPUWorker):
         return available
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        """As vLLM's, after each forward."""
+        """Samples like vLLM, after each forward."""
         if self.use_v2_model_runner:
             return super().sample_tokens(grammar_output)
         runner = self.model_runner

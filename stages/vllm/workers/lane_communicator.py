@@ -1,4 +1,4 @@
-"""What lanes that share experts need of each other on a CPU, where vLLM's communicator lacks it."""
+"""Communication of lanes that share experts on a CPU, where vLLM's communicator lacks it."""
 
 from typing import Any, Self
 

@@ -18,12 +18,12 @@ class TogetherLLM(AsyncLLM):
     """AsyncLLM that outlives an adapter which its ranks refuse."""
 
     async def add_lora(self, lora_request: LoRARequest) -> bool:
-        """As AsyncLLM's."""
+        """Adds like AsyncLLM."""
         one = lora_request
         await call_together(self, ADD_LORA, one.lora_name, one.lora_int_id, one.lora_path)
         return True
 
     async def pin_lora(self, lora_id: int) -> bool:
-        """As AsyncLLM's."""
+        """Pins like AsyncLLM."""
         await call_together(self, PIN_LORA, lora_id)
         return True

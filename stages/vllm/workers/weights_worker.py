@@ -1,4 +1,4 @@
-"""What vLLM's workers do for other weights: the engine argument `worker_extension_cls`."""
+"""Extends vLLM's workers for other weights: the engine argument `worker_extension_cls`."""
 
 import copy
 import logging
@@ -26,7 +26,7 @@ RPC = "omnistage_rpc"
 
 
 class Called(msgspec.Struct, frozen=True):
-    """What came of a call of a user's method: a rank's result, or the first rank's problem."""
+    """The outcome of a user's method: a rank's result, or the first rank's problem."""
 
     result: Any = None
     problem: str = ""
