@@ -147,9 +147,9 @@ def test_every_field_of_openai_is_known() -> None:
 # docs/api.md
 
 
-def rows(heading: str) -> list[list[str]]:
+def rows(heading: str, page: str = "api") -> list[list[str]]:
     """The cells of the first table below a heading, without its head."""
-    text = (ROOT / "docs" / "api.md").read_text()
+    text = (ROOT / "docs" / f"{page}.md").read_text()
     below = text.partition(f"# {heading}\n")[2]
     lines = below[below.index("\n|") :].partition("\n\n")[0].strip().splitlines()[2:]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -241,7 +241,12 @@ def codes_in(path: Path) -> set[str]:
 def test_the_documentation_lists_every_error_code() -> None:
     files = [path for folder in ("server", "stages") for path in (ROOT / folder).rglob("*.py")]
     files = [path for path in files if path.parent.name != "offline"]  # docs/offline.md has those
-    listed = [name for code, *_ in rows("Errors") for name in names(code)]
+    listed = [
+        name
+        for page in ("api", "realtime")
+        for code, *_ in rows("Errors", page)
+        for name in names(code)
+    ]
     assert sorted(listed) == sorted(set().union(*map(codes_in, files)))
 
 
