@@ -140,7 +140,7 @@ class Connection:
         session = self._session
         session.begin()
         try:
-            ends = {reading, sending, session.failed}
+            ends = {reading, sending, session.tasks.failed}
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             ended = ending_of(done)
             await cancel_all(reading)
@@ -152,8 +152,6 @@ class Connection:
         finally:
             await cancel_all(reading, sending)
             await session.close()
-            if not session.failed.cancel():
-                session.failed.exception()  # it is known already
 
     @contextmanager
     def _followed(self) -> Iterator[RequestState]:
@@ -170,7 +168,7 @@ class Connection:
             if message["type"] == "websocket.disconnect":
                 return
             if message["type"] == ENDING:
-                await self._session.finish()
+                await self._session.tasks.finish()
                 raise Ended(RESTART)
             await self._take(message)
             if number % YIELD_EVENTS == 0:
@@ -187,7 +185,7 @@ class Connection:
                 async with asyncio.timeout(min(IDLE_S, left_s)):
                     return await receive()
             except TimeoutError:
-                if left_s > IDLE_S and not self._session.is_busy:
+                if left_s > IDLE_S and self._session.tasks.is_idle:
                     error = ApiError(408, "No event came in time.", code="idle_timeout")
                     raise Ended(GOING_AWAY, error) from None
             except ApiError as error:

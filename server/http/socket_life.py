@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 from starlette.types import Send
@@ -57,3 +57,56 @@ async def cancel_all(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class ConnectionTasks:
+    """Tasks beside the reading of a connection; the first failure ends the connection."""
+
+    def __init__(self) -> None:
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_closed = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether nothing runs."""
+        return not self._tasks
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Begin a task."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+        return task
+
+    def _end(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        failure = None if task.cancelled() else task.exception()
+        if failure is not None:
+            self.fail(failure)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do what no frame of the client asked for, in a callback of the loop."""
+        if self.is_closed or self.failed.done():
+            return
+        try:
+            work()
+        except ClientTooSlow as failure:
+            self.fail(failure)
+
+    def fail(self, failure: BaseException) -> None:
+        """End the connection."""
+        if not self.failed.done():
+            self.failed.set_exception(failure)
+
+    async def finish(self) -> None:
+        """Return when nothing runs any more."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def close(self) -> None:
+        """Cancel all that runs; nothing begins any more."""
+        self.is_closed = True
+        await cancel_all(*self._tasks)
+        if not self.failed.cancel() and not self.failed.cancelled():
+            self.failed.exception()  # it is known already

@@ -2,21 +2,29 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, aclosing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
+from typing import Any
 
-from omnistage.server.errors import ApiError, internal_error
+from omnistage.server.errors import ApiError, internal_error, unsupported
 from omnistage.server.http.deadline import due_at
-from omnistage.server.http.outbox import Outbox
+from omnistage.server.http.served import check_makes
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.http.state import RequestState
-from omnistage.server.realtime.chat_flow import Body, ChatFlow
+from omnistage.server.realtime.chat_flow import Body
+from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.conversation import messages_of
 from omnistage.server.realtime.formats import output_encoder
 from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.response import Response
-from omnistage.server.realtime.settings import RealtimeSettings, ResponseSettings
+from omnistage.server.realtime.settings import (
+    RealtimeSettings,
+    ResponseSettings,
+    Settings,
+    TranscriptionSettings,
+    response_settings,
+)
 from omnistage.server.responses.translate import chat_tools
 from omnistage.server.runtime.request import AudioOutput, TextOutput
 from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY
@@ -24,19 +32,18 @@ from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY
 logger = logging.getLogger(__name__)
 
 SLOW_S = 20.0  # for a client to take what was told
+MAX_OUT_OF_BAND = 4
 USAGE = {"include_usage": True, "continuous_usage_stats": True}  # of cancelled responses, too
 
-# Makes the state of one answer, which is followed and counted as a request of its own.
-Followed = Callable[[], AbstractContextManager[RequestState]]
+Refuse = Callable[[ApiError], None]
 
 
 class Answer:
     """One response under way: runs its chat, and ends it early."""
 
-    def __init__(self, response: Response, flow: ChatFlow, outbox: Outbox) -> None:
+    def __init__(self, response: Response, common: Common) -> None:
         self.response = response
-        self._flow = flow
-        self._outbox = outbox
+        self._common = common
         self._task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()  # its first words or sound have left, or it has ended
 
@@ -45,10 +52,11 @@ class Answer:
         """Returns whether its end has been told."""
         return self.response.is_over
 
-    def start(self, task: asyncio.Task[None]) -> asyncio.Task[None]:
-        """Have a task that runs it, which `cancel` cancels."""
-        self._task = task
-        return task
+    def start(self, make_body: Callable[[], Body]) -> asyncio.Task[None]:
+        """Begin; the task raises ClientTooSlow alone."""
+        self.response.begin()
+        self._task = self._common.tasks.begin(self._run(make_body))
+        return self._task
 
     def cancel(self, reason: str) -> None:
         """End it now: its stages are told, and nothing more of it is sent."""
@@ -59,13 +67,12 @@ class Answer:
 
     def withdraw(self) -> None:
         """Take back what of it has not left yet."""
-        self.response.withdraw(self._outbox)
+        self.response.withdraw(self._common.outbox)
 
-    async def run(self, make_body: Callable[[], Body], followed: Followed) -> None:
-        """Answer, and tell its end; raises ClientTooSlow alone."""
+    async def _run(self, make_body: Callable[[], Body]) -> None:
         response = self.response
         try:
-            with followed() as state:
+            with self._common.followed() as state:
                 try:
                     await self._answer(make_body, state)
                 finally:
@@ -88,7 +95,7 @@ class Answer:
         state.charge()
         async with (
             due_at(state.due_at),
-            aclosing(self._flow.outputs(make_body, make_encoder)) as outputs,
+            aclosing(self._common.flow.outputs(make_body, make_encoder)) as outputs,
         ):
             async for made in outputs:
                 if isinstance(made, TextOutput):
@@ -107,12 +114,102 @@ class Answer:
         """Return when the client has taken all: its stages stop at their credit meanwhile."""
         try:
             async with asyncio.timeout(SLOW_S):
-                await self._outbox.empty()
+                await self._common.outbox.empty()
         except TimeoutError:
             raise ClientTooSlow(f"nothing was taken for {SLOW_S:g} s") from None
         self.response.note_sent()
         if self.response.has_sound or not self.response.is_spoken:
             self.begun.set()
+
+
+class Answers:
+    """The responses of one session, and the one that it owes to a turn."""
+
+    def __init__(
+        self, common: Common, settings: Callable[[], Settings], tell_error: Refuse
+    ) -> None:
+        self.active: Answer | None = None  # of the conversation
+        self.on_end: Callable[[Response], None] = lambda _: None
+        """Called when the conversation's response has ended of itself."""
+        self._common = common
+        self._settings = settings
+        self._tell_error = tell_error
+        self._out_of_band: dict[str, Answer] = {}
+        self._is_owed = False
+
+    def check_free(self, given: Mapping[str, Any]) -> None:
+        """Raise ApiError if a response with these fields cannot begin now."""
+        if given.get("conversation") == "none":
+            if len(self._out_of_band) >= MAX_OUT_OF_BAND:
+                message = f"The session already has {MAX_OUT_OF_BAND} responses out of band."
+                raise ApiError(400, message, code="too_many_responses")
+        elif self.active is not None and not self.active.is_over:
+            response_id = self.active.response.id
+            message = (
+                "Conversation already has an active response in progress: "
+                f"{response_id}. Wait until the response is finished before creating a new one."
+            )
+            raise ApiError(400, message, code="conversation_already_has_active_response")
+
+    def begin(self, given: Mapping[str, Any], items: Sequence[Item] | None = None) -> None:
+        """Begin a response, to the conversation or to given items; raises ApiError."""
+        common, session = self._common, self._settings()
+        if isinstance(session, TranscriptionSettings):
+            raise unsupported("type", "response.create in a transcription session")
+        settings = response_settings(session, given)
+        for modality in settings.output_modalities:
+            check_makes(modality, common.flow.runtime.graph.outputs, modality)
+        voice = settings.audio.output.voice
+        speaker = common.flow.speaker_of(voice, "response.audio.output.voice")
+        is_out_of_band = settings.conversation == "none"
+        conversation = None if is_out_of_band else common.conversation
+        response = Response(settings, conversation, common.conversation_id, common.tell)
+        answer = Answer(response, common)
+        chat = list(common.conversation) if items is None else items
+        if is_out_of_band:
+            self._out_of_band[response.id] = answer
+        else:
+            self.active, self._is_owed = answer, False
+        task = answer.start(partial(chat_body, chat, settings, session, speaker))
+        task.add_done_callback(lambda _: common.tasks.run(lambda: self._end(answer)))
+
+    def _end(self, answer: Answer) -> None:
+        self._out_of_band.pop(answer.response.id, None)
+        if self.active is answer:
+            self.active = None
+            self.on_end(answer.response)
+        self._pay()
+
+    def owe(self) -> None:
+        """Answer a turn, once nothing else is answered; its refusal is told."""
+        self._is_owed = True
+        self._pay()
+
+    def _pay(self) -> None:
+        is_free = self.active is None or self.active.is_over
+        if self._is_owed and is_free:
+            self._is_owed = False
+            if isinstance(self._settings(), RealtimeSettings):
+                try:
+                    self.begin({})
+                except ApiError as error:
+                    self._tell_error(error)
+
+    def take_active(self) -> Answer | None:
+        """Return the conversation's response if one is under way: it is so no more."""
+        answer, self.active = self.active, None
+        return None if answer is None or answer.is_over else answer
+
+    def cancel(self, response_id: str | None) -> None:
+        """End a response for the client; without an id the conversation's. Raises ApiError."""
+        if response_id in (None, None if self.active is None else self.active.response.id):
+            answer = self.take_active()
+        else:
+            answer = self._out_of_band.get(response_id or "")
+        if answer is None or answer.is_over:
+            message = "Cancellation failed: no active response found"
+            raise ApiError(400, message, code="response_cancel_not_active")
+        answer.cancel("client_cancelled")
 
 
 def chat_body(

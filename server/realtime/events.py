@@ -1,5 +1,7 @@
-"""The events that a client sends, checked."""
+"""The events that a client sends, checked; and the ids of what is told."""
 
+import secrets
+import string
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -8,6 +10,9 @@ from pydantic import Field
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.stage_configs.sampling import Count
+
+ALPHABET = string.ascii_letters + string.digits
+LENGTH = 21
 
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 Index = Annotated[Count, Field(ge=0, le=1 << 31)]
@@ -105,3 +110,11 @@ def client_event(given: Mapping[str, Any]) -> ClientEvent:
     if kind not in EVENTS:
         raise invalid("type", f"{kind[:64]!r} is unknown; allowed: {', '.join(EVENTS)}")
     return parse(EVENTS[kind], given)
+
+
+def new_id(kind: str) -> str:
+    """Make an unguessable id such as `item_…`; it has at most 32 characters.
+
+    LiveKit shortens longer ones in what it sends back.
+    """
+    return f"{kind}_{''.join(secrets.choice(ALPHABET) for _ in range(LENGTH))}"

@@ -10,9 +10,8 @@ from pydantic import ConfigDict, Field
 from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.media.parts import bare_base64, checked_part, decoded
-from omnistage.server.realtime.events import Id
+from omnistage.server.realtime.events import Id, new_id
 from omnistage.server.realtime.formats import Sound, sample_bytes
-from omnistage.server.realtime.ids import new_id
 from omnistage.server.realtime.playout import Spoken
 
 Json = dict[str, Any]

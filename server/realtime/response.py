@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from omnistage.server.chat.chunks import delta_of, finish_reason_of
 from omnistage.server.errors import ApiError
 from omnistage.server.http.outbox import Outbox
+from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
+from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.formats import Sound, sample_bytes, samples_of
-from omnistage.server.realtime.ids import new_id
 from omnistage.server.realtime.items import Item, Json, Part, Status
 from omnistage.server.realtime.playout import Spoken
 from omnistage.server.realtime.settings import ResponseSettings
@@ -25,13 +26,6 @@ from omnistage.server.realtime.usage import response_usage
 DELTA_S = 0.5  # of audio in one event, at most
 # Why a chat's choice ended, where that is no end.
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
-
-
-class Tell(Protocol):
-    """Sends an event; one with a source may be withdrawn before it is on its way."""
-
-    def __call__(self, event: Json, source: object = None) -> None:
-        """Send it."""
 
 
 @dataclass(slots=True)

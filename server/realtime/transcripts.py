@@ -3,20 +3,15 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from omnistage.server.errors import ApiError, internal_error
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.sse import ClientTooSlow
-from omnistage.server.realtime.answers import Followed
-from omnistage.server.realtime.chat_flow import ChatFlow
-from omnistage.server.realtime.conversation import Conversation
+from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.formats import Sound
 from omnistage.server.realtime.items import Item, Json
-from omnistage.server.realtime.response import Tell
 from omnistage.server.realtime.settings import Transcription
 from omnistage.server.tasks.service import LocalCaller
 from omnistage.server.tasks.transcription import run_transcription
@@ -26,9 +21,6 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING = 8
 EVENT = "conversation.item.input_audio_transcription"
-
-# Begins a task of the session.
-Begin = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +36,8 @@ class Job:
 class Transcripts:
     """Transcribes one item of a session after the other."""
 
-    def __init__(
-        self,
-        flow: ChatFlow,
-        followed: Followed,
-        conversation: Conversation,
-        tell: Tell,
-        begin: Begin,
-    ) -> None:
-        self._flow = flow
-        self._followed = followed
-        self._conversation = conversation
-        self._tell = tell
-        self._begin = begin
+    def __init__(self, common: Common) -> None:
+        self._common = common
         self._waiting: deque[Job] = deque()
         self._running: asyncio.Task[None] | None = None
 
@@ -68,7 +49,7 @@ class Transcripts:
             return
         self._waiting.append(job)
         if self._running is None or self._running.done():
-            self._running = self._begin(self._run_all())
+            self._running = self._common.tasks.begin(self._run_all())
 
     async def _run_all(self) -> None:
         while self._waiting:
@@ -88,12 +69,12 @@ class Transcripts:
     async def _run(self, job: Job) -> None:
         part = job.item.content[0]
         assert part.sound is not None
-        with self._followed() as state, ExitStack() as until:
-            caller = LocalCaller(until, self._flow.threads)
+        with self._common.followed() as state, ExitStack() as until:
+            caller = LocalCaller(until, self._common.flow.threads)
             sound = part.sound
             fields = await caller.compute(lambda: _fields(sound, job))
             async with due_at(state.due_at):
-                running = await run_transcription(self._flow.service, fields, caller)
+                running = await run_transcription(self._common.flow.service, fields, caller)
                 async with aclosing(running.events()) as events:
                     async for event in events:
                         del event["type"]
@@ -108,9 +89,9 @@ class Transcripts:
         self._tell_of(item, "failed", {"error": told})
 
     def _tell_of(self, item: Item, step: str, more: Json) -> None:
-        if item.id in self._conversation:
+        if item.id in self._common.conversation:
             about = {"item_id": item.id, "content_index": 0}
-            self._tell({"type": f"{EVENT}.{step}", **about, **more})
+            self._common.tell({"type": f"{EVENT}.{step}", **about, **more})
 
 
 def _fields(sound: Sound, job: Job) -> TranscriptionRequest:

@@ -392,12 +392,12 @@ def test_responses_out_of_band_leave_the_conversation_alone(
 def test_out_of_band_responses_are_bounded_and_cancelled_by_id(talk: Talk) -> None:
     content = [{"type": "input_text", "text": "endless"}]
     given = [{"type": "message", "role": "user", "content": content}]
-    for _ in range(session.MAX_OUT_OF_BAND + 1):
+    for _ in range(answers.MAX_OUT_OF_BAND + 1):
         talk.say("response.create", response={"conversation": "none", "input": given})
     assert error_of(talk)["code"] == "too_many_responses"
     talk.answer()  # one of the conversation beside them
     begun = [one["response"]["id"] for one in talk.told("response.created")]
-    for response_id in begun[: session.MAX_OUT_OF_BAND]:
+    for response_id in begun[: answers.MAX_OUT_OF_BAND]:
         talk.say("response.cancel", response_id=response_id)
         while talk.until("response.done")["response"]["id"] != response_id:
             pass

@@ -14,7 +14,7 @@ from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
 from omnistage.server.endpoints import realtime
-from omnistage.server.realtime import session
+from omnistage.server.realtime import listener
 
 Json = dict[str, Any]
 
@@ -232,7 +232,7 @@ def test_a_silent_user_is_answered_after_the_answer_was_played(
 
 def shorten_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A twentieth of the time: the field allows no less than 5 s."""
-    monkeypatch.setattr(session, "MS", 20_000)
+    monkeypatch.setattr(listener, "MS", 20_000)
 
 
 def test_speech_and_updates_end_the_wait(

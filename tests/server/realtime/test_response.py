@@ -11,7 +11,7 @@ from support.realtime import Order, check_event
 from omnistage.server.errors import ApiError
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.realtime.conversation import Conversation
-from omnistage.server.realtime.ids import new_id
+from omnistage.server.realtime.events import new_id
 from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import ResponseSettings
 

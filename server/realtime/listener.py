@@ -1,0 +1,151 @@
+"""The user of a session: audio that comes, the turns in it, the items that they become."""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from omnistage.server.errors import ApiError
+from omnistage.server.media.parts import decoded
+from omnistage.server.realtime.answers import Answer, Answers
+from omnistage.server.realtime.common import Common
+from omnistage.server.realtime.events import new_id
+from omnistage.server.realtime.formats import Sound
+from omnistage.server.realtime.hearing import Hearing, MakeDetector
+from omnistage.server.realtime.items import Item, Part
+from omnistage.server.realtime.listening import MIN_COMMIT_MS
+from omnistage.server.realtime.response import Response
+from omnistage.server.realtime.settings import (
+    LOGPROBS,
+    RealtimeSettings,
+    Settings,
+    transcription_of,
+)
+from omnistage.server.realtime.transcripts import Job, Transcripts
+from omnistage.server.realtime.turns import Started, Stopped
+
+MS = 1000  # in a second
+
+
+class Listener:
+    """Makes items of audio, by the client's commits or by turns; interrupts answers."""
+
+    def __init__(
+        self,
+        common: Common,
+        settings: Callable[[], Settings],
+        make_detector: MakeDetector,
+        answers: Answers,
+    ) -> None:
+        self._common = common
+        self._settings = settings
+        self._answers = answers
+        self._hearing = Hearing(make_detector)
+        self._transcripts = Transcripts(common)
+        self._item_id: str | None = None  # of the turn that goes on
+        self._idle: asyncio.TimerHandle | None = None
+        answers.on_end = self._wait_for_speech
+        self.configure()
+
+    def configure(self) -> None:
+        """Take the session's settings from now on."""
+        self.stop_waiting()
+        self._hearing.configure(self._settings().audio.input)
+
+    async def append(self, audio: str) -> None:
+        """Take base64 of whole samples, and what turns that brings; raises ApiError."""
+        for change in await self._hearing.add(decoded(audio, "audio")):
+            if isinstance(change, Started):
+                self._begin_turn(change)
+            else:
+                self._end_turn(change)
+
+    def _begin_turn(self, started: Started) -> None:
+        self.stop_waiting()
+        self._hearing.buffer.forget_before(started.at_ms)
+        self._item_id = new_id("item")
+        detection = self._settings().audio.input.turn_detection
+        interrupted = None
+        if detection is not None and detection.interrupt_response:
+            interrupted = self._answers.take_active()
+        if interrupted is not None:
+            interrupted.withdraw()
+        about = {"audio_start_ms": round(started.at_ms), "item_id": self._item_id}
+        self._common.tell({"type": "input_audio_buffer.speech_started", **about})
+        if interrupted is not None:
+            interrupted.cancel("turn_detected")
+
+    def _end_turn(self, stopped: Stopped) -> None:
+        about = {"audio_end_ms": round(stopped.at_ms), "item_id": self._item_id}
+        self._common.tell({"type": "input_audio_buffer.speech_stopped", **about})
+        item = self._add(self._hearing.buffer.take(end_ms=stopped.at_ms))
+        settings = self._settings()
+        detection = settings.audio.input.turn_detection
+        is_answered = isinstance(settings, RealtimeSettings)
+        if detection is not None and detection.create_response and is_answered:
+            self._answers.owe()
+        self._transcribe(item, self._answers.active)
+
+    def commit(self) -> None:
+        """Make an item of the buffer; raises ApiError if there is too little in it."""
+        buffer = self._hearing.buffer
+        if buffer.ms < MIN_COMMIT_MS:
+            message = (
+                f"Error committing input audio buffer: buffer too small. Expected at least "
+                f"{MIN_COMMIT_MS}ms of audio, but buffer only has {buffer.ms:.2f}ms."
+            )
+            raise ApiError(400, message, code="input_audio_buffer_commit_empty")
+        self._hearing.end_turn()
+        self._transcribe(self._add(buffer.take()), None)
+
+    def clear(self) -> None:
+        """Forget the buffer, and the turn that goes on."""
+        self._hearing.buffer.clear()
+        self._hearing.end_turn()
+        self._item_id = None
+        self._common.tell({"type": "input_audio_buffer.cleared"})
+
+    def _add(self, sound: Sound) -> Item:
+        item = Item(self._item_id or new_id("item"))
+        item.content.append(Part("input_audio", sound=sound))
+        self._item_id = None
+        previous = self._common.conversation.add(item)
+        about = {"item_id": item.id, "previous_item_id": previous}
+        self._common.tell({"type": "input_audio_buffer.committed", **about})
+        self._common.tell_added(item, previous)
+        return item
+
+    def _transcribe(self, item: Item, answer: Answer | None) -> None:
+        """Transcribe what was said if the session is to, after its answer has begun."""
+        settings = self._settings()
+        chosen = transcription_of(settings)
+        if chosen is not None:
+            has_logprobs = LOGPROBS in (settings.include or ())
+            after = None if answer is None else answer.begun
+            self._transcripts.add(Job(item, chosen, has_logprobs, after))
+
+    # Silence
+
+    def _wait_for_speech(self, response: Response) -> None:
+        """Take the user for silent some time after a response has been played."""
+        detection = self._settings().audio.input.turn_detection
+        if detection is None or detection.idle_timeout_ms is None or self._hearing.is_speaking:
+            return
+        wait_ms = detection.idle_timeout_ms + response.left_to_play_ms
+        loop = asyncio.get_running_loop()
+        work = partial(self._tell_silence, self._hearing.buffer.end_ms)
+        self._idle = loop.call_later(wait_ms / MS, self._common.tasks.run, work)
+
+    def stop_waiting(self) -> None:
+        """Take the user for silent no more."""
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
+    def _tell_silence(self, start_ms: float) -> None:
+        buffer = self._hearing.buffer
+        self._item_id = new_id("item")
+        about = {"audio_start_ms": round(start_ms), "audio_end_ms": round(buffer.end_ms)}
+        kind = "input_audio_buffer.timeout_triggered"
+        self._common.tell({"type": kind, **about, "item_id": self._item_id})
+        self._add(buffer.take())
+        self._answers.owe()
