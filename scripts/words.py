@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md")
 MAX_WORDS = 30
 OPENINGS = re.compile(r"^(What|Which|Whether|Of|As|Those|Its)\b")
 VERBS = re.compile(
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("pages", nargs="*", type=Path)
     options = parser.parse_args()
-    paths = options.pages or [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    paths = options.pages or [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").glob("*.md"))]
     pages = {path: path.read_text(encoding="utf-8") for path in paths}
     if options.check:
         lines = [f"{path.name}: {line}" for path, text in pages.items() for line in broken(text)]
