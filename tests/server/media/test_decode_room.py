@@ -127,6 +127,7 @@ class Steps:
     """A work of several steps, none of which begins before it is told to."""
 
     def __init__(self, room: DecodeRoom, num_bytes: int) -> None:
+        self.has_begun = threading.Event()
         self.may_go_on = threading.Event()
         self.num_done = 0
         self.is_closed = False
@@ -138,6 +139,7 @@ class Steps:
                 await do(self._step)
 
     def _step(self) -> None:
+        self.has_begun.set()
         self.may_go_on.wait()
         assert not self.is_closed
         self.num_done += 1
@@ -163,8 +165,7 @@ async def test_a_work_of_several_steps_holds_its_room_and_waits_for_no_more(
 
 async def test_steps_that_nobody_waits_for_are_closed_once_none_runs(room: DecodeRoom) -> None:
     steps = Steps(room, 60)
-    await until(lambda: room.num_taken == 60)
-    await asyncio.sleep(0.05)
+    await until(steps.has_begun.is_set)
     steps.task.cancel()
     await asyncio.sleep(0.05)
     assert (room.num_taken, steps.is_closed) == (60, False)

@@ -123,9 +123,8 @@ def test_a_stage_that_compiles_is_given_its_time_and_so_are_its_requests(tmp_pat
         wait_until(is_compiling)
         ends = threading.Timer(2.0, setattr, [thinker, "compiles", False])
         ends.start()
-        started = time.monotonic()
         assert client.post(URL, json=spoken("hang")).status_code == 504  # it never answers
-        assert 2.0 < time.monotonic() - started < 4.0
+        assert ends.finished.is_set()  # and has its time once it compiles no more
         ends.join()
         wait_until(lambda: not is_compiling())
         assert client.post(URL, json=spoken("words")).status_code == 200

@@ -22,6 +22,7 @@ from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumPiece
 
+FIRST_S = 1.5  # long enough for a busy machine
 NUM_PIECES = 40  # more than a request has credit for
 
 
@@ -82,7 +83,7 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
     stages = FakeGraph(shared.connector)
     kinds: Any = OMNI["stages"]
     two = {**kinds, "thinker": {**kinds["thinker"], "replicas": 2}}
-    deadlines = {"first_chunk_s": 0.5}
+    deadlines = {"first_chunk_s": FIRST_S}
     graph = StageGraph.model_validate({**OMNI, "stages": two, "deadlines": deadlines})
     async with Runtime(graph, tmp_path, stages.launch, shared) as runtime:
         await runtime.fleet.loaded()
@@ -120,7 +121,7 @@ async def test_reading_media_takes_nothing_of_the_stages_time(running: Running) 
     media = Scripted()
     media.may_go_on.clear()
     asked = running.ask(media)
-    await asyncio.sleep(0.8)  # longer than a first chunk may take
+    await asyncio.sleep(1.5 * FIRST_S)
     assert not asked.done()
     media.may_go_on.set()
     assert (await asked)[-1].last
