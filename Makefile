@@ -56,6 +56,7 @@ parallel: venv
 	OMNISTAGE_STAGE=thinker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
 	OMNISTAGE_STAGE=talker.tensor_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_qwen2_5_omni.py -k equals_the_reference
 	OMNISTAGE_STAGE=thinker.pipeline_parallel_size=2 $(BIN)/python -m pytest tests/e2e/test_parity.py -k reads_the_prefix_cache
+	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/e2e/test_text_ranks.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/test_text.py
 	OMNISTAGE_SIZES='{"tensor_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
 	OMNISTAGE_SIZES='{"pipeline_parallel_size": 2}' $(BIN)/python -m pytest tests/stages/vllm/models/test_hidden_states.py -k transformers
