@@ -33,7 +33,8 @@ from omnistage.server.speech.stored_voices import StoredVoices
 from omnistage.server.tasks.commands import StageCommands
 from omnistage.server.tasks.pieces import Answer, Audio, Picture, Piece, Text
 from omnistage.server.tasks.service import Service
-from omnistage.server.telemetry.logs import configure_logging, log_environment
+from omnistage.server.telemetry.logs import LogFormat, configure_logging, log_environment
+from omnistage.server.telemetry.quiet import is_quiet, quieten
 from omnistage.server.trace import (
     FIRST_AUDIO,
     FIRST_IMAGE,
@@ -44,6 +45,7 @@ from omnistage.server.trace import (
     current_trace,
     following,
 )
+from omnistage.stage_configs.cache_folder import logs_folder
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.random_weights import RANDOM_NOTE, has_random_weights
 
@@ -88,8 +90,12 @@ class Engine:
         if self.is_open or self._closing is not None:
             raise Closed("It was started before: make another.", code="closed")
         console = Console(stderr=True)
+        quiet = None
         if not logging.getLogger().handlers:
-            configure_logging(console, level=self.options.log_level)
+            level = self.options.log_level
+            configure_logging(console, level=level)
+            if is_quiet(console, LogFormat.TEXT, level):
+                quiet = quieten(logs_folder())
         if self.graph.note:
             logger.warning("%s is used as %s", self.graph.model, self.graph.note)
         if has_random_weights(self.graph):
@@ -100,6 +106,8 @@ class Engine:
                 self._stack = stack.pop_all()
         except (StageDied, MpsError, PlacementError) as error:
             raise StartFailed(str(error), code="not_started") from error
+        if quiet is not None:
+            quiet.has_started = True
         self.is_open = True
 
     async def _start(self, stack: AsyncExitStack, console: Console) -> None:

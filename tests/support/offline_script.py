@@ -1,13 +1,16 @@
 """A program with an `Omni` over fake stages in processes of their own; its argument says its end.
 
-It prints `running` once requests are in the graph, and how it ended.
+It prints `running` once requests are in the graph, and how it ended. OFFLINE_LOG_LEVEL is its
+`log_level`.
 """
 
+import os
 import signal
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,7 +32,9 @@ def say_when_running(flights: Flights) -> None:
 
 
 def main(end: str) -> None:
-    omni = Omni(StageGraph.model_validate(OMNI), _launch=launch, progress=False)
+    level: Any = os.environ.get("OFFLINE_LOG_LEVEL", "info")
+    graph = StageGraph.model_validate(OMNI)
+    omni = Omni(graph, _launch=launch, progress=False, log_level=level)
     assert omni.chat("words").text == "Hello there"
     if end.startswith("interrupt"):
         flights = omni._omni._engine.runtime.flights
