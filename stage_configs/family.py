@@ -51,7 +51,9 @@ class Family:
     the graph that serves a model on a machine with so many GPUs; None if the model is of another
     family. `tiny`: by the model's name. `benches`: dotted paths of functions by the name of the
     command below `omnistage bench`; typer reads their parameters, and a ValueError is told in one
-    line. `memory`: files of the memory that models need, for `omnistage plan --gpus`.
+    line. `pipelines`: dotted paths of PipelineProfiles, what Diffusers' classes of a model need of
+    their own, by the models' names. `memory`: files of the memory that models need, for `omnistage
+    plan --gpus`.
     """
 
     name: str
@@ -60,4 +62,5 @@ class Family:
     pick: Callable[[Checkpoint, int], Picked | None] = _picks_nothing
     tiny: Mapping[str, TinyModel] = field(default_factory=dict)
     benches: Mapping[str, str] = field(default_factory=dict)
+    pipelines: Mapping[str, str] = field(default_factory=dict)
     memory: tuple[Path, ...] = ()

@@ -79,9 +79,10 @@ ROOMS: Table = {
 }
 # The rooms of the diffusion stage; `stage` puts them together.
 DIFFUSION: Table = {
-    "request": (),
-    "blocks": (),
-    "merging": ("blocks",),
+    "profiles": (),
+    "request": ("profiles",),
+    "blocks": ("profiles",),
+    "merging": ("blocks", "profiles"),
     "loading": ("blocks", "merging"),
     "ranks": ("loading", "merging"),
     "engine": ("blocks", "loading", "merging"),
@@ -463,9 +464,9 @@ def test_every_dotted_path_of_a_family_leads_to_a_file() -> None:
     for family in own_families().values():
         tiny = [path for one in family.tiny.values() for path in (one.write, one.write_real_size)]
         kinds = [kind.path for kind in family.kinds.values()]
-        for path in filter(
-            None, [*kinds, *tiny, *family.benches.values(), *family.vllm_models.values()]
-        ):
+        named = (family.benches, family.vllm_models, family.pipelines)
+        others = [path for one in named for path in one.values()]
+        for path in filter(None, [*kinds, *tiny, *others]):
             module, _, name = path.partition(":")
             assert find_spec(module) is not None, path
             assert name.isidentifier(), path

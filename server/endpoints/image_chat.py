@@ -98,4 +98,5 @@ async def _item(answer: ImageAnswer, image: ImageOutput) -> ChatChunk:
 
 def _usage(answer: ImageAnswer, images: list[ImageOutput]) -> ChatChunk:
     sizes = [image.size for image in images]
-    return chat_usage(images[0].text_tokens, answer.given.sizes, sizes)
+    first = images[0]
+    return chat_usage(first.text_tokens, answer.given.sizes, sizes, first.token_side)

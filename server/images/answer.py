@@ -47,7 +47,8 @@ class ImageAnswer:
                     num_previews += 1
                     continue
                 text_tokens = output.text_tokens if num_images == 0 else 0
-                usage = images_usage(text_tokens, given if num_images == 0 else (), [output.size])
+                before = given if num_images == 0 else ()
+                usage = images_usage(text_tokens, before, [output.size], output.token_side)
                 yield self._event("completed", **head, usage=usage)
                 num_images += 1
 
@@ -63,7 +64,10 @@ class ImageAnswer:
         else:
             data = [{"b64_json": file} for file in files]
         usage = images_usage(
-            images[0].text_tokens, self.given.sizes, [image.size for image in images]
+            images[0].text_tokens,
+            self.given.sizes,
+            [image.size for image in images],
+            images[0].token_side,
         )
         return {
             "created": int(time.time()),

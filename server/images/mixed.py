@@ -21,6 +21,7 @@ from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.usage import with_image
 from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import ImageOutput, Output
+from omnistage.stages.messages.to_gateway import TOKEN_SIDE
 
 # Of an image request's fields, those that a chat has itself, and those that have no meaning in one.
 NOT_HERE = frozenset(
@@ -54,6 +55,7 @@ class ImageFile:
 
     url: str
     size: tuple[int, int]
+    token_side: int
 
 
 async def with_files(
@@ -67,7 +69,8 @@ async def with_files(
             elif output.pixels:
                 file = await asyncio.to_thread(encoding.encode, output)
                 data = base64.b64encode(file).decode("ascii")
-                yield ImageFile(f"data:{encoding.content_type};base64,{data}", output.size)
+                url = f"data:{encoding.content_type};base64,{data}"
+                yield ImageFile(url, output.size, output.token_side)
 
 
 class MixedChunks:
@@ -76,6 +79,7 @@ class MixedChunks:
     def __init__(self, said: AnswerChunks) -> None:
         self.said = said
         self._sizes: list[tuple[int, int]] = []
+        self._token_side = TOKEN_SIDE
         self._is_opened = False
         self._ending: ChatChunk | None = None
 
@@ -97,6 +101,7 @@ class MixedChunks:
         role = {} if self._is_opened else {"role": "assistant", "content": None}
         self._is_opened = True
         self._sizes.append(image.size)
+        self._token_side = image.token_side
         item = {"index": 0, "type": "image_url", "image_url": {"url": image.url}}
         return self.head.chunk([choice_of({**role, "images": [item]})])
 
@@ -117,4 +122,5 @@ class MixedChunks:
         *rest, last = self.said.finish()
         if self._ending is not None:
             rest.append(self.head.chunk([{**choice_of({}), **self._ending}]))
-        return [*rest, {**last, "usage": with_image(last["usage"], self._sizes)}]
+        usage = with_image(last["usage"], self._sizes, self._token_side)
+        return [*rest, {**last, "usage": usage}]

@@ -1,7 +1,7 @@
 """Usage of requests for images.
 
-An image token is 16 x 16 pixels: what the denoisers of Qwen-Image, Flux and Stable Diffusion 3 take
-as one. Words are counted by the stage, with its pipeline's tokenizer.
+An image token is a square of pixels whose side the stage reports: what its denoiser takes as one.
+Words are counted by the stage, with its pipeline's tokenizer.
 """
 
 import math
@@ -10,21 +10,21 @@ from typing import Any
 
 from omnistage.server.chat.usage import token_usage
 
-TOKEN_SIDE = 16
-
 Size = tuple[int, int]
 
 
-def image_tokens(sizes: Iterable[Size]) -> int:
+def image_tokens(sizes: Iterable[Size], token_side: int) -> int:
     """The tokens of images by width and height."""
     return sum(
-        math.ceil(width / TOKEN_SIDE) * math.ceil(height / TOKEN_SIDE) for width, height in sizes
+        math.ceil(width / token_side) * math.ceil(height / token_side) for width, height in sizes
     )
 
 
-def images_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) -> dict[str, Any]:
+def images_usage(
+    text_tokens: int, given: Iterable[Size], made: Iterable[Size], token_side: int
+) -> dict[str, Any]:
     """OpenAI's usage of an image request."""
-    input_images, output = image_tokens(given), image_tokens(made)
+    input_images, output = image_tokens(given, token_side), image_tokens(made, token_side)
     return {
         "input_tokens": text_tokens + input_images,
         "input_tokens_details": {"text_tokens": text_tokens, "image_tokens": input_images},
@@ -34,9 +34,11 @@ def images_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) 
     }
 
 
-def chat_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) -> dict[str, Any]:
+def chat_usage(
+    text_tokens: int, given: Iterable[Size], made: Iterable[Size], token_side: int
+) -> dict[str, Any]:
     """The same as usage of a chat completion."""
-    usage = images_usage(text_tokens, given, made)
+    usage = images_usage(text_tokens, given, made, token_side)
     return token_usage(
         usage["input_tokens"],
         usage["output_tokens"],
@@ -45,9 +47,9 @@ def chat_usage(text_tokens: int, given: Iterable[Size], made: Iterable[Size]) ->
     )
 
 
-def with_image(usage: dict[str, Any], made: Iterable[Size]) -> dict[str, Any]:
+def with_image(usage: dict[str, Any], made: Iterable[Size], token_side: int) -> dict[str, Any]:
     """Return a chat's usage with the images that were drawn of its words."""
-    num_tokens = image_tokens(made)
+    num_tokens = image_tokens(made, token_side)
     return {
         **usage,
         "completion_tokens": usage["completion_tokens"] + num_tokens,

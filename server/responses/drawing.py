@@ -12,6 +12,7 @@ from omnistage.server.images.usage import Size, chat_usage, with_image
 from omnistage.server.media.medium import Medium
 from omnistage.server.responses.events import Event, ResponseEvents
 from omnistage.server.runtime.request import ImageOutput
+from omnistage.stages.messages.to_gateway import TOKEN_SIDE
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class Drawing:
     given: Sequence[Size] = ()
     made: list[Size] = field(default_factory=list)
     text_tokens: int = 0
+    token_side: int = TOKEN_SIDE
 
     async def add(self, output: ImageOutput, events: ResponseEvents) -> list[Event]:
         """Return the events of a step, a preview or an image.
@@ -38,11 +40,13 @@ class Drawing:
         if output.is_preview:
             return events.preview(encoded, about(output, self.asked))
         self.made.append(output.size)
+        self.token_side = output.token_side
         self.text_tokens += output.text_tokens
         return events.image(encoded, about(output, self.asked))
 
     def counted(self, chunk: ChatChunk) -> ChatChunk:
         """Return the last chunk of a chat with the usage of its image."""
         if self.is_alone:
-            return {**chunk, "usage": chat_usage(self.text_tokens, self.given, self.made)}
-        return {**chunk, "usage": with_image(chunk["usage"], self.made)}
+            usage = chat_usage(self.text_tokens, self.given, self.made, self.token_side)
+            return {**chunk, "usage": usage}
+        return {**chunk, "usage": with_image(chunk["usage"], self.made, self.token_side)}

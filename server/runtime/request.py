@@ -77,7 +77,8 @@ class ImageOutput:
     """One image or frame, a preview of one, or the number of a step that was taken.
 
     `text_tokens` counts the request's words; `fps` is the rate that a frame was made for, in frames
-    per second, 0 if none is known; `last` is on the last image.
+    per second, 0 if none is known; `token_side` the pixels of the side of an image token; `last` is
+    on the last image.
     """
 
     pixels: bytes = b""  # [height, width, num_channels]
@@ -89,6 +90,7 @@ class ImageOutput:
     num_steps: int = 0  # 0 if the pipeline does not say it
     text_tokens: int = 0
     fps: float = 0
+    token_side: int = to_gateway.TOKEN_SIDE
     last: bool = False
 
     @property
@@ -172,5 +174,6 @@ def image_of(image: to_gateway.Picture, pixels: Tensor, last: bool = False) -> I
         image.is_preview,
         text_tokens=image.text_tokens,
         fps=image.fps,
+        token_side=image.token_side,
         last=last,
     )

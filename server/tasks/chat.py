@@ -189,7 +189,7 @@ class Words:
     def draw(self, output: ImageOutput) -> Picture:
         """Return the image that a stage has made of the words."""
         assert isinstance(self.chunks, MixedChunks)
-        self.chunks.chunks_of(ImageFile("", output.size))  # which counts it
+        self.chunks.chunks_of(ImageFile("", output.size, output.token_side))  # which counts it
         picture = Picture(picture_of(output), len(self._images))
         self._images.append(picture.image)
         return picture

@@ -88,7 +88,8 @@ async def answer_images(
                 yield Picture(picture_of(output), len(done))
                 done.append(output)
     given = running.given.sizes
-    usage = images_usage(done[0].text_tokens, given, [one.size for one in done])
+    sizes = [one.size for one in done]
+    usage = images_usage(done[0].text_tokens, given, sizes, done[0].token_side)
     yield Answer(
         running.request.id,
         choices=tuple(Choice() for _ in done),

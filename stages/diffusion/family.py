@@ -58,6 +58,7 @@ FAMILY = Family(
         ),
     },
     pick=pick,
+    pipelines={"qwen-image": f"{HERE}.profiles.models:QWEN_IMAGE"},
     tiny={
         "flux": TinyModel(f"{HERE}.checkpoint:write_tiny_flux"),
         "qwen-image": TinyModel(

@@ -19,6 +19,7 @@ from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
+from omnistage.stages.diffusion.profiles.profile import profile_of
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import Ranks, check_ranks
 from omnistage.stages.diffusion.request.arguments import (
@@ -105,6 +106,7 @@ class DiffusionStage:
         self._control = Control(
             loaded, self._control_options, self._read, self._ports.name, self._ranks
         )
+        self._profile = profile_of(*loaded.parts.dit.values())
         self._tasks = Tasks.find(pipeline)
         self._tokens = TextTokens(pipeline)
         self._kind = output_kind(known)
@@ -170,7 +172,13 @@ class DiffusionStage:
         arguments |= picture_arguments(pipeline, images, given.get("mask"), arguments)
         previews = None
         if body.get("partial_images"):
-            previews = Previews(pipeline, self._loaded.parts.dit, arguments, body["partial_images"])
+            previews = Previews(
+                pipeline,
+                self._loaded.parts.dit,
+                arguments,
+                body["partial_images"],
+                self._profile.before_steps,
+            )
             pipeline = previews.pipeline
 
         times = self._metrics.begin()
@@ -206,7 +214,8 @@ class DiffusionStage:
         times.finish(num_pictures(body))
         text_tokens = self._tokens.count(body["prompt"], body.get("negative_prompt"))
         pictures = await asyncio.to_thread(pictures_of, result, num_pictures(body))
-        await told.finish(pictures, text_tokens, frame_rate(pipeline, arguments))
+        rate = frame_rate(pipeline, arguments)
+        await told.finish(pictures, text_tokens, rate, self._profile.token_side)
 
     async def _body(self, opened: Opened) -> Mapping[str, Any] | None:
         """Returns what is wanted, with the text that the stage upstream writes; None: it wrote

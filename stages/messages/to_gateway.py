@@ -11,6 +11,7 @@ from omnistage.stages.messages.families import Family
 PictureOutput = Literal["image", "video"]
 NumChannels = Literal[1, 2]  # mono or stereo
 
+TOKEN_SIDE = 16  # pixels of the side of what most denoisers take as one token
 ABOUT_ITSELF = "itself"  # the id under which a stage speaks of itself
 
 
@@ -159,7 +160,7 @@ class Picture(Message, frozen=True):
     """A picture, a frame of a video or a preview: tensor `pixels`, uint8 [height, width, channels].
 
     `text_tokens` counts the request's words; `fps` is the rate that a video was made for, in frames
-    per second, 0 if its pipeline knows none.
+    per second, 0 if its pipeline knows none. `token_side`: pixels of the side of an image token.
     """
 
     output: PictureOutput
@@ -167,6 +168,7 @@ class Picture(Message, frozen=True):
     is_preview: bool = False
     text_tokens: int = 0
     fps: float = 0
+    token_side: int = TOKEN_SIDE
 
 
 class Step(Message, frozen=True):

@@ -24,6 +24,7 @@ from omnistage.stages.diffusion.merging.calls import (
     split,
 )
 from omnistage.stages.diffusion.merging.text_padding import TextPadding, candidates
+from omnistage.stages.diffusion.profiles.profile import profile_of
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +93,8 @@ def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
         spread = axes.with_spread(numbers)
         if _is_like(forward, spread.spread_out(twice.arguments), twice.result):
             axes = spread
-    for padding in candidates(list(inspect.signature(forward).parameters), once.arguments):
+    parameters, endings = list(inspect.signature(forward).parameters), profile_of(module).text_masks
+    for padding in candidates(parameters, once.arguments, endings):
         tries = [(once, extra) for extra in EXTRA_TOKENS]
         if padding.fits(twice.arguments):  # rows with a mask are a code of their own
             tries.append((twice, 1))

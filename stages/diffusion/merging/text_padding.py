@@ -9,8 +9,6 @@ from torch.nn.functional import pad
 
 from omnistage.stages.diffusion.merging.calls import Arguments
 
-MASK_ENDINGS = ("_attention_mask", "_mask")
-
 
 @dataclass(frozen=True, slots=True)
 class TextPadding:
@@ -55,10 +53,12 @@ class TextPadding:
         return {**call, **texts, self.mask: pad(mask.to(self.dtype), (0, extra))}
 
 
-def candidates(parameters: Sequence[str], call: Arguments) -> Iterator[TextPadding]:
-    """Returns what a denoiser's masks could be for; whether they are must be tried."""
+def candidates(
+    parameters: Sequence[str], call: Arguments, endings: Sequence[str]
+) -> Iterator[TextPadding]:
+    """Yields what a denoiser's masks could be for, by how they end; each must be tried."""
     for mask in parameters:
-        ending = next((ending for ending in MASK_ENDINGS if mask.endswith(ending)), None)
+        ending = next((ending for ending in endings if mask.endswith(ending)), None)
         if ending is None:
             continue
         value = call.get(mask)

@@ -19,9 +19,10 @@ import torch
 from diffusers import EulerDiscreteScheduler, FlowMatchEulerDiscreteScheduler
 from diffusers.models.modeling_outputs import Transformer2DModelOutput
 
+from omnistage.stages.diffusion.profiles.profile import PLAIN
+
 logger = logging.getLogger(__name__)
 
-BEFORE_STEPS = re.compile(r"encode_\w+|prepare_(\w+_)?latents")
 ON_STEP = "callback_on_step_end"
 # Their samples move on straight lines over sigma, to the predicted picture at 0.
 STRAIGHT = (FlowMatchEulerDiscreteScheduler, EulerDiscreteScheduler)
@@ -36,10 +37,14 @@ class Previews:
         denoisers: Collection[str],
         arguments: Mapping[str, Any],
         num_previews: int,
+        before_steps: re.Pattern[str] = PLAIN.before_steps,
     ) -> None:
-        """`denoisers`: the names of these components; `arguments` are the call's own."""
+        """`denoisers`: the names of these components; `arguments` are the call's own.
+
+        `before_steps`: the names of the methods that come before the steps.
+        """
         self.pipeline = copy.copy(pipeline)
-        self.pipeline.__class__ = _listening(pipeline.__class__)
+        self.pipeline.__class__ = _listening(pipeline.__class__, before_steps)
         self._results: dict[str, list[Any]] = defaultdict(list)
         self.pipeline.heard = Recorder(self._results)
         self._denoisers = denoisers
@@ -154,12 +159,12 @@ def _zeros(sample: Any) -> Any:
 
 
 @functools.cache
-def _listening(pipeline_class: type) -> type:
+def _listening(pipeline_class: type, before_steps: re.Pattern[str]) -> type:
     """The class with all that comes before the steps told to `heard`."""
     methods = {
         name: _told(name, method)
         for name, method in inspect.getmembers_static(pipeline_class, inspect.isfunction)
-        if BEFORE_STEPS.fullmatch(name)
+        if before_steps.fullmatch(name)
     }
     return type(pipeline_class.__name__, (pipeline_class,), methods)
 

@@ -6,7 +6,7 @@ from collections import deque
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.request import outputs
-from omnistage.stages.messages.to_gateway import Picture, PictureOutput, Step
+from omnistage.stages.messages.to_gateway import TOKEN_SIDE, Picture, PictureOutput, Step
 from omnistage.stages.worker.stage import StagePorts
 
 Item = tuple[Step | Picture, outputs.Picture | None]
@@ -74,7 +74,11 @@ class Told:
             self._send(*self._waiting.popleft())
 
     async def finish(
-        self, pictures: list[outputs.Picture], text_tokens: int, fps: float = 0
+        self,
+        pictures: list[outputs.Picture],
+        text_tokens: int,
+        fps: float = 0,
+        token_side: int = TOKEN_SIDE,
     ) -> None:
         """All that waits, then the pictures, each once there is room for it."""
         self._ports.mark(self._request_id, "decoded")
@@ -82,7 +86,9 @@ class Told:
             await self._sending
         for index, pixels in enumerate(pictures):
             await self._ports.room.wait(self._request_id)
-            message = Picture(self._kind, index, text_tokens=text_tokens, fps=fps)
+            message = Picture(
+                self._kind, index, text_tokens=text_tokens, fps=fps, token_side=token_side
+            )
             self._send(message, pixels, last=index == len(pictures) - 1)
 
     def nothing(self) -> None:
