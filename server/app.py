@@ -155,6 +155,7 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
         Following(traces, exporter_to(options.traces_url)),
         options.keep_alive_s,
         options.max_unsent_bytes,
+        options.max_sessions,
         has_admin=bool(options.admin_keys),
         has_keys=bool(options.keys),
     )

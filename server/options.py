@@ -29,6 +29,7 @@ class GatewayOptions:
     keep_alive_s: float = KEEP_ALIVE_S
     max_unsent_bytes: int = MAX_UNSENT_BYTES
     max_requests: int = MAX_REQUESTS
+    max_sessions: int = 64  # of /v1/realtime
     requests_per_minute: int | None = None
     timeout_s: float | None = None
     decode_bytes: int = NUM_BYTES

@@ -10,6 +10,7 @@ import pytest
 from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.endpoints import realtime
+from omnistage.server.options import GatewayOptions
 from omnistage.server.realtime import answers, conversation, listening, session
 
 PAGE = (Path(__file__).parents[1] / "docs" / "realtime.md").read_text()
@@ -49,7 +50,7 @@ def test_there_are_snippets_for_the_sdk_and_without() -> None:
         ("the conversation", f"{conversation.MAX_ITEMS} items, {conversation.MAX_BYTES >> 20} MiB"),
         ("refused events", str(realtime.MAX_ERRORS)),
         ("a client that", f"{answers.SLOW_S:.0f} s"),
-        ("sessions of", str(realtime.MAX_SESSIONS)),
+        ("sessions of", f"{GatewayOptions().max_sessions}"),
     ],
 )
 def test_a_limit_is_the_codes(row: str, value: str) -> None:

@@ -119,6 +119,7 @@ def gateway_options(typed: ServeOptions) -> "GatewayOptions":
         admin_keys=admin_keys,
         max_unsent_bytes=typed.client_buffer_mb << 20,
         max_requests=typed.max_queue,
+        max_sessions=typed.max_sessions,
         requests_per_minute=typed.requests_per_minute,
         timeout_s=typed.request_timeout,
         decode_bytes=typed.decode_memory_mb << 20,

@@ -20,5 +20,6 @@ class Gateway(Service):
     following: Following
     keep_alive_s: float = KEEP_ALIVE_S
     max_unsent_bytes: int = MAX_UNSENT_BYTES
+    max_sessions: int = 64  # of /v1/realtime
     has_admin: bool = False
     has_keys: bool = False

@@ -43,7 +43,6 @@ from omnistage.server.realtime.settings import (
 from omnistage.server.realtime.silero import SileroPool, silero_file
 
 PATH = REALTIME
-MAX_SESSIONS = 64
 IDLE_S = 600.0  # without an event while nothing is answered
 MAX_ERRORS = 32  # events in a row that mean nothing
 MAX_EVENT = 1 << 20  # characters of an event that has no image in it
@@ -101,8 +100,8 @@ class Realtime:
         if "call_id" in query:
             message = "This server has no calls: it speaks WebSockets alone."
             raise ApiError(404, message, param="call_id", code="call_not_found")
-        if self._num_sessions >= MAX_SESSIONS:
-            message = f"The server already has {MAX_SESSIONS} sessions."
+        if self._num_sessions >= self._gateway.max_sessions:
+            message = f"The server already has {self._gateway.max_sessions} sessions."
             raise ApiError(503, message, code="server_overloaded", retry_after_s=1)
         if query.get("intent") == "transcription":
             return TranscriptionSettings()

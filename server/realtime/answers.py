@@ -35,14 +35,24 @@ SLOW_S = 20.0  # for a client to take what was told
 MAX_OUT_OF_BAND = 4
 USAGE = {"include_usage": True, "continuous_usage_stats": True}  # of cancelled responses, too
 
+TOO_LONG = "context_length_exceeded"
 Refuse = Callable[[ApiError], None]
+MakeBody = Callable[[Sequence[Item]], Body]
 
 
 class Answer:
     """One response under way: runs its chat, and ends it early."""
 
-    def __init__(self, response: Response, common: Common) -> None:
+    def __init__(
+        self,
+        response: Response,
+        common: Common,
+        items: Sequence[Item],
+        retained: float | None,
+    ) -> None:
         self.response = response
+        self._items = items
+        self._retained = retained  # of the conversation's turns, if they are too long
         self._common = common
         self._task: asyncio.Task[None] | None = None
         self.begun = asyncio.Event()  # its first words or sound have left, or it has ended
@@ -52,7 +62,7 @@ class Answer:
         """Returns whether its end has been told."""
         return self.response.is_over
 
-    def start(self, make_body: Callable[[], Body]) -> asyncio.Task[None]:
+    def start(self, make_body: MakeBody) -> asyncio.Task[None]:
         """Begin; the task raises ClientTooSlow alone."""
         self.response.begin()
         self._task = self._common.tasks.begin(self._run(make_body))
@@ -69,7 +79,7 @@ class Answer:
         """Take back what of it has not left yet."""
         self.response.withdraw(self._common.outbox)
 
-    async def _run(self, make_body: Callable[[], Body]) -> None:
+    async def _run(self, make_body: MakeBody) -> None:
         response = self.response
         try:
             with self._common.followed() as state:
@@ -89,14 +99,32 @@ class Answer:
         else:
             response.complete()
 
-    async def _answer(self, make_body: Callable[[], Body], state: RequestState) -> None:
+    async def _answer(self, make_body: MakeBody, state: RequestState) -> None:
+        """Answer; a conversation that is too long is shortened as the session says."""
+        state.charge()
+        async with due_at(state.due_at):
+            while True:
+                try:
+                    await self._make(make_body, state)
+                    return
+                except ApiError as error:
+                    if error.code != TOO_LONG or self.response.has_output or not self._shorten():
+                        raise
+
+    def _shorten(self) -> bool:
+        conversation = self._common.conversation
+        if self._retained is None or not conversation.shorten(self._retained):
+            return False
+        kept = {item.id for item in conversation.context}
+        self._items = [item for item in self._items if item.id in kept]
+        return True
+
+    async def _make(self, make_body: MakeBody, state: RequestState) -> None:
         output = self.response.settings.audio.output
         make_encoder = partial(output_encoder, output.format.type, output.speed)
-        state.charge()
-        async with (
-            due_at(state.due_at),
-            aclosing(self._common.flow.outputs(make_body, make_encoder)) as outputs,
-        ):
+        flow = self._common.flow
+        body = partial(make_body, self._items)
+        async with aclosing(flow.outputs(body, make_encoder)) as outputs:
             async for made in outputs:
                 if isinstance(made, TextOutput):
                     self.response.add_chunk(made.chunk)
@@ -164,13 +192,14 @@ class Answers:
         is_out_of_band = settings.conversation == "none"
         conversation = None if is_out_of_band else common.conversation
         response = Response(settings, conversation, common.conversation_id, common.tell)
-        answer = Answer(response, common)
-        chat = list(common.conversation) if items is None else items
+        chat = common.conversation.context if items is None else items
+        retained = session.retained if items is None else None
+        answer = Answer(response, common, chat, retained)
         if is_out_of_band:
             self._out_of_band[response.id] = answer
         else:
             self.active, self._is_owed = answer, False
-        task = answer.start(partial(chat_body, chat, settings, session, speaker))
+        task = answer.start(partial(chat_body, settings, session, speaker))
         task.add_done_callback(lambda _: common.tasks.run(lambda: self._end(answer)))
 
     def _end(self, answer: Answer) -> None:
@@ -213,10 +242,10 @@ class Answers:
 
 
 def chat_body(
-    items: Sequence[Item],
     settings: ResponseSettings,
     session: RealtimeSettings,
     speaker: str | None,
+    items: Sequence[Item],
 ) -> Body:
     """Return the chat that a response is; takes a while with audio. Raises ApiError."""
     is_spoken = settings.output_modalities == ["audio"]

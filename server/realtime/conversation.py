@@ -19,6 +19,7 @@ class Conversation:
     def __init__(self, max_items: int = MAX_ITEMS, max_bytes: int = MAX_BYTES) -> None:
         self._max_items, self._max_bytes = max_items, max_bytes
         self._items: list[Item] = []
+        self._start: str | None = None  # the first item of the context; None: of all
 
     def __iter__(self) -> Iterator[Item]:
         return iter(self._items)
@@ -65,7 +66,35 @@ class Conversation:
         while len(self._items) > self._max_items or self.num_bytes > self._max_bytes:
             others = [item for item in self._items if item is not kept]
             oldest = next((item for item in others if item.role != "system"), others[0])
-            self._items.remove(oldest)
+            self._remove(oldest)
+
+    @property
+    def context(self) -> list[Item]:
+        """Return the items that the model gets: all, or those that `shorten` left."""
+        place = self._context_place
+        before = [item for item in self._items[:place] if item.role == "system"]
+        return [*before, *self._items[place:]]
+
+    @property
+    def _context_place(self) -> int:
+        places = (place for place, item in enumerate(self._items) if item.id == self._start)
+        return next(places, 0)
+
+    def shorten(self, kept: float) -> bool:
+        """Leave the oldest turns out of the context, and keep a share of them; False for one turn.
+
+        A turn is what follows messages of the user, with these.
+        """
+        place = self._context_place
+        said = [item.type == "message" and item.role == "user" for item in self._items]
+        turns = [
+            at for at in range(place, len(said)) if said[at] and (at == place or not said[at - 1])
+        ]
+        if len(turns) < 2:
+            return False
+        num_kept = min(max(1, int(len(turns) * kept)), len(turns) - 1)
+        self._start = self._items[turns[-num_kept]].id
+        return True
 
     def previous_of(self, item_id: str) -> str | None:
         """Return the id of the item before one; None if that is the first, or is not there."""
@@ -87,7 +116,13 @@ class Conversation:
     def delete(self, item_id: str) -> None:
         """Remove an item; raises ApiError."""
         item = self._found(item_id, "deleting", "item_delete_invalid_item_id")
+        self._remove(item)
+
+    def _remove(self, item: Item) -> None:
+        place = self._items.index(item)
         self._items.remove(item)
+        if item.id == self._start:
+            self._start = self._items[place].id if place < len(self._items) else None
 
     def truncate(self, item_id: str, content_index: int, end_ms: int) -> None:
         """Keep of an answer what was heard; raises ApiError."""

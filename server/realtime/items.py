@@ -1,6 +1,7 @@
 """Items of a conversation: as clients send them, as they read them, and as a chat has them."""
 
 import base64
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -162,7 +163,9 @@ class Item:
     def to_chat(self) -> Json | None:
         """Return it as an item of a response's input; None if there is nothing in it."""
         if self.type == "function_call":
-            call = {"call_id": self.call_id, "name": self.name, "arguments": self.text}
+            if self.status != "completed":  # its arguments are cut
+                return None
+            call = {"call_id": self.call_id, "name": self.name, "arguments": _object(self.text)}
             return {"type": self.type, **call}
         if self.type == "function_call_output":
             return {"type": self.type, "call_id": self.call_id, "output": self.text}
@@ -185,6 +188,15 @@ class Item:
     def sound(self) -> Sound | None:
         """Return the audio of a user, if there is some."""
         return next((part.sound for part in self.content if part.sound is not None), None)
+
+
+def _object(arguments: str) -> str:
+    """Return the arguments of a call; none if they are no JSON object, which no chat takes."""
+    try:
+        is_object = isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    return arguments if is_object else "{}"
 
 
 def item_of(given: Mapping[str, Any], form: str, place: str = "item") -> Item:

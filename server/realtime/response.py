@@ -73,6 +73,11 @@ class Response:
         return self._conversation is not None
 
     @property
+    def has_output(self) -> bool:
+        """Return whether some item of it has begun."""
+        return bool(self._output)
+
+    @property
     def has_sound(self) -> bool:
         """Returns whether some of its audio was sent."""
         return self._began_playing is not None

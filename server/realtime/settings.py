@@ -33,8 +33,11 @@ CLEARED = frozenset(
     }
 )
 LOGPROBS = "item.input_audio_transcription.logprobs"
+RETAINED = 0.8
 # What an update replaces as a whole.
-WHOLE = frozenset({"format", "output_modalities", "tool_choice", "tools", "transcription"})
+WHOLE = frozenset(
+    {"format", "output_modalities", "tool_choice", "tools", "transcription", "truncation"}
+)
 # The silence after which a turn has ended, by how eager to answer the session is.
 SILENCE_MS = {"low": 1200, "medium": 600, "high": 300, "auto": 600}
 
@@ -210,6 +213,14 @@ class RealtimeSettings(OptionsOfAnswers):
     include: list[str] | None = None
     prompt: Json | None = None
     reasoning: Json | None = None
+
+    @property
+    def retained(self) -> float | None:
+        """Return the share of turns that is kept where all are too long; None: it is refused."""
+        if isinstance(self.truncation, dict):
+            ratio = self.truncation.get("retention_ratio")
+            return ratio if isinstance(ratio, int | float) else RETAINED
+        return RETAINED if self.truncation == "auto" else None
 
 
 class TranscriptionSettings(Options):

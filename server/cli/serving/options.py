@@ -140,6 +140,14 @@ class ServeOptions:
             rich_help_panel=LIMITS, min=1, help="How many requests may run or wait; more get 503."
         ),
     ] = 1000
+    max_sessions: Annotated[
+        int,
+        typer.Option(
+            rich_help_panel=LIMITS,
+            min=0,
+            help="How many sessions of /v1/realtime may be open; more get 503.",
+        ),
+    ] = 64
     requests_per_minute: Annotated[
         int | None,
         typer.Option(

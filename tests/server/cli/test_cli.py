@@ -310,9 +310,9 @@ def test_a_server_is_told_its_limits(monkeypatch: pytest.MonkeyPatch, tmp_path: 
         *("--max-queue", "7", "--requests-per-minute", "60", "--request-timeout", "2.5"),
         *("--allowed-media-path", str(tmp_path), "--allowed-media-domains", "a.example"),
         *("--allowed-media-domains", ".b.example", "--api-key", "sk-flag"),
-        *("--api-key-file", str(keys), "--client-buffer-mb", "3"),
+        *("--api-key-file", str(keys), "--client-buffer-mb", "3", "--max-sessions", "5"),
     )
-    assert options.max_requests == 7
+    assert (options.max_requests, options.max_sessions) == (7, 5)
     assert options.requests_per_minute == 60
     assert options.timeout_s == 2.5
     assert options.media_path == tmp_path

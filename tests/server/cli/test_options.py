@@ -43,6 +43,7 @@ VALUES = {
     "--log-format": "json",
     "--log-level": "warning",
     "--max-queue": "7",
+    "--max-sessions": "5",
     "--model": "other",
     "--mps": "off",
     "--offload": "layerwise",

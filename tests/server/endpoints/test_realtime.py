@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from support import fake_stages
 from support.fake_stages import SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.realtime import PATH, Talk, silence, talking, tone
@@ -421,6 +422,33 @@ def test_a_failed_response_ends_and_the_session_goes_on(
     assert talk.answer()["status"] == "completed"
 
 
+@pytest.mark.parametrize(
+    ("truncation", "lengths"),
+    [
+        ("auto", [7, 5, 3, 1]),
+        ("disabled", [7]),
+        ({"type": "retention_ratio", "retention_ratio": 0.5}, [7, 3, 1]),
+    ],
+)
+def test_a_conversation_that_is_too_long_is_shortened_by_turns(
+    talk: Talk, gateway: RunningGateway, truncation: Any, lengths: list[int]
+) -> None:
+    """The fake thinker refuses the last text, however long the chat is."""
+    talk.update(output_modalities=["text"], truncation=truncation)
+    for _ in range(3):
+        talk.write("Hello")
+        talk.answer()
+    talk.write("refuse")
+    opened = gateway.stages.stages["thinker"].opened
+    before = gateway.do(lambda: len(opened))
+    assert talk.answer()["status_details"]["error"]["code"] == "context_length_exceeded"
+    given = gateway.do(lambda: [len(one.message.body["messages"]) for one in opened[before:]])
+    assert given == lengths
+    talk.write("Hello")  # what was left out stays so
+    talk.answer()
+    assert len(last_messages(gateway)) == lengths[-1] + 1
+
+
 def test_a_session_outlives_its_stages(tmp_path: Any) -> None:
     with running_gateway(tmp_path, OMNI) as gateway, talking(gateway) as talk:
         talk.update(**MANUAL)
@@ -554,8 +582,12 @@ def test_the_key_comes_by_header_or_subprotocol(tmp_path: Any) -> None:
             assert refused.value.response.status_code == 401
 
 
-def test_sessions_are_bounded(gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(realtime, "MAX_SESSIONS", 1)
+def test_sessions_are_bounded(tmp_path: Any) -> None:
+    with running_gateway(tmp_path, OMNI, max_sessions=1) as gateway:
+        check_bound(gateway)
+
+
+def check_bound(gateway: RunningGateway) -> None:
     with talking(gateway):
         with pytest.raises(InvalidStatus) as refused:
             connect(gateway.url.replace("http", "ws", 1) + PATH)
@@ -651,11 +683,17 @@ def test_a_client_that_leaves_frees_its_stages(gateway: RunningGateway) -> None:
     gateway.wait_until_idle()
 
 
-def test_a_server_that_stops_ends_the_answer_first(tmp_path: Any) -> None:
-    with running_gateway(tmp_path, OMNI) as gateway, talking(gateway) as talk:
-        talk.write("slow")
-        talk.say("response.create")
-        talk.until("response.created")
-        gateway.stop()
-        assert closed(talk) == 1012
-        assert talk.events[-1]["response"]["status"] == "completed"
+def test_a_server_that_stops_ends_the_answer_first(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_stages, "SLOW_S", 0.1)  # of the second that a server has to stop
+    with running_gateway(tmp_path, OMNI) as gateway:
+        url = gateway.url.replace("http", "ws", 1) + PATH
+        with connect(url, compression=None) as ws:
+            talk = Talk(ws)
+            talk.write("slow")
+            talk.say("response.create")
+            talk.until("response.created")
+            gateway.stop()
+            assert closed(talk) == 1012
+            assert talk.events[-1]["response"]["status"] == "completed"

@@ -90,6 +90,43 @@ def test_bytes_are_bounded() -> None:
     assert refused.value.code == "item_too_large"
 
 
+@pytest.mark.parametrize(
+    ("kept", "contexts"),
+    [
+        (0.8, ["s cdDefFg", "s efFg", "s g"]),
+        (0.5, ["s efFg", "s g"]),
+        (0.0, ["s g"]),
+        (1.0, ["s cdDefFg", "s efFg", "s g"]),
+    ],
+)
+def test_whole_turns_are_left_out_of_a_context(kept: float, contexts: list[str]) -> None:
+    """Four turns: two messages of the user are one turn, and answers belong to it."""
+    conversation = Conversation()
+    conversation.add(text("s", "s", "system"))
+    for item_id in "aAcdDefFg":
+        role = "assistant" if item_id.isupper() else "user"
+        conversation.add(text(item_id, item_id, role))
+    found = []
+    while conversation.shorten(kept):
+        found.append("".join(item.id for item in conversation.context).replace("s", "s "))
+    assert found == contexts
+    assert ids(conversation) == "saAcdDefFg"  # all are still there
+
+
+def test_a_context_goes_on_where_its_first_item_is_deleted() -> None:
+    conversation = Conversation()
+    for item_id in "aAbBcCd":
+        role = "assistant" if item_id.isupper() else "user"
+        conversation.add(text(item_id, item_id, role))
+    assert conversation.shorten(0.5)
+    assert [item.id for item in conversation.context] == ["c", "C", "d"]
+    conversation.delete("c")
+    assert [item.id for item in conversation.context] == ["C", "d"]
+    conversation.delete("C")
+    conversation.delete("d")
+    assert [item.id for item in conversation.context] == ["a", "A", "b", "B"]
+
+
 def answer(words: str, ms: float, item_id: str = "answer") -> Item:
     pieces = [piece + " " for piece in words.split()] or [words]
     spoken = Spoken(pieces, ms)
@@ -204,6 +241,29 @@ def test_items_become_the_messages_of_a_chat() -> None:
     assert messages[3] == {"role": "assistant", "content": said, "tool_calls": [call]}
     assert messages[4] == {"role": "tool", "tool_call_id": "call_1", "content": "sun"}
     assert messages[5]["content"] == [{"type": "text", "text": "It is"}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        ('{"a": 1}', '{"a": 1}'),
+        ("", "{}"),
+        ('{"a": ', "{}"),
+        ("5", "{}"),
+        ("[" * 100_000, "{}"),
+    ],
+)
+def test_arguments_that_no_chat_takes_do_not_spoil_it(arguments: str, given: str) -> None:
+    call = {"type": "function_call", "name": "look", "arguments": arguments}
+    item = item_of(call, "audio/pcm")
+    assert item.to_json()["arguments"] == arguments
+    ((message,),) = [messages_of([item], "")]
+    assert message["tool_calls"][0]["function"]["arguments"] == given
+
+
+def test_a_call_that_was_cut_is_no_part_of_a_chat() -> None:
+    item = Item("a", "function_call", "incomplete", call_id="c", name="look", text='{"a": ')
+    assert [one["role"] for one in messages_of([item, text("Hi", "b")], "")] == ["user"]
 
 
 def test_a_chat_is_never_empty() -> None:
