@@ -16,7 +16,7 @@ import httpcore
 import msgspec
 
 from omnistage.bench.audio import AudioError
-from omnistage.bench.events import DONE, Lines, decode_event, error_message, payload
+from omnistage.bench.events import DONE, LineReader, decode_event, error_message, payload
 from omnistage.bench.network import StampedNetwork, StampedStream
 from omnistage.bench.recording import AnswerError, Recording
 from omnistage.bench.report import Sample
@@ -176,7 +176,7 @@ class Client:
             whole = await response.aread()
             recording.add(decode_event(whole), stream.read_s)
             return
-        lines = Lines()
+        lines = LineReader()
         async for block in response.aiter_stream():
             for line in lines.feed(block):
                 data = payload(line)

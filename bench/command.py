@@ -141,14 +141,14 @@ def serve(
     """Load a server with chat requests and measure its answers."""
     from omnistage.bench.profile.options import make_profiling
     from omnistage.bench.run import Plan, run_plan
-    from omnistage.bench.workload import WORDS, Workload
+    from omnistage.bench.workload import WORDS, PromptWorkload
 
     chosen_seed = secrets.randbelow(MAX_SEED) if seed is None else seed
     try:
         check_place("--json", json_file, ".json")
         check_place("--plot", plot, ".svg")
         file_fields = {} if body is None else read_object("--body", body.read_text("utf-8"))
-        workload = Workload(
+        workload = PromptWorkload(
             seed=chosen_seed,
             prompt_words=prompt_tokens,
             max_tokens=max_tokens,

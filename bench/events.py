@@ -14,14 +14,14 @@ DATA = b"data:"
 DONE = b"[DONE]"
 
 
-class Sound(Struct):
+class AudioDelta(Struct):
     """`delta.audio`."""
 
     data: str | None = None
     transcript: str | None = None
 
 
-class Part(Struct):
+class ContentPart(Struct):
     """One part of a content that is a list, or one image."""
 
     type: str = ""
@@ -30,11 +30,11 @@ class Part(Struct):
 class Delta(Struct):
     """The content that an event adds; also a whole `message`."""
 
-    content: str | list[Part] | None = None
+    content: str | list[ContentPart] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    audio: Sound | None = None
-    images: list[Part] | None = None
+    audio: AudioDelta | None = None
+    images: list[ContentPart] | None = None
 
     def text(self, is_sound: bool) -> str:
         """Returns what there is to read, all of it; content that is sound is not."""
@@ -55,7 +55,7 @@ class Delta(Struct):
         return len(self.images or ()) + sum(part.type == "image_url" for part in parts)
 
 
-class Choice(Struct):
+class ChoiceEvent(Struct):
     """One choice of a streamed (`delta`) or whole (`message`) answer."""
 
     delta: Delta | None = None
@@ -69,7 +69,7 @@ class TokenDetails(Struct):
     text_tokens: int | None = None
 
 
-class Usage(Struct):
+class ServerUsage(Struct):
     """Tokens as the server counts them."""
 
     prompt_tokens: int | None = None
@@ -77,7 +77,7 @@ class Usage(Struct):
     completion_tokens_details: TokenDetails | None = None
 
 
-class Mark(Struct, frozen=True):
+class TimelineMark(Struct, frozen=True):
     """One stamp of this server's `timeline`, ms after the request was read."""
 
     stage: str
@@ -88,17 +88,17 @@ class Mark(Struct, frozen=True):
 class Event(Struct):
     """A chunk, a whole completion or an error."""
 
-    choices: list[Choice] = []
+    choices: list[ChoiceEvent] = []
     modality: str | None = None
-    usage: Usage | None = None
-    timeline: list[Mark] = []
+    usage: ServerUsage | None = None
+    timeline: list[TimelineMark] = []
     error: Any = None
 
 
 decode_event = msgspec.json.Decoder(Event).decode
 
 
-class Lines:
+class LineReader:
     """Cuts a stream of bytes into lines."""
 
     def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from omnistage.bench.audio import AudioMeter
-from omnistage.bench.events import Event, Usage, message_of
+from omnistage.bench.events import Event, ServerUsage, message_of
 from omnistage.bench.metrics import Packet
 from omnistage.bench.report import Sample
 
@@ -37,7 +37,7 @@ class Recording:
     text_arrivals_s: list[float] = field(default_factory=list)
     packets: list[Packet] = field(default_factory=list)
     num_images: int = 0
-    usage: Usage = field(default_factory=Usage)
+    usage: ServerUsage = field(default_factory=ServerUsage)
     timeline: dict[str, float] = field(default_factory=dict)
     is_finished: bool = False
     _meter: AudioMeter = field(default_factory=AudioMeter)
@@ -80,7 +80,7 @@ class Recording:
                 self.packets.append(Packet(arrival_s, duration_s))
             self.num_images += delta.num_images()
 
-    def _add_usage(self, usage: Usage | None) -> None:
+    def _add_usage(self, usage: ServerUsage | None) -> None:
         """The last one that counts most: vllm-omni's chunks of sound say 0 tokens."""
         if usage and (usage.completion_tokens or 0) >= (self.usage.completion_tokens or 0):
             self.usage = usage

@@ -14,7 +14,7 @@ import httpcore
 from omnistage.bench.client import Client, ServerError, api_url, connected
 from omnistage.bench.load import Load
 from omnistage.bench.metrics import summarize
-from omnistage.bench.profile.session import Profiling, Recording
+from omnistage.bench.profile.session import ProfileRecording, Profiling
 from omnistage.bench.report import Level, Report, Sample
 
 PROBE_S = 0.02
@@ -93,7 +93,7 @@ async def run_level(client: Client, plan: Plan, model: str, load: Load, numbers:
         if recording is not None:
             recording.note_answered(len(samples))
 
-    recording: Recording | None = None
+    recording: ProfileRecording | None = None
     if plan.profiling is not None:
         await plan.profiling.rehearse()
     start_s = loop.time()

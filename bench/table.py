@@ -14,7 +14,7 @@ from omnistage.bench.report import Level, Loaded
 MS, ONE = 1000.0, 1.0
 
 
-class Row(NamedTuple):
+class MetricRow(NamedTuple):
     """How a metric is shown."""
 
     metric: str
@@ -28,23 +28,23 @@ class Row(NamedTuple):
 
 
 ROWS = (
-    Row("ttft_s", "TTFT ms", MS, 1),
-    Row("ttfp_s", "TTFP ms", MS, 1),
-    Row("e2e_s", "end to end ms", MS, 1),
-    Row("rtf", "RTF", ONE, 3),
-    Row("stall_s", "player's stall ms", MS, 1),
-    Row("longest_stall_s", "longest stall ms", MS, 1),
-    Row("packet_gap_s", "audio gap ms", MS, 1),
-    Row("text_gap_s", "text gap ms", MS, 1),
-    Row("audio_s", "audio s", ONE, 2),
-    Row("prompt_tokens", "prompt tokens", ONE, 1),
-    Row("text_tokens", "text tokens", ONE, 1),
+    MetricRow("ttft_s", "TTFT ms", MS, 1),
+    MetricRow("ttfp_s", "TTFP ms", MS, 1),
+    MetricRow("e2e_s", "end to end ms", MS, 1),
+    MetricRow("rtf", "RTF", ONE, 3),
+    MetricRow("stall_s", "player's stall ms", MS, 1),
+    MetricRow("longest_stall_s", "longest stall ms", MS, 1),
+    MetricRow("packet_gap_s", "audio gap ms", MS, 1),
+    MetricRow("text_gap_s", "text gap ms", MS, 1),
+    MetricRow("audio_s", "audio s", ONE, 2),
+    MetricRow("prompt_tokens", "prompt tokens", ONE, 1),
+    MetricRow("text_tokens", "text tokens", ONE, 1),
 )
 OVERVIEW = (
-    Row("ttft_s", "TTFT ms", MS, 0),
-    Row("ttfp_s", "TTFP ms", MS, 0),
-    Row("rtf", "RTF", ONE, 3),
-    Row("longest_stall_s", "stall ms", MS, 0),
+    MetricRow("ttft_s", "TTFT ms", MS, 0),
+    MetricRow("ttfp_s", "TTFP ms", MS, 0),
+    MetricRow("rtf", "RTF", ONE, 3),
+    MetricRow("longest_stall_s", "stall ms", MS, 0),
 )
 RATES = {
     "requests": "requests/s",
@@ -127,7 +127,7 @@ def _rate(level: Level, name: str) -> float:
     return float(getattr(level.rates, name))
 
 
-def _cell(row: Row, summary: Summary | None) -> str:
+def _cell(row: MetricRow, summary: Summary | None) -> str:
     return f"{row.cell(summary.p50)}/{row.cell(summary.p95)}" if summary else ""
 
 

@@ -22,7 +22,7 @@ dream dress drink drive drop dry during each early earth east easy eat edge effe
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PromptWorkload:
     """Makes the bodies of requests. Number k is the same for the same seed.
 
     `prompt_words` of `words` approximate the prompt's tokens; the server's usage says how many

@@ -31,11 +31,11 @@ class Ball(Message, frozen=True):
     """The message that goes there and back."""
 
 
-class End(Message, frozen=True):
+class BenchEnd(Message, frozen=True):
     """Nothing more goes there."""
 
 
-GAME: Messages[Ball | End] = Messages(Ball, End)
+GAME: Messages[Ball | BenchEnd] = Messages(Ball, BenchEnd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _measure(connector: str, directory: Path, name: str, size: int) -> Figures:
 
 
 def _copy_times(
-    sender: Sender, receiver: Receiver[Ball | End], source: Bytes, count: int
+    sender: Sender, receiver: Receiver[Ball | BenchEnd], source: Bytes, count: int
 ) -> tuple[float, float]:
     """Medians in seconds, taken in turn: through a channel, and a copy out and a copy in."""
     chunk = Chunk("a", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
@@ -110,7 +110,7 @@ def _copy_times(
 
 
 def _stream_time(
-    sender: Sender, receiver: Receiver[Ball | End], source: Bytes, count: int
+    sender: Sender, receiver: Receiver[Ball | BenchEnd], source: Bytes, count: int
 ) -> float:
     """Seconds for each of so many chunks, of which some are always under way."""
     chunk = Chunk("b", Ball(), 0, {"bytes": Tensor.from_numpy(source)})
@@ -144,7 +144,7 @@ def _latencies(connector: str, directory: Path, source: Bytes, count: int) -> li
 
     with subprocess.Popen(command) as echo:
         times = [_timed(go_and_return) / 2 for _ in range(count)]
-        sender.send(Chunk("a", End()))
+        sender.send(Chunk("a", BenchEnd()))
         echo.wait(10)
     sender.close()
     receiver.close()
@@ -153,7 +153,7 @@ def _latencies(connector: str, directory: Path, source: Bytes, count: int) -> li
     return times[NUM_WARM_UP:]
 
 
-def _next(sender: Sender, receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
+def _next(sender: Sender, receiver: Receiver[Ball | BenchEnd]) -> Chunk[Ball | BenchEnd]:
     """The next chunk, of this sender or of another; ours sends meanwhile what it may."""
     sender.flush()
     while (chunk := receiver.receive()) is None:
@@ -164,7 +164,7 @@ def _next(sender: Sender, receiver: Receiver[Ball | End]) -> Chunk[Ball | End]:
     return chunk
 
 
-def _echo(receiver: Receiver[Ball | End], sender: Sender) -> None:
+def _echo(receiver: Receiver[Ball | BenchEnd], sender: Sender) -> None:
     while isinstance((chunk := _next(sender, receiver)).message, Ball):
         sender.send(chunk)
 

@@ -21,7 +21,7 @@ class Full(ConnectorError):
     """A request without credit has a backlog that is at its bound."""
 
 
-class Closed(ConnectorError):
+class ChannelClosed(ConnectorError):
     """This end was closed."""
 
 

@@ -10,12 +10,12 @@ from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.options import ConnectorOptions, ConnectorType
 from omnistage.connectors.receiver import RingReceiver
-from omnistage.connectors.ring import RING_START, Event, Ring
+from omnistage.connectors.ring import RING_START, Ring, WakeUp
 from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 
-class MemoryEvent(Event):
+class MemoryEvent(WakeUp):
     """An eventfd, by a descriptor of its own."""
 
     def __init__(self, file: int) -> None:

@@ -6,7 +6,7 @@ from typing import Generic
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import decode
-from omnistage.connectors.contract import Closed
+from omnistage.connectors.contract import ChannelClosed
 from omnistage.connectors.messages import M, Messages, UnknownMessage
 from omnistage.connectors.ring import NO_SLOT, Ring
 from omnistage.connectors.ring_end import RingAccess, RingEnd
@@ -40,7 +40,7 @@ class RingReceiver(RingEnd, Generic[M]):
     def _follow(self) -> None:
         """Go over to the new ring; what the old one held is never delivered."""
         if self._is_closed:
-            raise Closed("this receiver is closed")
+            raise ChannelClosed("this receiver is closed")
         while self._ring.is_renewed:
             ring = Ring(self._reopen())
             with self._lock:

@@ -34,7 +34,7 @@ NO_SLOT = NUM_SLOTS
 WORD = 1 << 64  # a clock that is behind is ahead by as much less than this
 
 
-class Event(ABC):
+class WakeUp(ABC):
     """A wake-up between processes: a file descriptor that stays readable until cleared."""
 
     def __init__(self, file: int) -> None:

@@ -4,15 +4,15 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from omnistage.connectors.ring import Event, Ring
+from omnistage.connectors.ring import Ring, WakeUp
 
 
 class RingAccess(NamedTuple):
     """A channel's memory, its events, and how to get at its memory when it was renewed."""
 
     buffer: memoryview
-    has_chunk: Event
-    has_room: Event
+    has_chunk: WakeUp
+    has_room: WakeUp
     reopen: Callable[[], memoryview]
 
 

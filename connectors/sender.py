@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.codec import Record, encode
-from omnistage.connectors.contract import ChunkTooLarge, Closed, Full
+from omnistage.connectors.contract import ChannelClosed, ChunkTooLarge, Full
 from omnistage.connectors.ring import NO_SLOT, NUM_SLOTS, Ring
 from omnistage.connectors.ring_end import RingAccess, RingEnd
 
@@ -55,7 +55,7 @@ class RingSender(RingEnd):
         """Send now or put into the request's backlog."""
         with self._lock:
             if self._is_closed:
-                raise Closed("this sender is closed")
+                raise ChannelClosed("this sender is closed")
             self._follow()
             if chunk.request_id in self._lost:
                 if chunk.last:

@@ -14,14 +14,14 @@ from omnistage.connectors.contract import ChannelUsage, NoChannel
 from omnistage.connectors.messages import M, Messages
 from omnistage.connectors.options import ConnectorOptions, ConnectorType
 from omnistage.connectors.receiver import RingReceiver
-from omnistage.connectors.ring import RING_START, Event, Ring
+from omnistage.connectors.ring import RING_START, Ring, WakeUp
 from omnistage.connectors.ring_end import RingAccess
 from omnistage.connectors.sender import RingSender
 
 HAS_CHUNK, HAS_ROOM, FRESH, OLD = ".chunk", ".room", ".fresh", ".old"
 
 
-class PipeEvent(Event):
+class PipeEvent(WakeUp):
     """A named pipe that is readable while it holds a byte.
 
     Both ends open it for reading and writing: no open waits, no end ever sees the other's close.

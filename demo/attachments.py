@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from omnistage.demo.failure import Unusable
+from omnistage.demo.failure import CannotSend
 
 MAX_BYTES = 22 << 20  # in base64 a little less than the 32 MiB that a body may have
 INPUT_AUDIO = {".wav": "wav", ".mp3": "mp3"}
@@ -19,7 +19,7 @@ def parts_of(files: Iterable[str]) -> list[Part]:
     """One part a file."""
     paths = [Path(file) for file in files]
     if sum(path.stat().st_size for path in paths) > MAX_BYTES:
-        raise Unusable(f"The files are larger than {MAX_BYTES >> 20} MiB together.")
+        raise CannotSend(f"The files are larger than {MAX_BYTES >> 20} MiB together.")
     return [part_of(path) for path in paths]
 
 
@@ -42,4 +42,4 @@ def text_in(name: str, content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise Unusable(f"{name} is no picture, sound, video or text.") from None
+        raise CannotSend(f"{name} is no picture, sound, video or text.") from None

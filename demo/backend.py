@@ -8,10 +8,10 @@ from typing import Any
 
 from openai import AsyncOpenAI, Timeout
 
-from omnistage.demo.failure import Unusable, plain
+from omnistage.demo.failure import CannotSend, plain
 from omnistage.demo.files import FileStore
-from omnistage.demo.offer import Offer, learn
-from omnistage.demo.sound import Sounds
+from omnistage.demo.offer import ModelOffer, learn
+from omnistage.demo.sound import LatestSounds
 
 TIMEOUT = Timeout(600, connect=5)
 NO_KEY = "none"
@@ -27,7 +27,7 @@ class Backend:
     url: str
     client: AsyncOpenAI
     files: FileStore
-    sounds: Sounds = field(default_factory=Sounds)
+    sounds: LatestSounds = field(default_factory=LatestSounds)
 
     @classmethod
     def connect(cls, url: str, api_key: str | None, files: FileStore) -> "Backend":
@@ -41,7 +41,7 @@ class Backend:
         """A failure as one sentence."""
         return plain(error, self.url)
 
-    async def offer(self, known: Offer | None) -> Offer:
+    async def offer(self, known: ModelOffer | None) -> ModelOffer:
         """Returns what is known of the server, or else what it says now."""
         return known or await learn(self.client)
 
@@ -61,7 +61,7 @@ def line_html(sentence: str) -> str:
     return f'<div class="os-line" role="status">{escape(sentence)}</div>'
 
 
-def status_html(offer: Offer) -> str:
+def status_html(offer: ModelOffer) -> str:
     """The model and what it makes."""
     made = ", ".join(name for name in ("text", "audio", "image", "video") if name in offer.outputs)
     notes = "".join(f'<span class="os-note">{escape(note)}</span>' for note in offer.notes)
@@ -97,12 +97,12 @@ def number(name: str, field: str | None) -> float | None:
     try:
         return float(text)
     except ValueError:
-        raise Unusable(f"{name} must be a number, not {text!r}.") from None
+        raise CannotSend(f"{name} must be a number, not {text!r}.") from None
 
 
 def whole(name: str, field: str | None) -> int | None:
     """The same of a whole number."""
     value = number(name, field)
     if value is not None and not value.is_integer():
-        raise Unusable(f"{name} must be a whole number, not {value}.")
+        raise CannotSend(f"{name} must be a whole number, not {value}.")
     return None if value is None else int(value)

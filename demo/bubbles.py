@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from omnistage.demo.chat import Turn
+from omnistage.demo.chat import ChatTurn
 
 WAITING = "…"
 
 
-def bubbles(turns: Sequence[Turn], is_running: bool = False) -> list[dict[str, Any]]:
+def bubbles(turns: Sequence[ChatTurn], is_running: bool = False) -> list[dict[str, Any]]:
     """Every turn; the last one may still run."""
     shown = [bubble for turn in turns for bubble in _of_turn(turn)]
     if is_running and not (turns[-1].answer or turns[-1].answer_files):
@@ -16,7 +16,7 @@ def bubbles(turns: Sequence[Turn], is_running: bool = False) -> list[dict[str, A
     return shown
 
 
-def _of_turn(turn: Turn) -> Iterator[dict[str, Any]]:
+def _of_turn(turn: ChatTurn) -> Iterator[dict[str, Any]]:
     for path in turn.files:
         yield {"role": "user", "content": {"path": path}}
     if turn.text:

@@ -10,7 +10,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from omnistage.demo.attachments import Part
 from omnistage.demo.offer import MODES
-from omnistage.demo.sound import Sound
+from omnistage.demo.sound import GrowingSound
 from omnistage.demo.timing import Timing
 from omnistage.demo.waterfall import Mark
 
@@ -36,7 +36,7 @@ class ChatSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChatTurn:
     """One question and its answer: parts for the server, files for the page."""
 
     text: str
@@ -48,10 +48,10 @@ class Turn:
 
 
 @dataclass(slots=True)
-class Answer:
+class ChatAnswer:
     """The answer so far."""
 
-    sound: Sound
+    sound: GrowingSound
     timing: Timing = field(default_factory=Timing)
     text: str = ""
     images: list[bytes] = field(default_factory=list)
@@ -83,7 +83,7 @@ def content_of(data_url: str) -> bytes:
     return base64.b64decode(data_url.partition(",")[2])
 
 
-def messages_of(turns: Sequence[Turn], system: str) -> Iterator[dict[str, Any]]:
+def messages_of(turns: Sequence[ChatTurn], system: str) -> Iterator[dict[str, Any]]:
     """A conversation as the API takes it; turns that failed are left out, but for the last."""
     if system:
         yield {"role": "system", "content": system}
@@ -96,7 +96,7 @@ def messages_of(turns: Sequence[Turn], system: str) -> Iterator[dict[str, Any]]:
             yield {"role": "assistant", "content": turn.answer}
 
 
-def chat_request(settings: ChatSettings, turns: Sequence[Turn]) -> dict[str, Any]:
+def chat_request(settings: ChatSettings, turns: Sequence[ChatTurn]) -> dict[str, Any]:
     """Arguments of `chat.completions.create`; the last turn is the question."""
     request: dict[str, Any] = {
         "model": settings.model,
@@ -120,8 +120,8 @@ def chat_request(settings: ChatSettings, turns: Sequence[Turn]) -> dict[str, Any
 
 
 async def ask(
-    client: AsyncOpenAI, settings: ChatSettings, turns: Sequence[Turn], answer: Answer
-) -> AsyncGenerator[Answer, None]:
+    client: AsyncOpenAI, settings: ChatSettings, turns: Sequence[ChatTurn], answer: ChatAnswer
+) -> AsyncGenerator[ChatAnswer, None]:
     """Ask the last turn's question; the same answer again after each chunk, and at its end."""
     try:
         stream = await client.chat.completions.create(**chat_request(settings, turns))

@@ -11,9 +11,9 @@ from omnistage.demo import assets, examples
 from omnistage.demo.attachments import parts_of
 from omnistage.demo.backend import UNSET, Backend, number, whole, written
 from omnistage.demo.bubbles import bubbles
-from omnistage.demo.chat import Answer, ChatSettings, Turn, ask
+from omnistage.demo.chat import ChatAnswer, ChatSettings, ChatTurn, ask
 from omnistage.demo.failure import FAILURES
-from omnistage.demo.offer import Offer
+from omnistage.demo.offer import ModelOffer
 from omnistage.demo.pace import paced
 from omnistage.demo.pictures import png
 from omnistage.demo.sound import wav
@@ -52,17 +52,17 @@ class Chatting:
     async def answer(
         self,
         asked: Mapping[str, Any],
-        turns: tuple[Turn, ...] | None,
-        offer: Offer | None,
+        turns: tuple[ChatTurn, ...] | None,
+        offer: ModelOffer | None,
         *chosen: Any,
     ) -> AsyncGenerator[Updates, None]:
         """Ask, and show what comes."""
-        question = Turn(written(asked.get("text")), tuple(asked.get("files") or ()))
+        question = ChatTurn(written(asked.get("text")), tuple(asked.get("files") or ()))
         if not (question.text or question.files):
             yield (gr.skip(),) * 5
             return
         before = turns or ()
-        answer = Answer(self.backend.sounds.open())
+        answer = ChatAnswer(self.backend.sounds.open())
         emptied = gr.update(value=None, **RUNNING)
         yield bubbles((*before, question), True), emptied, (*before, question), None, EMPTY
         try:
@@ -82,12 +82,12 @@ class Chatting:
             answer.sound.end()
         yield self._show((*before, question), answer, False)
 
-    def _show(self, turns: tuple[Turn, ...], answer: Answer, is_running: bool) -> Updates:
+    def _show(self, turns: tuple[ChatTurn, ...], answer: ChatAnswer, is_running: bool) -> Updates:
         times = times_html(answer.timing, answer.marks)
         box = gr.skip() if is_running else gr.update(**READY)
         return bubbles(turns, is_running), box, turns, gr.skip(), times
 
-    def _files(self, answer: Answer) -> tuple[str, ...]:
+    def _files(self, answer: ChatAnswer) -> tuple[str, ...]:
         """The pictures and the sound of an answer, to be looked at and heard again."""
         save = self.backend.files.save
         images = [save(image, ".png") for image in answer.images]
@@ -96,7 +96,7 @@ class Chatting:
 
 
 def chat_settings(
-    offer: Offer,
+    offer: ModelOffer,
     mode: str | None,
     voice: str | None,
     system: str | None,

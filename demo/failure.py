@@ -3,7 +3,7 @@
 import openai
 
 
-class Unusable(Exception):
+class CannotSend(Exception):
     """Something that the page cannot send; its text says why."""
 
 
@@ -32,4 +32,4 @@ def message_of(error: openai.APIError) -> str:
 
 
 # What an answer may fail by; anything else is an error of this page.
-FAILURES = (openai.OpenAIError, Unusable)
+FAILURES = (openai.OpenAIError, CannotSend)

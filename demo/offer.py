@@ -18,7 +18,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ModelOffer:
     """One model, what it makes, and with which voices."""
 
     model: str
@@ -53,7 +53,7 @@ class Offer:
         return frozenset(found)
 
 
-async def learn(client: AsyncOpenAI) -> Offer:
+async def learn(client: AsyncOpenAI) -> ModelOffer:
     """Ask for the models and the voices."""
     models = await client.models.list()
     if not models.data:
@@ -64,7 +64,7 @@ async def learn(client: AsyncOpenAI) -> Offer:
     voices, note = await _voices(client) if "audio" in outputs else ((), "")
     notes = (note,) if note else ()
     banner = str(extra.get("note") or "")
-    return Offer(card.id, outputs, voices, banner, notes, has_timeline=card.owned_by == OURS)
+    return ModelOffer(card.id, outputs, voices, banner, notes, has_timeline=card.owned_by == OURS)
 
 
 async def _voices(client: AsyncOpenAI) -> tuple[tuple[str, ...], str]:

@@ -8,7 +8,7 @@ import gradio as gr
 from omnistage.demo import chat_tab, picture_tabs, sound_tabs, video_tab
 from omnistage.demo.backend import Backend, dead_html, status_html
 from omnistage.demo.failure import FAILURES
-from omnistage.demo.offer import Offer, learn
+from omnistage.demo.offer import ModelOffer, learn
 
 TITLE = "omnistage"
 TABS = {
@@ -48,7 +48,7 @@ class Reflection:
         )
 
 
-def choices(offer: Offer, mode: str | None, voice: str | None) -> list[Any]:
+def choices(offer: ModelOffer, mode: str | None, voice: str | None) -> list[Any]:
     """The choices of output, voice of the chat and voice of speech; what was chosen stays."""
     modes, voices = offer.modes, list(offer.voices)
     chosen = mode if mode in modes[1:] else next(iter(modes[-1:]), None)

@@ -10,14 +10,14 @@ from PIL import Image
 
 from omnistage.demo import examples
 from omnistage.demo.backend import UNSET, Backend, failure_html, number, whole, written
-from omnistage.demo.failure import FAILURES, Unusable
-from omnistage.demo.offer import Offer
+from omnistage.demo.failure import FAILURES, CannotSend
+from omnistage.demo.offer import ModelOffer
 from omnistage.demo.pace import paced
 from omnistage.demo.pictures import (
     MAX_PREVIEWS,
     SIZES,
+    PictureProgress,
     PictureSettings,
-    Progress,
     edit,
     edit_input,
     make,
@@ -34,7 +34,7 @@ PROMPTS = [
 Updates = tuple[Any, ...]
 
 
-def progress_html(progress: Progress) -> str:
+def progress_html(progress: PictureProgress) -> str:
     """How far it is, as a bar and in words."""
     bar = f'<progress value="{progress.step}" max="{progress.steps or 1}"></progress>'
     return f'<div class="os-progress" role="status">{progress.state}{bar}</div>'
@@ -48,7 +48,7 @@ def shown_first(pictures: list[tuple[str, str]]) -> Any:
 def prompt_in(field: str | None) -> str:
     prompt = written(field)
     if not prompt:
-        raise Unusable("Describe the image.")
+        raise CannotSend("Describe the image.")
     return prompt
 
 
@@ -61,7 +61,7 @@ class Painting:
     async def make(
         self,
         prompt: str | None,
-        offer: Offer | None,
+        offer: ModelOffer | None,
         negative: str | None,
         size: str,
         count: float,
@@ -71,7 +71,7 @@ class Painting:
     ) -> AsyncGenerator[Updates, None]:
         """Pictures of a text."""
 
-        async def making() -> AsyncGenerator[Progress, None]:
+        async def making() -> AsyncGenerator[PictureProgress, None]:
             settings = PictureSettings(
                 (await self.backend.offer(offer)).model,
                 prompt_in(prompt),
@@ -92,7 +92,7 @@ class Painting:
         self,
         drawn: Any,
         prompt: str | None,
-        offer: Offer | None,
+        offer: ModelOffer | None,
         mask: Image.Image | None,
         strength: str | None,
         previews: float,
@@ -101,7 +101,7 @@ class Painting:
     ) -> AsyncGenerator[Updates, None]:
         """A picture changed by a text; a mask that is given as a file replaces a painted one."""
 
-        async def editing() -> AsyncGenerator[Progress, None]:
+        async def editing() -> AsyncGenerator[PictureProgress, None]:
             image, painted = edit_input(drawn)
             settings = PictureSettings(
                 (await self.backend.offer(offer)).model,
@@ -118,7 +118,7 @@ class Painting:
         async for updates in self._show(editing()):
             yield updates
 
-    async def _show(self, running: AsyncIterator[Progress]) -> AsyncGenerator[Updates, None]:
+    async def _show(self, running: AsyncIterator[PictureProgress]) -> AsyncGenerator[Updates, None]:
         shown: tuple[bytes | None, int] = (None, 0)
         progress = None
         try:
@@ -131,7 +131,7 @@ class Painting:
         except FAILURES as error:
             yield gr.skip(), failure_html(self.backend.plain(error)), EMPTY
 
-    def _gallery(self, progress: Progress) -> list[tuple[str, str]]:
+    def _gallery(self, progress: PictureProgress) -> list[tuple[str, str]]:
         """Finished pictures, and until there is one the latest preview."""
         save = self.backend.files.save
         if progress.pictures:

@@ -9,7 +9,7 @@ from typing import Any
 from openai import AsyncOpenAI
 from PIL import Image
 
-from omnistage.demo.failure import Unusable
+from omnistage.demo.failure import CannotSend
 from omnistage.demo.timing import Timing
 
 PNG = "image/png"
@@ -33,7 +33,7 @@ class PictureSettings:
 
 
 @dataclass(slots=True)
-class Progress:
+class PictureProgress:
     """The images so far."""
 
     timing: Timing = field(default_factory=Timing)
@@ -85,9 +85,11 @@ def picture_request(settings: PictureSettings) -> dict[str, Any]:
     }
 
 
-async def make(client: AsyncOpenAI, settings: PictureSettings) -> AsyncGenerator[Progress, None]:
+async def make(
+    client: AsyncOpenAI, settings: PictureSettings
+) -> AsyncGenerator[PictureProgress, None]:
     """Pictures of a text; the same progress again after each event."""
-    progress = Progress()
+    progress = PictureProgress()
     yield progress
     async for told in _follow(await client.images.generate(**picture_request(settings)), progress):
         yield told
@@ -95,9 +97,9 @@ async def make(client: AsyncOpenAI, settings: PictureSettings) -> AsyncGenerator
 
 async def edit(
     client: AsyncOpenAI, settings: PictureSettings, image: bytes, mask: bytes | None
-) -> AsyncGenerator[Progress, None]:
+) -> AsyncGenerator[PictureProgress, None]:
     """A picture changed by a text, where there is a mask only below it."""
-    progress = Progress()
+    progress = PictureProgress()
     yield progress
     request = picture_request(settings) | {"image": ("image.png", image, PNG)}
     if mask is not None:
@@ -106,7 +108,7 @@ async def edit(
         yield told
 
 
-async def _follow(stream: Any, progress: Progress) -> AsyncGenerator[Progress, None]:
+async def _follow(stream: Any, progress: PictureProgress) -> AsyncGenerator[PictureProgress, None]:
     async with stream:
         async for event in stream:
             progress.add(event)
@@ -139,6 +141,6 @@ def edit_input(drawn: Any) -> tuple[bytes, bytes | None]:
     """The picture and the mask in what gradio's editor gives."""
     background = drawn.get("background") if drawn else None
     if background is None:
-        raise Unusable("Choose a picture to edit first.")
+        raise CannotSend("Choose a picture to edit first.")
     mask = mask_of(background.size, drawn.get("layers") or ())
     return png(background.convert("RGB")), None if mask is None else png(mask)

@@ -20,7 +20,7 @@ from omnistage.demo import assets
 from omnistage.demo.backend import Backend
 from omnistage.demo.files import FileStore
 from omnistage.demo.page import build_page
-from omnistage.demo.sound import Sound, Sounds, wav
+from omnistage.demo.sound import GrowingSound, LatestSounds, wav
 
 MAX_FILE = "32mb"
 SAMPLES = "application/octet-stream"
@@ -53,10 +53,10 @@ def build_app(backend: Backend) -> FastAPI:
     return app
 
 
-def add_sounds(app: FastAPI, sounds: Sounds) -> None:
+def add_sounds(app: FastAPI, sounds: LatestSounds) -> None:
     """Add GET /sound/{id}, samples as they arrive, and /sound/{id}.wav, those that are there."""
 
-    def find(sound_id: str) -> Sound:
+    def find(sound_id: str) -> GrowingSound:
         found = sounds.find(sound_id)
         if found is None:
             raise HTTPException(404, "This audio is no longer kept.")

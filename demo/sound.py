@@ -28,7 +28,7 @@ def duration_s(num_bytes: int) -> float:
     return num_bytes / SAMPLE_BYTES / RATE_HZ
 
 
-class Sound:
+class GrowingSound:
     """Samples that grow while they are read; all of it in one event loop."""
 
     def __init__(self) -> None:
@@ -69,20 +69,20 @@ class Sound:
                 await self._has_news.wait()
 
 
-class Sounds:
+class LatestSounds:
     """The latest sounds by their ids, which nobody can guess."""
 
     def __init__(self, limit: int = MAX_SOUNDS) -> None:
         self._limit = limit
-        self._kept: OrderedDict[str, Sound] = OrderedDict()
+        self._kept: OrderedDict[str, GrowingSound] = OrderedDict()
 
-    def open(self) -> Sound:
+    def open(self) -> GrowingSound:
         """A new one; the oldest goes for it, and ends for whoever still reads it."""
-        sound = Sound()
+        sound = GrowingSound()
         self._kept[sound.id] = sound
         if len(self._kept) > self._limit:
             self._kept.popitem(last=False)[1].end()
         return sound
 
-    def find(self, sound_id: str) -> Sound | None:
+    def find(self, sound_id: str) -> GrowingSound | None:
         return self._kept.get(sound_id)

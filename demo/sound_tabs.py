@@ -10,10 +10,10 @@ import gradio as gr
 
 from omnistage.demo import assets
 from omnistage.demo.backend import Backend, failure_html, line_html, written
-from omnistage.demo.failure import FAILURES, Unusable
-from omnistage.demo.offer import Offer
+from omnistage.demo.failure import FAILURES, CannotSend
+from omnistage.demo.offer import ModelOffer
 from omnistage.demo.pace import paced
-from omnistage.demo.speech import SpeechSettings, Spoken, speak, transcribe, translate
+from omnistage.demo.speech import SpeechProgress, SpeechSettings, speak, transcribe, translate
 from omnistage.demo.waterfall import EMPTY, times_html
 
 TEXTS = [
@@ -34,19 +34,19 @@ class Speaking:
     async def speak(
         self,
         field: str | None,
-        offer: Offer | None,
+        offer: ModelOffer | None,
         voice: str | None,
         speed: float,
         instructions: str | None,
     ) -> AsyncGenerator[Updates, None]:
         """Yield updates of the player, the line and the timings."""
-        spoken = Spoken(self.backend.sounds.open())
+        spoken = SpeechProgress(self.backend.sounds.open())
         yield None, line_html("Sent."), EMPTY
         try:
             known = await self.backend.offer(offer)
             text = written(field)
             if not text:
-                raise Unusable("Write a text to speak.")
+                raise CannotSend("Write a text to speak.")
             chosen = voice or next(iter(known.voices), "")
             settings = SpeechSettings(known.model, text, chosen, speed, written(instructions))
             yield spoken.sound.id, gr.skip(), gr.skip()
@@ -61,13 +61,13 @@ class Speaking:
             spoken.sound.end()
 
     async def understand(
-        self, file: str | None, offer: Offer | None, task: str, language: str | None
+        self, file: str | None, offer: ModelOffer | None, task: str, language: str | None
     ) -> AsyncGenerator[Updates, None]:
         """Updates of the text, the line and the times."""
         yield "", line_html("Listening."), EMPTY
         try:
             if file is None:
-                raise Unusable("Record or choose audio first.")
+                raise CannotSend("Record or choose audio first.")
             known = await self.backend.offer(offer)
             if task == TRANSLATE:
                 told = await translate(self.backend.client, known.model, Path(file))

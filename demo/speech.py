@@ -9,7 +9,7 @@ from typing import Any
 from openai import AsyncOpenAI
 from openai.types.audio import Translation
 
-from omnistage.demo.sound import Sound
+from omnistage.demo.sound import GrowingSound
 from omnistage.demo.timing import Timing
 
 
@@ -25,10 +25,10 @@ class SpeechSettings:
 
 
 @dataclass(slots=True)
-class Spoken:
+class SpeechProgress:
     """The speech so far."""
 
-    sound: Sound
+    sound: GrowingSound
     timing: Timing = field(default_factory=Timing)
 
 
@@ -47,8 +47,8 @@ def speech_request(settings: SpeechSettings) -> dict[str, Any]:
 
 
 async def speak(
-    client: AsyncOpenAI, settings: SpeechSettings, spoken: Spoken
-) -> AsyncGenerator[Spoken, None]:
+    client: AsyncOpenAI, settings: SpeechSettings, spoken: SpeechProgress
+) -> AsyncGenerator[SpeechProgress, None]:
     """Have a text spoken; the same answer again after each piece of it."""
     creating = client.audio.speech.with_streaming_response.create(**speech_request(settings))
     try:
@@ -64,7 +64,7 @@ async def speak(
 
 
 @dataclass(slots=True)
-class Transcript:
+class TranscriptProgress:
     """The transcript so far."""
 
     timing: Timing = field(default_factory=Timing)
@@ -81,9 +81,9 @@ class Transcript:
 
 async def transcribe(
     client: AsyncOpenAI, model: str, file: Path, language: str = ""
-) -> AsyncGenerator[Transcript, None]:
+) -> AsyncGenerator[TranscriptProgress, None]:
     """Returns what is said in a sound, while it is understood."""
-    transcript = Transcript()
+    transcript = TranscriptProgress()
     more: dict[str, Any] = {"language": language} if language else {}
     stream = await client.audio.transcriptions.create(
         model=model, file=file, stream=True, response_format="json", **more
@@ -96,10 +96,10 @@ async def transcribe(
     yield transcript
 
 
-async def translate(client: AsyncOpenAI, model: str, file: Path) -> Transcript:
+async def translate(client: AsyncOpenAI, model: str, file: Path) -> TranscriptProgress:
     """Returns what is said in a sound, in English."""
     content = await asyncio.to_thread(file.read_bytes)
-    transcript = Transcript()
+    transcript = TranscriptProgress()
     answer = await client.post(  # the SDK's own method warns that it is deprecated
         "/audio/translations",
         cast_to=Translation,

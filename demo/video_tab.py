@@ -8,8 +8,8 @@ import gradio as gr
 from openai import HttpxBinaryResponseContent
 
 from omnistage.demo.backend import UNSET, Backend, failure_html, line_html, whole, written
-from omnistage.demo.failure import FAILURES, Unusable
-from omnistage.demo.offer import Offer
+from omnistage.demo.failure import FAILURES, CannotSend
+from omnistage.demo.offer import ModelOffer
 from omnistage.demo.timing import Timing
 from omnistage.demo.waterfall import EMPTY, times_html
 
@@ -35,7 +35,7 @@ class Filming:
     backend: Backend
 
     async def make(
-        self, prompt: str | None, offer: Offer | None, *numbers: str | None
+        self, prompt: str | None, offer: ModelOffer | None, *numbers: str | None
     ) -> AsyncGenerator[Updates, None]:
         """Send the request, and show the file that comes."""
         timing = Timing()
@@ -43,7 +43,7 @@ class Filming:
         try:
             text = written(prompt)
             if not text:
-                raise Unusable("Describe the video.")
+                raise CannotSend("Describe the video.")
             known = await self.backend.offer(offer)
             body: dict[str, Any] = {"model": known.model, "prompt": text}
             for (name, field), value in zip(NUMBERS.items(), numbers, strict=True):

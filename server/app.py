@@ -31,7 +31,7 @@ from omnistage.server.endpoints import (
     videos,
     voices,
 )
-from omnistage.server.endpoints.counters import Metrics, RequestCount
+from omnistage.server.endpoints.counters import RequestCount, RequestCounters
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.beside_loop import install_threads
 from omnistage.server.http.body_limit import BodyLimit
@@ -55,7 +55,7 @@ from omnistage.server.media.load import MediaLoader
 from omnistage.server.options import GatewayOptions
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.speech.stored_voices import StoredVoices
-from omnistage.server.telemetry.follow import Exporter, Followed, Following
+from omnistage.server.telemetry.follow import Followed, Following, TraceExporter
 from omnistage.server.telemetry.recent import RecentTraces
 from omnistage.stage_configs.packages import installed
 
@@ -132,7 +132,7 @@ def build_app(runtime: Runtime, options: GatewayOptions = DEFAULTS) -> FastAPI:
     return app
 
 
-def exporter_to(url: str | None) -> Exporter | None:
+def exporter_to(url: str | None) -> TraceExporter | None:
     """Returns what exports spans; OpenTelemetry is imported for it only where it was asked for."""
     if url is None:
         return None
@@ -149,7 +149,7 @@ def make_gateway(runtime: Runtime, options: GatewayOptions, giving_back: GivingB
         runtime,
         MediaLoader(fetcher, folder, DecodeRoom(options.decode_bytes, giving_back)),
         StoredVoices(options.voices_path),
-        Metrics(runtime),
+        RequestCounters(runtime),
         ImageStore(),
         traces,
         Following(traces, exporter_to(options.traces_url)),

@@ -23,7 +23,7 @@ FIRST_TEXT, FIRST_AUDIO, FIRST_IMAGE = "first_text", "first_audio", "first_image
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TraceStep:
     """The time between two stamps; it is named by the stamp at its end."""
 
     stage: str
@@ -58,10 +58,10 @@ class Timeline:
         ]
 
     @property
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TraceStep]:
         """Returns what lies between the stamps of the way, laid end to end."""
         return [
-            Step(stage, event, began_ns, at_ns)
+            TraceStep(stage, event, began_ns, at_ns)
             for (began_ns, *_), (at_ns, stage, event) in pairwise(self.way)
         ]
 

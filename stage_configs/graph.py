@@ -98,13 +98,13 @@ def problem(message: str, *place: str | int) -> PydanticCustomError:
     return PydanticCustomError("graph", "{message}", {"message": message, "place": place})
 
 
-class Model(BaseModel):
+class FrozenModel(BaseModel):
     """Frozen; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
-class ConnectorSpec(Model):
+class ConnectorSpec(FrozenModel):
     """A connector by name, with its options."""
 
     name: str = "shm"
@@ -144,7 +144,7 @@ def _for_edges() -> list[str]:
     return [name for name, kind in CONNECTORS.usable() if kind.between_processes]
 
 
-class Chunking(Model):
+class Chunking(FrozenModel):
     """Sizes of an edge's chunks: the first, a ramp, then always `steady`."""
 
     first: Size = 1
@@ -157,7 +157,7 @@ class Chunking(Model):
         return [self.first, *self.ramp, self.steady]
 
 
-class StageSpec(Model):
+class StageSpec(FrozenModel):
     """One stage: its kind, its GPUs, its engine's arguments, its kind's options.
 
     `model`: its checkpoint, where that is not the graph's. `gpus`: those of each replica, or a list
@@ -339,7 +339,7 @@ def _check_differ(gpus: tuple[int, ...], *place: int) -> None:
             raise problem(f"GPU {gpu} is there twice", *place, number)
 
 
-class Edge(Model):
+class Edge(FrozenModel):
     """One way from a stage to the next.
 
     `carries`: the payloads that go along it, where its ends would have a choice.
@@ -358,7 +358,7 @@ class Edge(Model):
         return [] if self.chunk == "whole" else self.chunk.size_list
 
 
-class Deadlines(Model):
+class Deadlines(FrozenModel):
     """How long each wait may take, in seconds; what waits longer fails and says for what.
 
     `start_s`: a stage until it is ready. `hang_s`: a ready stage without a sign of life.
@@ -377,7 +377,7 @@ class Deadlines(Model):
     command_s: Seconds = 600.0
 
 
-class StageGraph(Model):
+class StageGraph(FrozenModel):
     """Stages, edges and which stage makes which output; acyclic.
 
     A stage may send to several others and, if its kind joins, receive from several. Each output has

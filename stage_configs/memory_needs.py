@@ -16,13 +16,13 @@ class NoNeeds(ValueError):
     """A model's needs are not known, or their file cannot be read."""
 
 
-class Record(BaseModel):
+class FrozenRecord(BaseModel):
     """A mapping of the file: frozen, unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class StageNeeds(Record):
+class StageNeeds(FrozenRecord):
     """A stage's weights, in GB of 10^9 bytes, and the bytes of a token in its KV cache."""
 
     name: str
@@ -30,14 +30,14 @@ class StageNeeds(Record):
     kv_bytes: Annotated[int, Field(ge=0)] = 0
 
 
-class GraphFiles(Record):
+class GraphFiles(FrozenRecord):
     """Graph files of the package: with all stages on one GPU, and the first on its own GPU."""
 
     shared: str
     split: str
 
 
-class ModelNeeds(Record):
+class ModelNeeds(FrozenRecord):
     """A model's stages. `config`: the keys by which a folder with such a model is recognized."""
 
     models: tuple[str, ...]

@@ -18,7 +18,7 @@ from omnistage.stages.device.recording import record
 from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.speech.code_predictor import CodePredictor
-from omnistage.stages.vocoder.decoder import UNASKED, Frames, Piece
+from omnistage.stages.vocoder.decoder import UNASKED, Frames, StreamPiece
 from omnistage.stages.vocoder.engine import Limits, to_int16
 
 TALKER, CODE2WAV = "talker", "code2wav"
@@ -267,7 +267,7 @@ class Code2wav:
         slots, frames = self._slots[kind], self._frames[kind][number % NUM_SETS]
         done = []
         for rows in batches(self._rows[kind], self._length[kind]):
-            pieces = [Piece(*one) for one in zip(slots[rows], frames[rows], strict=True)]
+            pieces = [StreamPiece(*one) for one in zip(slots[rows], frames[rows], strict=True)]
             done.append(to_int16(self._vocoder.decode(pieces).pcm).cpu().numpy())
         return np.concatenate(done)
 

@@ -36,7 +36,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Sender
-from omnistage.stages.messages.edge import EDGE, Tokens
+from omnistage.stages.messages.edge import EDGE, StageTokens
 from omnistage.stages.qwen3_omni.checkpoint.tiny import write_tiny_checkpoint
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
@@ -46,8 +46,8 @@ from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.step.ports import BridgeConfig, Sink
 from omnistage.stages.vllm.step.request_options import RequestOptions, late_input_options
-from omnistage.stages.vllm.step.step import Started, StepMeta
-from omnistage.stages.vllm.step.step_schema import Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step import StartedRequest, StepMeta
+from omnistage.stages.vllm.step.step_schema import ColumnLayout, Export, RowInput, StepSchema
 from omnistage.stages.vllm.step.step_table import StepTable
 from omnistage.stages.worker.ports import Port
 
@@ -134,7 +134,7 @@ def bridge_options(name: str, complete: bool) -> RequestOptions:
     """A prompt without media, and the first token that is spoken; `complete`: the only one."""
     return late_input_options(
         name,
-        Layout(TALKER_COLUMNS).pack(PROMPT, {}),
+        ColumnLayout(TALKER_COLUMNS).pack(PROMPT, {}),
         first_token_position=PROMPT - 1,
         ends={"tokens": (1, 2)},
         fed={"tokens": [3]},
@@ -185,7 +185,7 @@ class Fed:
         times = []
         for _ in range(steps):
             for name in self._names:
-                self._feed.send(Chunk(name, Tokens(), 0, tokens))
+                self._feed.send(Chunk(name, StageTokens(), 0, tokens))
             begun = time.perf_counter()
             self._collect()
             times.append(time.perf_counter() - begun)
@@ -209,7 +209,9 @@ class Drained:
         self._worker = WorkerHalf(table, num_slots, kept)
         self._meta, self._frame = meta, 0
         for row in range(1, num_requests + 1):
-            self._exporter._open(Started(row, f"drained-{row}", RequestOptions(f"drained-{row}")))
+            self._exporter._open(
+                StartedRequest(row, f"drained-{row}", RequestOptions(f"drained-{row}"))
+            )
 
     def write(self) -> None:
         """The worker half's own part of a step."""

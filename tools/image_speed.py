@@ -34,7 +34,7 @@ from omnistage.stages.diffusion.control.step_cache import CONFIGS
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
 from omnistage.stages.diffusion.loading.attention import check_attention, set_attention
 from omnistage.stages.diffusion.loading.float8 import QUANTIZATIONS, quantize
-from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions, compile_blocks
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions, compile_blocks
 from omnistage.stages.diffusion.loading.movable import Movable
 from omnistage.stages.diffusion.loading.offload import OFFLOADS
 from omnistage.stages.diffusion.loading.other_weights import modules_of
@@ -52,7 +52,9 @@ WORDS = "a fox in the snow, watercolour, " * 6
 class Comparison:
     """One pipeline, asked through the engine and by itself."""
 
-    def __init__(self, loaded: Loaded, num_steps: int, options: ControlOptions = PLAIN) -> None:
+    def __init__(
+        self, loaded: LoadedPipeline, num_steps: int, options: ControlOptions = PLAIN
+    ) -> None:
         """`options`: of which the step cache is used."""
         self._pipeline = loaded.pipeline
         self._denoiser = next(iter(loaded.parts.dit.values()))
@@ -268,7 +270,7 @@ class Rung:
 class Changed:
     """A loaded pipeline and the changes that were made to it."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadedPipeline) -> None:
         self.loaded = loaded
         self.options = PLAIN
         self._is_compiled = False
@@ -331,7 +333,7 @@ class Ladder:
                     say("the changes after it are left out")
                     return
 
-    def _measure_bare(self, loaded: Loaded) -> None:
+    def _measure_bare(self, loaded: LoadedPipeline) -> None:
         """Measures the base of all comparisons once, below an engine that does nothing."""
         asked = self._asked
         compared = Comparison(loaded, asked.steps)
@@ -423,7 +425,7 @@ def fresh() -> dict[str, Any]:
     return {"generator": torch.Generator().manual_seed(0)}
 
 
-def measured(loaded: Loaded, asked: argparse.Namespace) -> str:
+def measured(loaded: LoadedPipeline, asked: argparse.Namespace) -> str:
     """A picture's seconds, what was on the device at most, and what stays there after it."""
     compared = Comparison(loaded, asked.steps)
     arguments = compared.arguments(asked.side)

@@ -34,7 +34,7 @@ class Refused(ServerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class StoppedProfile:
     """The traces that stages wrote, and the names of stages that take no profile."""
 
     traces: Mapping[str, Sequence[Path]]
@@ -53,13 +53,13 @@ class Admin:
         """Begin a profile of every stage that takes it; raises Refused."""
         await self._post("profile/start", {"prefix": prefix})
 
-    async def stop(self) -> Stopped:
+    async def stop(self) -> StoppedProfile:
         """End it, once every trace is written; raises Refused."""
         answers = await self._post("profile/stop", {})
         traces = {name: _files(answer) for name, answer in answers.items()}
         health = await self._ask("GET", "health", None, accepted=(OK, UNAVAILABLE))
         stages = health.get("stages", {})
-        return Stopped(traces, tuple(name for name in stages if name not in traces))
+        return StoppedProfile(traces, tuple(name for name in stages if name not in traces))
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         stages: Mapping[str, Any] = (await self._ask("POST", f"admin/{path}", body))["stages"]

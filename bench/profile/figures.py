@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from omnistage.bench.profile.traces import Event, TraceError
+from omnistage.bench.profile.traces import TraceError, TraceEvent
 
 US = 1e-6
 MOST_KERNELS = 12
@@ -92,7 +92,7 @@ class Runs:
     ends: "array[float]" = field(default_factory=lambda: array("d"))
     names: "array[int]" = field(default_factory=lambda: array("q"))
 
-    def add(self, event: Event, start: float, end: float, numbers: dict[str, int]) -> None:
+    def add(self, event: TraceEvent, start: float, end: float, numbers: dict[str, int]) -> None:
         """One more."""
         self.starts.append(start)
         self.ends.append(end)
@@ -112,7 +112,7 @@ class Recorded:
         self._spans: list[tuple[float, float]] = []
         self._num_traces = 0
 
-    def read(self, events: Iterable[Event]) -> None:
+    def read(self, events: Iterable[TraceEvent]) -> None:
         """One process's."""
         self._num_traces += 1
         first, last = np.inf, -np.inf
@@ -131,7 +131,7 @@ class Recorded:
         if span is not None:
             self._spans.append(span)
 
-    def _note(self, event: Event, start: float, end: float) -> None:
+    def _note(self, event: TraceEvent, start: float, end: float) -> None:
         if event.cat in KERNELS:
             self._runs[True].add(event, start, end, self._numbers)
         elif event.cat == OPERATORS:
@@ -155,12 +155,12 @@ class Recorded:
             raise TraceError(f"the trace of stage {self.stage} is empty")
         return max(begin for begin, _ in self._spans), min(end for _, end in self._spans)
 
-    def busy(self, window: "Window", *, kernels: bool) -> "Intervals":
+    def busy(self, window: "TimeWindow", *, kernels: bool) -> "Intervals":
         """When at least one runs."""
         runs = self._runs[kernels]
         return union(window.clipped(np.array(runs.starts), np.array(runs.ends)))
 
-    def profile(self, window: "Window", *, kernels: bool, beside: float) -> StageProfile:
+    def profile(self, window: "TimeWindow", *, kernels: bool, beside: float) -> StageProfile:
         """Returns its figures."""
         runs = self._runs[kernels]
         starts, ends = np.array(runs.starts), np.array(runs.ends)
@@ -192,7 +192,7 @@ class Recorded:
                     median_s=float(np.median(own)) * US,
                 )
 
-    def _steps_in(self, window: "Window") -> Steps | None:
+    def _steps_in(self, window: "TimeWindow") -> Steps | None:
         """Returns the steps of the row that has most, on a GPU if there are any there.
 
         A step has a row for each of its streams, and ranks make the same steps.
@@ -230,7 +230,7 @@ class Intervals(NamedTuple):
         return float((self.ends - self.starts).sum())
 
 
-class Window(NamedTuple):
+class TimeWindow(NamedTuple):
     """From when to when, microseconds."""
 
     begin: float
@@ -263,7 +263,7 @@ def union(runs: Intervals) -> Intervals:
     return Intervals(starts[begins], ends[lasts])
 
 
-def shares(busy: Sequence[Intervals], window: Window) -> dict[tuple[int, ...], float]:
+def shares(busy: Sequence[Intervals], window: TimeWindow) -> dict[tuple[int, ...], float]:
     """The share of the window for each set of stages (their numbers) that compute together."""
     times = [np.array([window.begin])]
     changes = [np.array([0])]
@@ -294,7 +294,7 @@ def profile_of(recorded: Sequence[Recorded], file: str, **more: Any) -> Profile:
     if end <= begin:
         spans = ", ".join(f"{one.stage} {_span(one)}" for one in recorded)
         raise TraceError(f"the stages' traces have no time in common: {spans}")
-    window = Window(begin, end)
+    window = TimeWindow(begin, end)
     kernels = any(one.has_kernels for one in recorded)
     names = [one.stage for one in recorded]
     found = shares([one.busy(window, kernels=kernels) for one in recorded], window)

@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from omnistage.bench.profile.traces import Event
+from omnistage.bench.profile.traces import TraceEvent
 
 WRITTEN_AT_ONCE = 10_000  # events
 LEVEL = 3  # of compression: a trace is large, and is read once
@@ -49,7 +49,7 @@ class MergedTrace:
         finally:
             self._part.unlink(missing_ok=True)
 
-    def passed(self, name: str, events: Iterable[Event]) -> Iterator[Event]:
+    def passed(self, name: str, events: Iterable[TraceEvent]) -> Iterator[TraceEvent]:
         """The events of one process as they came, each written when the next one is asked for."""
         self._num_processes += 1
         rows = _Rows(self._num_processes, name)
@@ -80,7 +80,7 @@ class _Rows:
         self._threads: dict[tuple[object, object], str] = {}
         self._labels: dict[object, str] = {}
 
-    def place(self, event: Event) -> bool:
+    def place(self, event: TraceEvent) -> bool:
         """Put an event into its row; False for one that only names something."""
         key = event.pid, event.tid
         if event.ph == "M":
@@ -97,13 +97,13 @@ class _Rows:
             event.id = event.id % FLOWS + self._pid * FLOWS
         return True
 
-    def _learn(self, event: Event) -> None:
+    def _learn(self, event: TraceEvent) -> None:
         if event.name == "thread_name":
             self._threads[event.pid, event.tid] = str(event.argument("name"))
         elif event.name == "process_labels":
             self._labels[event.pid] = str(event.argument("labels"))
 
-    def names(self) -> Iterator[Event]:
+    def names(self) -> Iterator[TraceEvent]:
         """Returns what the process and its rows are called; streams of a GPU stand first."""
         yield self._named("process_name", 0, name=self._name)
         yield self._named("process_sort_index", 0, sort_index=self._pid)
@@ -116,6 +116,6 @@ class _Rows:
             index = number if is_of_gpu else number + BELOW
             yield self._named("thread_sort_index", number, sort_index=index)
 
-    def _named(self, what: str, tid: int, **arguments: object) -> Event:
+    def _named(self, what: str, tid: int, **arguments: object) -> TraceEvent:
         raw = msgspec.Raw(ENCODER.encode(arguments))
-        return Event(ph="M", name=what, pid=self._pid, tid=tid, args=raw)
+        return TraceEvent(ph="M", name=what, pid=self._pid, tid=tid, args=raw)

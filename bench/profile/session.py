@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omnistage.bench.client import ServerError
 from omnistage.bench.outcome import warn
-from omnistage.bench.profile.admin import BUSY, SERVE_WITH, Admin, Refused, Stopped
+from omnistage.bench.profile.admin import BUSY, SERVE_WITH, Admin, Refused, StoppedProfile
 from omnistage.bench.profile.figures import Profile, Recorded, profile_of
 from omnistage.bench.profile.merge import MergedTrace
 from omnistage.bench.profile.traces import TraceError, read_trace
@@ -62,12 +62,12 @@ class Profiling:
             return False
         return True
 
-    def begin(self, num_requests: int) -> "Recording":
+    def begin(self, num_requests: int) -> "ProfileRecording":
         """Wait for the middle of a level of so many requests, and record then."""
-        return Recording(self, num_requests // ANSWERED_BEFORE)
+        return ProfileRecording(self, num_requests // ANSWERED_BEFORE)
 
 
-class Recording:
+class ProfileRecording:
     """One profile: it begins when so many requests were answered."""
 
     def __init__(self, profiling: Profiling, num_before: int) -> None:
@@ -84,7 +84,7 @@ class Recording:
         if num >= self._num_before:
             self._is_time.set()
 
-    async def _record(self) -> Stopped:
+    async def _record(self) -> StoppedProfile:
         await self._is_time.wait()
         self._epoch_ns = time.time_ns()
         try:
@@ -148,7 +148,7 @@ def merged(
     return profile_of(recorded, str(file), unprofiled=unprofiled, ended_early=ended_early)
 
 
-def _check(stopped: Stopped) -> None:
+def _check(stopped: StoppedProfile) -> None:
     """Raise TraceError if a stage has named no trace, or one that cannot be read here."""
     if not stopped.traces:
         raise TraceError(f"no stage of this server takes a profile; {SERVE_WITH}")

@@ -20,7 +20,7 @@ class TraceError(ValueError):
     """A trace that cannot be read; the message is for a person."""
 
 
-class Event(msgspec.Struct, omit_defaults=True, gc=False):
+class TraceEvent(msgspec.Struct, omit_defaults=True, gc=False):
     """One event in Chrome's format; `ts` and `dur` are microseconds."""
 
     ph: str
@@ -46,11 +46,11 @@ class _File(msgspec.Struct):
     baseTimeNanoseconds: int = 0
 
 
-EVENT = msgspec.json.Decoder(Event)
+EVENT = msgspec.json.Decoder(TraceEvent)
 FILE = msgspec.json.Decoder(_File)
 
 
-class Trace:
+class ProfileTrace:
     """The events of one file, on a clock of microseconds that begins at an epoch."""
 
     def __init__(self, content: bytes, epoch_ns: int, name: str) -> None:
@@ -60,7 +60,7 @@ class Trace:
         self._start_us = (file.baseTimeNanoseconds - epoch_ns) / 1e3
         self.num_skipped = 0
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[TraceEvent]:
         """One after the other; what is no event is left out and counted in `num_skipped`."""
         for raw in self._events:
             try:
@@ -73,7 +73,7 @@ class Trace:
             yield event
 
 
-def read_trace(path: Path, epoch_ns: int, patience_s: float) -> Trace:
+def read_trace(path: Path, epoch_ns: int, patience_s: float) -> ProfileTrace:
     """The trace of a file, once it is whole; TraceError if it is not within `patience_s`."""
     deadline = time.monotonic() + patience_s
     while True:
@@ -84,7 +84,7 @@ def read_trace(path: Path, epoch_ns: int, patience_s: float) -> Trace:
         except OSError as error:
             raise TraceError(f"{path}: {error.strerror or error}") from None
         if content.rstrip().endswith(b"}"):
-            return Trace(content, epoch_ns, str(path))
+            return ProfileTrace(content, epoch_ns, str(path))
         if time.monotonic() > deadline:
             raise TraceError(f"{path} was not whole after {patience_s:g} s")
         time.sleep(POLL_S)

@@ -22,21 +22,21 @@ MAX_PARTS = 256
 class Hearer(Protocol):
     """Who gets what a connection brings."""
 
-    def on_open(self, connection: "Connection", peer: Identity) -> None:
+    def on_open(self, connection: "PeerConnection", peer: Identity) -> None:
         """The peer knows the secret."""
 
     def on_frame(
-        self, connection: "Connection", kind: int, channel: int, generation: int, body: bytes
+        self, connection: "PeerConnection", kind: int, channel: int, generation: int, body: bytes
     ) -> None:
         """A frame has come that is no bytes of a ring."""
 
     def place(
-        self, connection: "Connection", channel: int, generation: int, position: int, size: int
+        self, connection: "PeerConnection", channel: int, generation: int, position: int, size: int
     ) -> memoryview | None:
         """Where bytes of a ring belong; None: nowhere any more."""
 
 
-class Connection:
+class PeerConnection:
     """It is open once the handshake is done; `peer` is who the other side is.
 
     `wants_write` is called when it is to be told that the socket takes more, and when no longer.

@@ -17,7 +17,7 @@ from pathlib import Path
 from omnistage.connectors.contract import NoChannel
 from omnistage.connectors.shm import ShmConnector
 from omnistage.connectors.tcp.clocks import Reckoning, reckon
-from omnistage.connectors.tcp.connection import Connection
+from omnistage.connectors.tcp.connection import PeerConnection
 from omnistage.connectors.tcp.frames import (
     BACK,
     BEAT,
@@ -41,12 +41,12 @@ from omnistage.connectors.tcp.orders import (
     Event,
     Leave,
     LinkSettings,
+    LinkStarted,
     Meet,
     OpenHalf,
     Order,
     PeerLost,
     PeerUp,
-    Started,
     Trouble,
     encoded,
 )
@@ -59,7 +59,7 @@ TELL_REFUSED_S = 60.0
 EitherHalf = SenderHalf | ReceiverHalf
 
 
-class Joining:
+class JoiningChannel:
     """A peer's announcement of a channel that is not here yet."""
 
     def __init__(self, number: int, generation: int, size: int) -> None:
@@ -71,7 +71,7 @@ class Peer:
 
     def __init__(self, meet: Meet) -> None:
         self.meet = meet
-        self.connection: Connection | None = None
+        self.connection: PeerConnection | None = None
         self.dial_at = 0.0
         self.senders: dict[str, SenderHalf] = {}
         self.receivers: dict[str, ReceiverHalf] = {}
@@ -87,7 +87,7 @@ class Peer:
         """A connection has begun, or ended."""
         self.clock: Reckoning | None = None  # the surest; with the first the peer is up
         self.heard_beat = (0, 0)  # the peer's clock in it, and ours when it came
-        self.joining: dict[str, Joining] = {}
+        self.joining: dict[str, JoiningChannel] = {}
         self.filled: dict[int, ReceiverHalf] = {}  # by the peer's numbers
 
 
@@ -102,7 +102,7 @@ class Link:
         self._on_ready: dict[int, Callable[[], None]] = {}
         self._peers: dict[str, Peer] = {}
         self._halves: dict[str, tuple[Peer, EitherHalf]] = {}
-        self._unproved: dict[Connection, Peer | None] = {}
+        self._unproved: dict[PeerConnection, Peer | None] = {}
         self._num_made = 0
         self._num_refused, self._tell_refused_at = 0, 0.0
         self._settings: LinkSettings = begin.settings
@@ -115,7 +115,7 @@ class Link:
             self._open_half(half)
         self._watch(owner.fileno(), self._obey)
         self._watch(listener.fileno(), self._accept)
-        self._tell(Started())
+        self._tell(LinkStarted())
 
     # Waiting
 
@@ -145,7 +145,7 @@ class Link:
         times += [one.heard_at + patience_s for _, one in self._open()]
         return max(0.0, min(times) - time.monotonic())
 
-    def _open(self) -> list[tuple[Peer, Connection]]:
+    def _open(self) -> list[tuple[Peer, PeerConnection]]:
         return [(one, one.connection) for one in self._peers.values() if one.connection is not None]
 
     def _keep_time(self, now: float) -> None:
@@ -235,7 +235,7 @@ class Link:
             return
         self._welcome(self._wire(begun, accepts=False), peer).begin()
 
-    def _welcome(self, wire: Wire, dialled: Peer | None) -> Connection:
+    def _welcome(self, wire: Wire, dialled: Peer | None) -> PeerConnection:
         """A connection whose other side has to prove itself."""
         shake = accept if dialled is None else connect
         file = wire.fileno()
@@ -243,27 +243,27 @@ class Link:
         def wants_write(is_wanted: bool) -> None:
             self._poll.modify(file, select.EPOLLIN | (select.EPOLLOUT if is_wanted else 0))
 
-        connection = Connection(
+        connection = PeerConnection(
             wire, shake(self._settings.secret, self._identity), self, wants_write
         )
         self._unproved[connection] = dialled
         self._watch(file, lambda: self._use(connection))
         return connection
 
-    def _use(self, connection: Connection) -> None:
+    def _use(self, connection: PeerConnection) -> None:
         """Let a connection go on; it may be the end of it."""
         try:
             connection.on_ready()
         except (OSError, Stranger, BadFrame) as error:
             self._fail(connection, str(error), isinstance(error, ConnectionError))
 
-    def _flush(self, connection: Connection) -> None:
+    def _flush(self, connection: PeerConnection) -> None:
         try:
             connection.flush()
         except OSError as error:
             self._fail(connection, str(error))
 
-    def _fail(self, connection: Connection, why: str, has_left: bool = False) -> None:
+    def _fail(self, connection: PeerConnection, why: str, has_left: bool = False) -> None:
         if connection in self._unproved:
             self._refuse(connection, why, has_left)
         else:
@@ -271,7 +271,7 @@ class Link:
                 if one is connection:
                     self._lose(peer, why)
 
-    def _refuse(self, connection: Connection, why: str, has_left: bool = False) -> None:
+    def _refuse(self, connection: PeerConnection, why: str, has_left: bool = False) -> None:
         """Whoever it is has not proved to be of this run; who left by itself is not told of."""
         dialled = self._unproved[connection]
         self._end(connection)
@@ -286,7 +286,7 @@ class Link:
             self._tell_refused_at = now + TELL_REFUSED_S
             self._tell(Trouble(f"{self._num_refused} connections were refused, the last: {why}"))
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: PeerConnection) -> None:
         self._unproved.pop(connection, None)
         self._unwatch(connection.fileno())
         connection.close()
@@ -305,7 +305,7 @@ class Link:
         if was_up:
             self._tell(PeerLost(peer.meet.peer, why, is_silent))
 
-    def on_open(self, connection: Connection, identity: Identity) -> None:
+    def on_open(self, connection: PeerConnection, identity: Identity) -> None:
         """A connection's other side knows the secret."""
         peer = self._peers.get(identity.name)
         dialled = self._unproved[connection]
@@ -324,12 +324,12 @@ class Link:
 
     # Beats and clocks
 
-    def _beat(self, peer: Peer, connection: Connection) -> None:
+    def _beat(self, peer: Peer, connection: PeerConnection) -> None:
         readings = READINGS.pack(time.monotonic_ns(), *peer.heard_beat)
         connection.say(frame(BEAT, body=readings))
         self._flush(connection)
 
-    def _hear_beat(self, peer: Peer, connection: Connection, body: bytes) -> None:
+    def _hear_beat(self, peer: Peer, connection: PeerConnection, body: bytes) -> None:
         now = time.monotonic_ns()
         answered, sent, heard = READINGS.unpack(body)
         is_first = not peer.heard_beat[0]
@@ -339,7 +339,7 @@ class Link:
         if sent and not self._shares_clock(connection):
             self._note_clock(peer, reckon(sent, heard, answered, now))
 
-    def _shares_clock(self, connection: Connection) -> bool:
+    def _shares_clock(self, connection: PeerConnection) -> bool:
         return connection.peer is not None and connection.peer.boot == self._identity.boot
 
     def _note_clock(self, peer: Peer, clock: Reckoning) -> None:
@@ -435,7 +435,7 @@ class Link:
     def _hear_join(self, peer: Peer, number: int, generation: int, body: bytes) -> None:
         size = JOINING.unpack_from(body)[0]
         name = body[JOINING.size :].decode()
-        peer.joining[name] = Joining(number, generation, size)
+        peer.joining[name] = JoiningChannel(number, generation, size)
         self._join(peer, name)
 
     def _join(self, peer: Peer, name: str) -> None:
@@ -488,13 +488,13 @@ class Link:
             peer.connection.let_speak(half)
             self._flush(peer.connection)
 
-    def _peer_of(self, connection: Connection) -> Peer | None:
+    def _peer_of(self, connection: PeerConnection) -> Peer | None:
         """Whose connection it is, unless it was just lost."""
         peer = None if connection.peer is None else self._peers.get(connection.peer.name)
         return peer if peer is not None and peer.connection is connection else None
 
     def place(
-        self, connection: Connection, channel: int, generation: int, position: int, size: int
+        self, connection: PeerConnection, channel: int, generation: int, position: int, size: int
     ) -> memoryview | None:
         """Where bytes of a ring belong."""
         peer = self._peer_of(connection)
@@ -504,7 +504,7 @@ class Link:
         return half.place(position, size)
 
     def on_frame(
-        self, connection: Connection, kind: int, channel: int, generation: int, body: bytes
+        self, connection: PeerConnection, kind: int, channel: int, generation: int, body: bytes
     ) -> None:
         """Do what a peer says."""
         peer = self._peer_of(connection)
@@ -520,7 +520,7 @@ class Link:
     def _hear(
         self,
         peer: Peer,
-        connection: Connection,
+        connection: PeerConnection,
         kind: int,
         channel: int,
         generation: int,

@@ -22,12 +22,12 @@ from omnistage.connectors.tcp.orders import (
     Leave,
     LinkEnded,
     LinkSettings,
+    LinkStarted,
     Meet,
     OpenHalf,
     Order,
     PeerLost,
     PeerUp,
-    Started,
     Trouble,
     encoded,
     new_channel,
@@ -184,7 +184,7 @@ class NodeLink:
         """
         happened: list[PeerUp | PeerLost | LinkEnded | Trouble] = []
         while (event := self._next()) is not None:
-            if isinstance(event, Started):
+            if isinstance(event, LinkStarted):
                 self._num_failed_starts = 0
                 self._owner.settimeout(TELL_S)
             else:

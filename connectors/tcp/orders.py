@@ -99,11 +99,11 @@ class Trouble(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-class Started(msgspec.Struct, frozen=True, tag=True):
+class LinkStarted(msgspec.Struct, frozen=True, tag=True):
     """The link runs."""
 
 
-Event = PeerUp | PeerLost | LinkEnded | Trouble | Started
+Event = PeerUp | PeerLost | LinkEnded | Trouble | LinkStarted
 
 MAX_BYTES = 1 << 20
 ORDERS: msgspec.msgpack.Decoder[Order] = msgspec.msgpack.Decoder(Order)

@@ -21,7 +21,7 @@ BIT_RATE = 64_000  # of each channel, in the formats that lose something
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class AudioCodec:
     """How PyAV makes a format: container, encoder, options of both.
 
     `shortest`: how many samples a file has at least, for readers to take it for one.
@@ -36,10 +36,10 @@ class Codec:
 
 CODECS = {
     # Frames that borrow no bits from the one before leave the encoder sooner.
-    "mp3": Codec("mp3", "libmp3lame", {"id3v2_version": "0"}, {"reservoir": "0"}),
-    "opus": Codec("ogg", "libopus", {"page_duration": "20000"}),
-    "aac": Codec("adts", "aac"),
-    "flac": Codec(
+    "mp3": AudioCodec("mp3", "libmp3lame", {"id3v2_version": "0"}, {"reservoir": "0"}),
+    "opus": AudioCodec("ogg", "libopus", {"page_duration": "20000"}),
+    "aac": AudioCodec("adts", "aac"),
+    "flac": AudioCodec(
         "flac", "flac", {"metadata_header_padding": "0"}, {"frame_size": "1152"}, shortest=0
     ),
 }
@@ -135,7 +135,7 @@ class CompressedEncoder:
 
     is_slow = True
 
-    def __init__(self, codec: Codec, samples: SampleFormat, is_streamed: bool) -> None:
+    def __init__(self, codec: AudioCodec, samples: SampleFormat, is_streamed: bool) -> None:
         self._codec = codec
         self._samples = samples
         self._pipe = Pipe() if is_streamed else None

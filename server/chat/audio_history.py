@@ -10,7 +10,7 @@ OVERHEAD_BYTES = 512  # of an answer beside its text: the id, the entry
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenAnswer:
+class RememberedAnswer:
     """An answer's spoken words, and until when they are kept (Unix seconds)."""
 
     transcript: str
@@ -28,9 +28,9 @@ class AudioHistory:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._num_bytes = 0
-        self._answers: OrderedDict[str, SpokenAnswer] = OrderedDict()
+        self._answers: OrderedDict[str, RememberedAnswer] = OrderedDict()
 
-    def remember(self, audio_id: str, answer: SpokenAnswer) -> None:
+    def remember(self, audio_id: str, answer: RememberedAnswer) -> None:
         """Keep an answer under a new id; what has expired goes."""
         self._answers[audio_id] = answer
         self._num_bytes += answer.num_bytes

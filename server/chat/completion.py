@@ -8,7 +8,7 @@ from omnistage.server.chat.chunks import ChatChunk
 
 
 @dataclass(slots=True)
-class Audio:
+class SpokenPart:
     """The spoken part of a message as far as it has come."""
 
     id: str = ""
@@ -37,7 +37,7 @@ class Audio:
 
 
 @dataclass(slots=True)
-class Choice:
+class PartialChoice:
     """One choice as far as it has come."""
 
     index: int
@@ -48,7 +48,7 @@ class Choice:
     logprobs: ChatChunk | None = None
     token_ids: list[int] | None = None
     images: list[ChatChunk] = field(default_factory=list)
-    audio: Audio = field(default_factory=Audio)
+    audio: SpokenPart = field(default_factory=SpokenPart)
 
     def add(self, choice: Mapping[str, Any]) -> None:
         """Add one delta."""
@@ -109,7 +109,7 @@ class Completion:
 
     def __init__(self) -> None:
         self._head: ChatChunk = {}
-        self._choices: dict[int, Choice] = {}
+        self._choices: dict[int, PartialChoice] = {}
         self._usage: ChatChunk = {}
 
     def add(self, chunk: ChatChunk) -> None:
@@ -117,7 +117,7 @@ class Completion:
         self._usage = chunk.get("usage") or self._usage
         self._head |= {key: chunk[key] for key in chunk if key not in ("choices", "usage")}
         for choice in chunk["choices"]:
-            self._choices.setdefault(choice["index"], Choice(choice["index"])).add(choice)
+            self._choices.setdefault(choice["index"], PartialChoice(choice["index"])).add(choice)
 
     def to_text(self) -> ChatChunk:
         """The completion of an answer of text or images."""
@@ -129,7 +129,7 @@ class Completion:
             [choice.to_dict(choice.audio.to_message(has_codes)) for choice in self._sorted()]
         )
 
-    def _sorted(self) -> list[Choice]:
+    def _sorted(self) -> list[PartialChoice]:
         return [choice for _, choice in sorted(self._choices.items())]
 
     def _to_dict(self, choices: list[ChatChunk]) -> ChatChunk:

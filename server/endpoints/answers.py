@@ -212,7 +212,7 @@ class Version(TypedDict):
     omnistage: str
 
 
-class Usage(TypedDict):
+class CompletionUsage(TypedDict):
     """How many tokens went in and came out."""
 
     prompt_tokens: int
@@ -228,7 +228,7 @@ class ChatCompletion(TypedDict):
     created: int
     model: str
     choices: list[ChatChoice]
-    usage: Usage
+    usage: CompletionUsage
 
 
 class Image(TypedDict):
@@ -283,4 +283,4 @@ class TextCompletion(TypedDict):
     created: int
     model: str
     choices: list[TextChoice]
-    usage: Usage
+    usage: CompletionUsage

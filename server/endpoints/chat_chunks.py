@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from omnistage.server.audio.encoder import make_encoder
 from omnistage.server.audio.encoding import encoded
-from omnistage.server.chat.audio_history import AudioHistory, SpokenAnswer
+from omnistage.server.chat.audio_history import AudioHistory, RememberedAnswer
 from omnistage.server.chat.chunks import AnswerChunks, ChatChunk, SpeechChunks
 from omnistage.server.chat.completion import Completion
 from omnistage.server.chat.schema import AudioOptions
@@ -52,7 +52,7 @@ class ChatChunks:
                 yield chunk
                 _mark_first(timeline, chunk)
         if isinstance(self._words, SpeechChunks):
-            spoken = SpokenAnswer(self._words.transcript, self._words.expires_at)
+            spoken = RememberedAnswer(self._words.transcript, self._words.expires_at)
             self._history.remember(self._words.audio_id, spoken)
         if chat.return_timeline:
             yield chunks.head.chunk([], timeline=timeline.to_list())

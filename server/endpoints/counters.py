@@ -38,7 +38,7 @@ RATIOS = (
 OF_THIS_PROCESS = stage_labels(GATEWAY)
 
 
-class Metrics:
+class RequestCounters:
     """The counts of one app, in a registry of its own; none is kept for each token."""
 
     def __init__(self, runtime: Runtime) -> None:
@@ -154,7 +154,7 @@ class Metrics:
 class RequestCount:
     """ASGI middleware: counts the POSTs to some endpoints; outside of whatever refuses."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, endpoints: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: RequestCounters, endpoints: Collection[str]) -> None:
         self._app = app
         self._metrics = metrics
         self._endpoints = endpoints

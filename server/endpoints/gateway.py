@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from omnistage.server.endpoints.counters import Metrics
+from omnistage.server.endpoints.counters import RequestCounters
 from omnistage.server.http.sse import KEEP_ALIVE_S, MAX_UNSENT_BYTES
 from omnistage.server.images.store import ImageStore
 from omnistage.server.tasks.service import Service
@@ -14,7 +14,7 @@ from omnistage.server.telemetry.recent import RecentTraces
 class Gateway(Service):
     """The parameter of every endpoint's `routes`: what runs requests, and what the options say."""
 
-    metrics: Metrics
+    metrics: RequestCounters
     images: ImageStore
     traces: RecentTraces
     following: Following

@@ -33,7 +33,7 @@ from omnistage.server.http.socket_protocol import ENDING, REALTIME
 from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.realtime.chat_flow import ChatFlow
 from omnistage.server.realtime.detectors import Detector, EnergyDetector
-from omnistage.server.realtime.session import MAX_S, Services, Session
+from omnistage.server.realtime.session import MAX_S, RealtimeSession, Services
 from omnistage.server.realtime.settings import (
     Modality,
     RealtimeSettings,
@@ -129,7 +129,9 @@ class Connection:
         self._outbox = Outbox(gateway.max_unsent_bytes)
         flow = ChatFlow(gateway, self._threads)
         services = Services(flow, self._followed, make_detector)
-        self._session = Session(services, self._outbox, settings, is_beta=asks_for_beta(scope))
+        self._session = RealtimeSession(
+            services, self._outbox, settings, is_beta=asks_for_beta(scope)
+        )
         self._num_errors = 0
 
     async def run(self, receive: Receive, send: Send) -> None:

@@ -100,7 +100,7 @@ class Responses:
             return ResponseStream(answer.made, events, *limits, headers)
         return await whole_answer(http, answer.id, self._collect(answer, events), headers)
 
-    def _answer(self, asked: ResponseRequest, owner: str | None) -> "Answer":
+    def _answer(self, asked: ResponseRequest, owner: str | None) -> "ResponseRun":
         graph = self.gateway.runtime.graph
         if "image" in graph.outputs and "text" not in graph.outputs:
             return self._images(asked, owner)
@@ -121,9 +121,9 @@ class Responses:
                 drawing = Drawing(image_request(asked, drawn, DRAWN, places), is_alone=False)
         unknown = [*asked.unknown, *(tool.unknown(FIELDS) if tool is not None else ())]
         made = ResponseEvents(head)
-        return Answer(head.id, chat, drawing, made, places, asked, before, owner, unknown)
+        return ResponseRun(head.id, chat, drawing, made, places, asked, before, owner, unknown)
 
-    def _images(self, asked: ResponseRequest, owner: str | None) -> "Answer":
+    def _images(self, asked: ResponseRequest, owner: str | None) -> "ResponseRun":
         """The answer of a model that makes nothing but images: of the last text of the user."""
         graph = self.gateway.runtime.graph
         check_model(asked.model, graph.served_names)
@@ -137,9 +137,9 @@ class Responses:
             images, mask = (media, None) if tool is None else (tool.images(media), tool.mask())
             drawing = Drawing(image_request(asked, tool, prompt, places), True, images, mask)
         made, unknown = ResponseEvents(head), unknown_alone(asked, tool)
-        return Answer(head.id, None, drawing, made, places, asked, before, owner, unknown)
+        return ResponseRun(head.id, None, drawing, made, places, asked, before, owner, unknown)
 
-    async def _run(self, answer: "Answer", caller: HttpCaller) -> tuple[AnswerChunks, Outputs]:
+    async def _run(self, answer: "ResponseRun", caller: HttpCaller) -> tuple[AnswerChunks, Outputs]:
         """Send it to the stages; what makes chunks of their outputs, and these."""
         if answer.chat is not None:
             chat = await run_chat(self.gateway, answer.chat, caller, answer.id)
@@ -167,7 +167,7 @@ class Responses:
             ) from error
 
     async def _events(
-        self, answer: "Answer", chunks: AnswerChunks, outputs: Outputs
+        self, answer: "ResponseRun", chunks: AnswerChunks, outputs: Outputs
     ) -> AsyncGenerator[Event, None]:
         """The first event waits for the stages, so that a refusal of theirs is still one."""
         timeline = current_trace().timeline
@@ -196,7 +196,7 @@ class Responses:
         for event in events:
             yield event
 
-    async def _collect(self, answer: "Answer", events: AsyncGenerator[Event, None]) -> Json:
+    async def _collect(self, answer: "ResponseRun", events: AsyncGenerator[Event, None]) -> Json:
         async with aclosing(events):
             async for _ in events:
                 continue
@@ -204,7 +204,7 @@ class Responses:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ResponseRun:
     """One request on its way to its response, and what is kept of it."""
 
     id: str

@@ -38,12 +38,12 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(route_class=JsonRoute)
     body = json_examples(speech_examples(gateway.runtime.graph))
     about = described("Create speech", also=(*CONTENT_TYPES.values(), EVENTS), body=body)
-    router.post("/v1/audio/speech", **about)(Speech(gateway).create)
+    router.post("/v1/audio/speech", **about)(SpeechEndpoint(gateway).create)
     return router
 
 
 @dataclass(frozen=True, slots=True)
-class Speech:
+class SpeechEndpoint:
     """Answers speech requests by running them through the graph."""
 
     gateway: Gateway

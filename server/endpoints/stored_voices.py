@@ -17,7 +17,7 @@ from omnistage.server.http.fields import parse, warning_headers
 from omnistage.server.http.form_body import read_fields
 from omnistage.server.http.openapi import described
 from omnistage.server.speech.reference import Reference, samples_of
-from omnistage.server.speech.voice_files import Voice
+from omnistage.server.speech.voice_files import VoiceRecord
 from omnistage.server.tasks.speech import speech_of
 from omnistage.server.tasks.voice_fields import VoiceRequest
 
@@ -76,7 +76,7 @@ class VoiceRequests:
             raise ApiError(400, message, code="unsupported_model")
 
 
-def card_of(voice: Voice) -> Mapping[str, Any]:
+def card_of(voice: VoiceRecord) -> Mapping[str, Any]:
     """OpenAI's shape."""
     return {
         "object": "audio.voice",

@@ -12,7 +12,7 @@ from omnistage.server.endpoints.stored_voices import card_of
 from omnistage.server.http.openapi import described, errors
 from omnistage.server.http.state import state_of
 from omnistage.server.runtime.readiness import unavailable
-from omnistage.server.speech.voice_files import Voice
+from omnistage.server.speech.voice_files import VoiceRecord
 from omnistage.server.tasks.speech import takes_sound
 
 
@@ -44,7 +44,7 @@ def routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-def stored_card(voice: Voice) -> Mapping[str, Any]:
+def stored_card(voice: VoiceRecord) -> Mapping[str, Any]:
     """Returns what is told of a stored voice beside what GET tells of it alone."""
     more = {"consent": voice.consent, "ref_text": voice.ref_text}
     return {**card_of(voice), **more, "seconds": round(voice.seconds, 3)}

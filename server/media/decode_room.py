@@ -17,7 +17,7 @@ NUM_THREADS = min(8, os.cpu_count() or 1)
 T = TypeVar("T")
 
 
-class Held:
+class TakenRoom:
     """Room that is taken; called with a step, it does it in a thread. One step at a time."""
 
     def __init__(self, threads: ThreadPoolExecutor) -> None:
@@ -75,7 +75,7 @@ class DecodeRoom:
     @asynccontextmanager
     async def held(
         self, num_bytes: int, close: Callable[[], object]
-    ) -> AsyncGenerator["Held", None]:
+    ) -> AsyncGenerator["TakenRoom", None]:
         """Take room for what is done in several steps: what is entered does each in a thread.
 
         At the end, once no step runs any more, `close` is called and the room given back. Nobody
@@ -83,7 +83,7 @@ class DecodeRoom:
         """
         num_bytes = await self._reserve(num_bytes)
         loop = asyncio.get_running_loop()
-        held = Held(self._threads)
+        held = TakenRoom(self._threads)
 
         def end(_: "Future[Any]") -> None:
             close()

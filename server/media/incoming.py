@@ -17,8 +17,8 @@ from omnistage.server.errors import ApiError
 from omnistage.server.media.decode_room import DecodeRoom
 from omnistage.server.media.frames import film_of, scan_of, video_pixels
 from omnistage.server.media.medium import Medium
-from omnistage.server.media.sound import Sound
-from omnistage.server.media.watching import Sampling
+from omnistage.server.media.sound import SoundTrack
+from omnistage.server.media.watching import FrameChooser
 from omnistage.server.runtime.media_input import Piece
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, MediumPiece
@@ -98,7 +98,7 @@ class Reader:
         medium, rate_hz = self._file.medium, self._reading.audio_rate_hz
         if rate_hz is None:
             raise _not_taken(medium.place, "audio")
-        sound = Sound(self._file.data, medium.place)
+        sound = SoundTrack(self._file.data, medium.place)
         samples = sound.samples(rate_hz)
         first = next(samples, NO_SAMPLES)
         yield from self._pieces("sound", chain((first,), samples), {"rate_hz": sound.rate_hz})
@@ -112,7 +112,7 @@ class Reader:
             scan_of(data, medium.place)
             yield from self._pieces("file", [np.frombuffer(data, np.uint8)], {})
             return
-        sampling = Sampling(reading.sampler, reading.options)
+        sampling = FrameChooser(reading.sampler, reading.options)
         film = film_of(
             data,
             medium.place,

@@ -30,7 +30,7 @@ class SoundLimits:
 ANY_SOUND = SoundLimits()
 
 
-class Sound:
+class SoundTrack:
     """The first sound of a file.
 
     `seconds`: how long it is as far as it has been read; `rate_hz`: of what was read of it.

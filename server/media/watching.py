@@ -42,7 +42,7 @@ AS_IT_IS = Watching()  # of a request that does not say
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
+class FrameChooser:
     """Chooses frames as transformers' processor of a model does, or as vLLM does for it.
 
     `options`: those of the stage's operator; a request that says something has the last word.

@@ -23,7 +23,7 @@ from omnistage.server.offline.content import ImageLike, Messages, SoundLike
 from omnistage.server.offline.engine import Engine, Pieces
 from omnistage.server.offline.errors import OmniError, SomeFailed
 from omnistage.server.offline.many import Prompt, answer_all, fields_of, progress_bar
-from omnistage.server.offline.options import MAX_REQUESTS, GraphChoice, Options, Overrides
+from omnistage.server.offline.options import MAX_REQUESTS, GraphChoice, OfflineOptions, Overrides
 from omnistage.server.offline.pictures import pictures
 from omnistage.server.offline.sounds import speech, transcript
 from omnistage.server.runtime.channels import MakeConnector
@@ -100,9 +100,9 @@ def engine_of(
     return Engine(choice, _options_of(options), launch, make_connector)
 
 
-def _options_of(options: OmniOptions) -> Options:
+def _options_of(options: OmniOptions) -> OfflineOptions:
     media_path = options.get("allowed_media_path")
-    return Options(
+    return OfflineOptions(
         max_requests=options.get("max_requests", MAX_REQUESTS),
         timeout_s=options.get("request_timeout"),
         decode_bytes=options.get("decode_memory_mb", 1024) << 20,

@@ -20,7 +20,7 @@ from omnistage.server.media.fetch import MediaFetcher
 from omnistage.server.media.files import MediaFolder
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.offline.errors import Closed, StartFailed, as_ours
-from omnistage.server.offline.options import GraphChoice, Options, check_machine
+from omnistage.server.offline.options import GraphChoice, OfflineOptions, check_machine
 from omnistage.server.placement.placing import PlacementError, placing_of
 from omnistage.server.runtime.channels import MakeConnector
 from omnistage.server.runtime.fleet import StageDied
@@ -63,7 +63,7 @@ class Engine:
     def __init__(
         self,
         choice: GraphChoice | StageGraph,
-        options: Options,
+        options: OfflineOptions,
         launch: StageLauncher | None = None,
         make_connector: MakeConnector = make_connector,
     ) -> None:
@@ -171,7 +171,7 @@ class Engine:
 
     async def stream(self, pieces: Pieces) -> Pieces:
         """The pieces as they come, the answer last; closing it early cancels the request."""
-        stream = Stream(asyncio.Semaphore(MAX_UNREAD))
+        stream = PieceStream(asyncio.Semaphore(MAX_UNREAD))
         pumping = asyncio.create_task(self._pump(pieces, stream))
         try:
             while (piece := await stream.queue.get()) is not None:
@@ -185,7 +185,7 @@ class Engine:
             pumping.cancel()
             await asyncio.wait({pumping})
 
-    async def _pump(self, pieces: Pieces, stream: "Stream") -> None:
+    async def _pump(self, pieces: Pieces, stream: "PieceStream") -> None:
         """Put pieces into a stream: all of a request happens in this one task."""
         try:
             async with self._request(), aclosing(pieces):
@@ -197,7 +197,7 @@ class Engine:
             stream.queue.put_nowait(None)
 
 
-class Stream:
+class PieceStream:
     """Pieces between the task that makes them and who reads them; None is the end."""
 
     def __init__(self, room: asyncio.Semaphore) -> None:

@@ -26,7 +26,7 @@ MAPPINGS = ("engine", "options", "environment")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class OfflineOptions:
     """How much at once, how long, from where media come, and what is told meanwhile."""
 
     max_requests: int = MAX_REQUESTS

@@ -40,7 +40,7 @@ class Node(NamedTuple):
     port: int
 
 
-class Half(NamedTuple):
+class NodeHalf(NamedTuple):
     """One end of a channel whose other end is on another node, the peer.
 
     `name`: that of their joint, the same for both ends and new each time.
@@ -87,7 +87,7 @@ class Agent(Protocol):
     async def leave(self, peer: str) -> None:
         """Another node is gone."""
 
-    async def join(self, halves: Sequence[Half]) -> None:
+    async def join(self, halves: Sequence[NodeHalf]) -> None:
         """Have these channels go on to other nodes."""
 
     async def part(self, addresses: Sequence[str]) -> None:

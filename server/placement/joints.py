@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from typing import Any, Protocol
 
-from omnistage.server.placement.agent import Agent, Half
+from omnistage.server.placement.agent import Agent, NodeHalf
 from omnistage.stages.messages.addresses import GATEWAY, ends_of, is_end_of
 
 
@@ -78,13 +78,13 @@ class Joints:
         await asyncio.gather(*(node.ask(node.agent.part(some)) for node, some in orders.items()))
 
     async def _join(self, addresses: Sequence[str]) -> None:
-        orders: dict[JoinedNode, list[Half]] = defaultdict(list)
+        orders: dict[JoinedNode, list[NodeHalf]] = defaultdict(list)
         for address in addresses:
             ends = self._wanted(address)
             if ends is not None:
                 self._joined[address] = ends
                 source, target = ends
                 name = f"{address}.{next(self._numbers)}"
-                orders[source].append(Half(address, name, target.name, sends=True))
-                orders[target].append(Half(address, name, source.name, sends=False))
+                orders[source].append(NodeHalf(address, name, target.name, sends=True))
+                orders[target].append(NodeHalf(address, name, source.name, sends=False))
         await asyncio.gather(*(node.ask(node.agent.join(some)) for node, some in orders.items()))

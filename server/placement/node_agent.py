@@ -17,7 +17,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory, sweep
 from omnistage.connectors.tcp.node_link import NodeLink
 from omnistage.connectors.tcp.orders import LinkSettings
-from omnistage.server.placement.agent import Half, Line, News, Node
+from omnistage.server.placement.agent import Line, News, Node, NodeHalf
 from omnistage.server.placement.janitor import start_janitor
 from omnistage.server.placement.own_link import OwnLink
 from omnistage.server.runtime.channels import Channels
@@ -87,7 +87,7 @@ class LinkedAgent(ProcessAgent):
         """Another node is gone."""
         self._link.leave(peer)
 
-    async def join(self, halves: Sequence[Half]) -> None:
+    async def join(self, halves: Sequence[NodeHalf]) -> None:
         """Have these channels go on to other nodes."""
         for half in halves:
             self._link.join(half)

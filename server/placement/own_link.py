@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from omnistage.connectors.tcp.node_link import End, NodeLink
 from omnistage.connectors.tcp.orders import LinkEnded, PeerLost, PeerUp, Trouble
-from omnistage.server.placement.agent import Half, Loss
+from omnistage.server.placement.agent import Loss, NodeHalf
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class OwnLink:
         self._peers.discard(peer)
         self._link.leave(peer)
 
-    def join(self, half: Half) -> None:
+    def join(self, half: NodeHalf) -> None:
         """Join this node's ring of a channel, which is there, to the peer's."""
         end = End.SENDER if half.sends else End.RECEIVER
         self._link.join(half.address, half.peer, end, half.name)

@@ -34,7 +34,7 @@ from ray.util.scheduling_strategies import (
 )
 
 from omnistage.connectors.tcp.orders import LinkSettings
-from omnistage.server.placement.agent import Agent, Half, News, Node
+from omnistage.server.placement.agent import Agent, News, Node, NodeHalf
 from omnistage.server.placement.node_agent import HomeAgent, NodeAgent
 from omnistage.server.placement.nodes import NodeLost
 from omnistage.stage_configs.graph import StageGraph
@@ -237,7 +237,7 @@ class ActorAgent:
         with lost_as_ours():
             await self._actor.leave.remote(peer)
 
-    async def join(self, halves: Sequence[Half]) -> None:
+    async def join(self, halves: Sequence[NodeHalf]) -> None:
         with lost_as_ours():
             await self._actor.join.remote(list(halves))
 

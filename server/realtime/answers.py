@@ -40,7 +40,7 @@ Refuse = Callable[[ApiError], None]
 MakeBody = Callable[[Sequence[Item]], Body]
 
 
-class Answer:
+class RealtimeAnswer:
     """One response under way: runs its chat, and ends it early."""
 
     def __init__(
@@ -156,13 +156,13 @@ class Answers:
     def __init__(
         self, common: Common, settings: Callable[[], Settings], tell_error: Refuse
     ) -> None:
-        self.active: Answer | None = None  # of the conversation
+        self.active: RealtimeAnswer | None = None  # of the conversation
         self.on_end: Callable[[Response], None] = lambda _: None
         """Called when the conversation's response has ended of itself."""
         self._common = common
         self._settings = settings
         self._tell_error = tell_error
-        self._out_of_band: dict[str, Answer] = {}
+        self._out_of_band: dict[str, RealtimeAnswer] = {}
         self._is_owed = False
 
     def check_free(self, given: Mapping[str, Any]) -> None:
@@ -194,7 +194,7 @@ class Answers:
         response = Response(settings, conversation, common.conversation_id, common.tell)
         chat = common.conversation.context if items is None else items
         retained = session.retained if items is None else None
-        answer = Answer(response, common, chat, retained)
+        answer = RealtimeAnswer(response, common, chat, retained)
         if is_out_of_band:
             self._out_of_band[response.id] = answer
         else:
@@ -202,7 +202,7 @@ class Answers:
         task = answer.start(partial(chat_body, settings, session, speaker))
         task.add_done_callback(lambda _: common.tasks.run(lambda: self._end(answer)))
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: RealtimeAnswer) -> None:
         self._out_of_band.pop(answer.response.id, None)
         if self.active is answer:
             self.active = None
@@ -224,7 +224,7 @@ class Answers:
                 except ApiError as error:
                     self._tell_error(error)
 
-    def take_active(self) -> Answer | None:
+    def take_active(self) -> RealtimeAnswer | None:
         """Return the conversation's response if one is under way: it is so no more."""
         answer, self.active = self.active, None
         return None if answer is None or answer.is_over else answer

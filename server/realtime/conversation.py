@@ -5,7 +5,7 @@ from typing import Any
 
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.realtime.items import Item, not_found
-from omnistage.server.responses.items import Conversation as Messages
+from omnistage.server.responses.items import ConversationMessages as Messages
 from omnistage.server.responses.places import Places
 
 MAX_ITEMS = 512

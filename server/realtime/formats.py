@@ -50,7 +50,7 @@ def encoded(samples: Samples, form: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class UserAudio:
     """Audio of a user as it came: bytes of a format."""
 
     data: bytes

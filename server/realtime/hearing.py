@@ -6,7 +6,7 @@ from omnistage.server.realtime.detectors import Detector
 from omnistage.server.realtime.formats import PCM
 from omnistage.server.realtime.listening import FRAME_MS, Ear, InputBuffer
 from omnistage.server.realtime.settings import AudioInput
-from omnistage.server.realtime.turns import Started, Stopped, TurnMachine
+from omnistage.server.realtime.turns import TurnMachine, TurnStarted, TurnStopped
 
 KEPT_MS = 500  # before what is heard now, beside the padding: frames that the judge has not seen
 
@@ -42,7 +42,7 @@ class Hearing:
             self._detector = self._make_detector()
             self._turns = TurnMachine(detection.turns, self.buffer.end_ms)
 
-    async def add(self, data: bytes) -> list[Started | Stopped]:
+    async def add(self, data: bytes) -> list[TurnStarted | TurnStopped]:
         """Add whole samples; returns the turns that begin and end. ApiError."""
         self.buffer.append(data)
         turns, detector = self._turns, self._detector

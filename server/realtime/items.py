@@ -12,8 +12,8 @@ from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.media.parts import bare_base64, checked_part, decoded
 from omnistage.server.realtime.events import Id, new_id
-from omnistage.server.realtime.formats import Sound, sample_bytes
-from omnistage.server.realtime.playout import Spoken
+from omnistage.server.realtime.formats import UserAudio, sample_bytes
+from omnistage.server.realtime.playout import PlayedAnswer
 
 Json = dict[str, Any]
 Role = Literal["user", "assistant", "system"]
@@ -86,9 +86,9 @@ class Part:
 
     type: str
     text: str | None = None
-    sound: Sound | None = None
+    sound: UserAudio | None = None
     transcript: str | None = None
-    spoken: Spoken | None = None
+    spoken: PlayedAnswer | None = None
     image: Json | None = None
     image_url: str | None = None
     detail: str | None = None
@@ -180,12 +180,12 @@ class Item:
         return OVERHEAD_BYTES + len(self.text) + sum(part.num_bytes for part in self.content)
 
     @property
-    def spoken(self) -> Spoken | None:
+    def spoken(self) -> PlayedAnswer | None:
         """Return the audio of an answer, if it is one."""
         return next((part.spoken for part in self.content if part.spoken is not None), None)
 
     @property
-    def sound(self) -> Sound | None:
+    def sound(self) -> UserAudio | None:
         """Return the audio of a user, if there is some."""
         return next((part.sound for part in self.content if part.sound is not None), None)
 
@@ -244,12 +244,12 @@ def _part(part: PartFields, role: str, form: str, place: str) -> Part:
     return Part(kind, text=part.text)
 
 
-def _sound(part: PartFields, form: str, place: str) -> Sound:
+def _sound(part: PartFields, form: str, place: str) -> UserAudio:
     instead = "the audio itself is sent"
     data = decoded(bare_base64(part.audio, f"{place}.audio", instead), f"{place}.audio")
     if not data or len(data) % sample_bytes(form):
         raise invalid(f"{place}.audio", f"must have whole samples of {sample_bytes(form)} bytes")
-    return Sound(data, form)
+    return UserAudio(data, form)
 
 
 def not_found(verb: str, code: str, item_id: str) -> ApiError:

@@ -6,10 +6,10 @@ from functools import partial
 
 from omnistage.server.errors import ApiError
 from omnistage.server.media.parts import decoded
-from omnistage.server.realtime.answers import Answer, Answers
+from omnistage.server.realtime.answers import Answers, RealtimeAnswer
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.formats import Sound
+from omnistage.server.realtime.formats import UserAudio
 from omnistage.server.realtime.hearing import Hearing, MakeDetector
 from omnistage.server.realtime.items import Item, Part
 from omnistage.server.realtime.listening import MIN_COMMIT_MS
@@ -20,8 +20,8 @@ from omnistage.server.realtime.settings import (
     Settings,
     transcription_of,
 )
-from omnistage.server.realtime.transcripts import Job, Transcripts
-from omnistage.server.realtime.turns import Started, Stopped
+from omnistage.server.realtime.transcripts import TranscriptionJob, Transcripts
+from omnistage.server.realtime.turns import TurnStarted, TurnStopped
 
 MS = 1000  # in a second
 
@@ -54,12 +54,12 @@ class Listener:
     async def append(self, audio: str) -> None:
         """Take base64 of whole samples, and what turns that brings; raises ApiError."""
         for change in await self._hearing.add(decoded(audio, "audio")):
-            if isinstance(change, Started):
+            if isinstance(change, TurnStarted):
                 self._begin_turn(change)
             else:
                 self._end_turn(change)
 
-    def _begin_turn(self, started: Started) -> None:
+    def _begin_turn(self, started: TurnStarted) -> None:
         self.stop_waiting()
         self._hearing.buffer.forget_before(started.at_ms)
         self._item_id = new_id("item")
@@ -74,7 +74,7 @@ class Listener:
         if interrupted is not None:
             interrupted.cancel("turn_detected")
 
-    def _end_turn(self, stopped: Stopped) -> None:
+    def _end_turn(self, stopped: TurnStopped) -> None:
         about = {"audio_end_ms": round(stopped.at_ms), "item_id": self._item_id}
         self._common.tell({"type": "input_audio_buffer.speech_stopped", **about})
         item = self._add(self._hearing.buffer.take(end_ms=stopped.at_ms))
@@ -104,7 +104,7 @@ class Listener:
         self._item_id = None
         self._common.tell({"type": "input_audio_buffer.cleared"})
 
-    def _add(self, sound: Sound) -> Item:
+    def _add(self, sound: UserAudio) -> Item:
         item = Item(self._item_id or new_id("item"))
         item.content.append(Part("input_audio", sound=sound))
         self._item_id = None
@@ -114,14 +114,14 @@ class Listener:
         self._common.tell_added(item, previous)
         return item
 
-    def _transcribe(self, item: Item, answer: Answer | None) -> None:
+    def _transcribe(self, item: Item, answer: RealtimeAnswer | None) -> None:
         """Transcribe what was said if the session is to, after its answer has begun."""
         settings = self._settings()
         chosen = transcription_of(settings)
         if chosen is not None:
             has_logprobs = LOGPROBS in (settings.include or ())
             after = None if answer is None else answer.begun
-            self._transcripts.add(Job(item, chosen, has_logprobs, after))
+            self._transcripts.add(TranscriptionJob(item, chosen, has_logprobs, after))
 
     # Silence
 

@@ -7,7 +7,7 @@ from omnistage.server.errors import ApiError, invalid
 from omnistage.server.realtime.formats import (
     PCM,
     Resampler,
-    Sound,
+    UserAudio,
     decoded,
     sample_bytes,
     samples_of,
@@ -75,11 +75,11 @@ class InputBuffer:
         """Forget what came before a time."""
         self._take_bytes(at_ms)
 
-    def take(self, start_ms: float | None = None, end_ms: float | None = None) -> Sound:
+    def take(self, start_ms: float | None = None, end_ms: float | None = None) -> UserAudio:
         """Take what lies between two times, else all; what came before the first is forgotten."""
         if start_ms is not None:
             self._take_bytes(start_ms)
-        return Sound(self._take_bytes(self.end_ms if end_ms is None else end_ms), self.form)
+        return UserAudio(self._take_bytes(self.end_ms if end_ms is None else end_ms), self.form)
 
     def _take_bytes(self, at_ms: float) -> bytes:
         size = sample_bytes(self.form)

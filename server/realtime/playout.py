@@ -7,7 +7,7 @@ FIRST_WIDE = 0x2E80  # from here on, letters stand for words or syllables
 
 
 @dataclass(slots=True)
-class Spoken:
+class PlayedAnswer:
     """The words and the length of one answer's audio, as far as they were sent."""
 
     pieces: list[str] = field(default_factory=list)

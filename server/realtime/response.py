@@ -17,9 +17,9 @@ from omnistage.server.http.outbox import Outbox
 from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.formats import Sound, sample_bytes, samples_of
+from omnistage.server.realtime.formats import UserAudio, sample_bytes, samples_of
 from omnistage.server.realtime.items import Item, Json, Part, Status
-from omnistage.server.realtime.playout import Spoken
+from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.settings import ResponseSettings
 from omnistage.server.realtime.usage import response_usage
 
@@ -29,7 +29,7 @@ INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
 @dataclass(slots=True)
-class Call:
+class FunctionCallProgress:
     """A call of a function as far as it has come."""
 
     name: str = ""
@@ -61,7 +61,7 @@ class Response:
         self._message: Item | None = None
         self._message_index = 0
         self._audio_has_ended = not self.is_spoken
-        self._calls: dict[int, Call] = {}
+        self._calls: dict[int, FunctionCallProgress] = {}
         self._finish_reason = "stop"
         self._usage: Mapping[str, Any] = {}
         self._num_frames = 0
@@ -129,7 +129,7 @@ class Response:
         """Add a piece of the audio."""
         spoken = self._opened().content[0].spoken
         assert spoken is not None
-        ms = Sound(piece, self._form).ms
+        ms = UserAudio(piece, self._form).ms
         spoken.ms += ms
         self._unsent.append(lambda: _shorten(spoken, ms))
         self._tell_delta("response.output_audio.delta", piece)
@@ -165,7 +165,7 @@ class Response:
             self._message_index = self._begin_item(self._message)
             part = Part("output_text", text="")
             if self.is_spoken:
-                part = Part("output_audio", spoken=Spoken())
+                part = Part("output_audio", spoken=PlayedAnswer())
             self._message.content.append(part)
             self._tell_part("response.content_part.added", self._message)
         return self._message
@@ -218,7 +218,7 @@ class Response:
         self._end_item(item, self._message_index)
 
     def _add_call(self, given: Mapping[str, Any]) -> None:
-        call = self._calls.setdefault(given["index"], Call())
+        call = self._calls.setdefault(given["index"], FunctionCallProgress())
         function = given.get("function") or {}
         call.name += function.get("name") or ""
         if function.get("arguments"):
@@ -241,7 +241,7 @@ class Response:
                     self._tell({"type": kind, **self._call_place(call), "delta": piece})
                 call.pieces.clear()
 
-    def _call_place(self, call: Call) -> Json:
+    def _call_place(self, call: FunctionCallProgress) -> Json:
         assert call.item is not None
         place = {"response_id": self.id, "item_id": call.item.id}
         return {**place, "output_index": call.output_index, "call_id": call.item.call_id}
@@ -311,9 +311,9 @@ class Response:
         }
 
 
-def _pop(spoken: Spoken) -> None:
+def _pop(spoken: PlayedAnswer) -> None:
     spoken.pieces.pop()
 
 
-def _shorten(spoken: Spoken, ms: float) -> None:
+def _shorten(spoken: PlayedAnswer, ms: float) -> None:
     spoken.ms -= ms

@@ -39,7 +39,7 @@ class Services:
     make_detector: MakeDetector
 
 
-class Session:
+class RealtimeSession:
     """One session; `handle` takes an event, and answers go on beside it, in `tasks`."""
 
     def __init__(

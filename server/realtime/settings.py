@@ -162,7 +162,7 @@ class AudioInput(Options):
     turn_detection: TurnDetection | None = ServerVad()
 
 
-class AudioOutput(Options):
+class OutputAudioSettings(Options):
     """The model's audio."""
 
     format: AudioFormat = AudioFormat()
@@ -170,11 +170,11 @@ class AudioOutput(Options):
     speed: Speed = 1.0
 
 
-class Audio(Options):
+class SessionAudio(Options):
     """Audio of a session, both ways."""
 
     input: AudioInput = AudioInput()
-    output: AudioOutput = AudioOutput()
+    output: OutputAudioSettings = OutputAudioSettings()
 
 
 class InputAudio(Options):
@@ -206,7 +206,7 @@ class RealtimeSettings(OptionsOfAnswers):
     model: str | None = None
     output_modalities: Modalities = Field(default_factory=spoken)
     instructions: Instructions = ""
-    audio: Audio = Audio()
+    audio: SessionAudio = SessionAudio()
     truncation: Truncation = "auto"
     # OpenAI's own: taken without effect.
     tracing: Tracing | None = None
@@ -247,7 +247,7 @@ class ResponseSettings(OptionsOfAnswers):
 
     output_modalities: Modalities = Field(default_factory=spoken)
     instructions: Instructions = ""
-    audio: Audio = Audio()
+    audio: SessionAudio = SessionAudio()
     conversation: Literal["auto", "none"] | str = "auto"
     metadata: (
         Annotated[

@@ -44,7 +44,7 @@ class SileroPool:
         providers = ["CPUExecutionProvider"]
         self._model: Any = onnxruntime.InferenceSession(str(path), options, providers=providers)
         self._thread = ThreadPoolExecutor(1, "speech")
-        self._waiting: list[Job] = []
+        self._waiting: list[DetectionJob] = []
         self._running: asyncio.Task[None] | None = None
 
     def detector(self) -> "SileroDetector":
@@ -54,7 +54,7 @@ class SileroPool:
     async def judge(self, detector: "SileroDetector", frames: Frames) -> Probabilities:
         """Return how likely each frame of a session is speech."""
         loop = asyncio.get_running_loop()
-        job = Job(detector, frames, loop.create_future())
+        job = DetectionJob(detector, frames, loop.create_future())
         self._waiting.append(job)
         if self._running is None or self._running.done():
             self._running = loop.create_task(self._run_all())
@@ -75,7 +75,7 @@ class SileroPool:
                 else:
                     job.result.set_result(running.result()[number])
 
-    def _run(self, jobs: Sequence["Job"]) -> list[Probabilities]:
+    def _run(self, jobs: Sequence["DetectionJob"]) -> list[Probabilities]:
         """Judge the first frame of each session, then the second of those that have one."""
         results = [np.zeros(len(job.frames), np.float32) for job in jobs]
         for index in range(max(len(job.frames) for job in jobs)):
@@ -113,7 +113,7 @@ class SileroDetector:
         return await self._pool.judge(self, frames)
 
 
-class Job:
+class DetectionJob:
     """Frames of one session that wait for the model."""
 
     def __init__(

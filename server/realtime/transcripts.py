@@ -10,7 +10,7 @@ from omnistage.server.errors import ApiError, internal_error
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.realtime.common import Common
-from omnistage.server.realtime.formats import Sound
+from omnistage.server.realtime.formats import UserAudio
 from omnistage.server.realtime.items import Item, Json
 from omnistage.server.realtime.settings import Transcription
 from omnistage.server.tasks.service import LocalCaller
@@ -24,7 +24,7 @@ EVENT = "conversation.item.input_audio_transcription"
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TranscriptionJob:
     """An item to be transcribed, after an answer has begun if there is one."""
 
     item: Item
@@ -38,10 +38,10 @@ class Transcripts:
 
     def __init__(self, common: Common) -> None:
         self._common = common
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[TranscriptionJob] = deque()
         self._running: asyncio.Task[None] | None = None
 
-    def add(self, job: Job) -> None:
+    def add(self, job: TranscriptionJob) -> None:
         """Transcribe an item; it fails at once if too many wait."""
         if len(self._waiting) >= MAX_WAITING:
             message = f"More than {MAX_WAITING} items wait to be transcribed."
@@ -66,7 +66,7 @@ class Transcripts:
                 logger.exception("a transcript failed")
                 self._fail(job.item, internal_error())
 
-    async def _run(self, job: Job) -> None:
+    async def _run(self, job: TranscriptionJob) -> None:
         part = job.item.content[0]
         assert part.sound is not None
         with self._common.followed() as state, ExitStack() as until:
@@ -94,7 +94,7 @@ class Transcripts:
             self._common.tell({"type": f"{EVENT}.{step}", **about, **more})
 
 
-def _fields(sound: Sound, job: Job) -> TranscriptionRequest:
+def _fields(sound: UserAudio, job: TranscriptionJob) -> TranscriptionRequest:
     """Return what a transcription of an item is; takes a while."""
     return TranscriptionRequest(
         file=sound.to_wav(),

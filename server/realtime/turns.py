@@ -17,14 +17,14 @@ class TurnSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class TurnStarted:
     """A turn has begun; `at_ms` has the padding before it."""
 
     at_ms: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class TurnStopped:
     """A turn has ended; `at_ms` has the silence behind it."""
 
     at_ms: float
@@ -41,7 +41,7 @@ class TurnMachine:
         self._speech_ms = now_ms  # where the first frame of a possible turn began
         self._silence_ms = 0.0
 
-    def update(self, probability: float, frame_ms: float) -> Started | Stopped | None:
+    def update(self, probability: float, frame_ms: float) -> TurnStarted | TurnStopped | None:
         """Add a frame; returns the start or the end of a turn if this frame decides it."""
         began_ms, self._now_ms = self._now_ms, self._now_ms + frame_ms
         if self.is_speaking:
@@ -56,9 +56,9 @@ class TurnMachine:
             return None
         self.is_speaking, self._silence_ms, self._num_speech = True, 0.0, 0
         padded_ms = self._speech_ms - self.settings.prefix_padding_ms
-        return Started(max(padded_ms, self._earliest_ms))
+        return TurnStarted(max(padded_ms, self._earliest_ms))
 
-    def _hear_speech(self, probability: float, frame_ms: float) -> Stopped | None:
+    def _hear_speech(self, probability: float, frame_ms: float) -> TurnStopped | None:
         if probability >= max(self.settings.threshold - HYSTERESIS, MIN_THRESHOLD):
             self._silence_ms = 0.0
             return None
@@ -66,7 +66,7 @@ class TurnMachine:
         if self._silence_ms < self.settings.silence_ms:
             return None
         self.end()
-        return Stopped(self._now_ms)
+        return TurnStopped(self._now_ms)
 
     def end(self) -> None:
         """End the turn that goes on, if one does: what comes now is another one's."""

@@ -6,7 +6,14 @@ from typing import Any
 from omnistage.server.chat.chunks import ChatChunk
 from omnistage.server.errors import ApiError
 from omnistage.server.responses.answer import INCOMPLETE, Json, ResponseHead
-from omnistage.server.responses.output import Call, ImageCall, Message, OutputItem, Step, Thought
+from omnistage.server.responses.output import (
+    FunctionCall,
+    GeneratedImage,
+    OutputItem,
+    OutputMessage,
+    Step,
+    Thought,
+)
 
 Event = dict[str, Any]
 
@@ -59,18 +66,18 @@ class ResponseEvents:
 
     def begin_image(self) -> list[Event]:
         """An image is begun, unless it was before."""
-        return [] if isinstance(self._open, ImageCall) else self._begin(ImageCall())
+        return [] if isinstance(self._open, GeneratedImage) else self._begin(GeneratedImage())
 
     def preview(self, file: str, about: Json) -> list[Event]:
         """A preview of the image, in base64."""
         events = self.begin_image()
-        assert isinstance(self._open, ImageCall)
+        assert isinstance(self._open, GeneratedImage)
         return events + self._told(self._open.preview(file, about))
 
     def image(self, file: str, about: Json) -> list[Event]:
         """The image itself, in base64."""
         events = self.begin_image()
-        assert isinstance(self._open, ImageCall)
+        assert isinstance(self._open, GeneratedImage)
         self._open.take(file, about)
         return events + self._end("completed")
 
@@ -78,7 +85,7 @@ class ResponseEvents:
         """Returns what is left when the chat has ended."""
         events = []
         if not self._done and self._open is None:
-            events += self._begin(Message())
+            events += self._begin(OutputMessage())
         is_cut = self._finish_reason in INCOMPLETE
         events += self._end("incomplete" if is_cut else "completed")
         self.response = self._head.ended(self._done, self._finish_reason, self._usage)
@@ -99,18 +106,18 @@ class ResponseEvents:
         return events + self._told(self._open.add(text))
 
     def _say(self, text: str) -> list[Event]:
-        events = [] if isinstance(self._open, Message) else self._begin(Message())
-        assert isinstance(self._open, Message)
+        events = [] if isinstance(self._open, OutputMessage) else self._begin(OutputMessage())
+        assert isinstance(self._open, OutputMessage)
         logprobs, self._held = self._held, []
         return events + self._told(self._open.add(text, logprobs))
 
     def _call(self, call: Mapping[str, Any]) -> list[Event]:
         function = call.get("function") or {}
         events = []
-        if not isinstance(self._open, Call) or self._call_index != call["index"]:
-            events = self._begin(Call(call.get("id") or "", function.get("name") or ""))
+        if not isinstance(self._open, FunctionCall) or self._call_index != call["index"]:
+            events = self._begin(FunctionCall(call.get("id") or "", function.get("name") or ""))
             self._call_index = call["index"]
-        assert isinstance(self._open, Call)
+        assert isinstance(self._open, FunctionCall)
         arguments = function.get("arguments")
         return events + (self._told(self._open.add(arguments)) if arguments else [])
 

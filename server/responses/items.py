@@ -34,7 +34,7 @@ def items_of(given: str | Sequence[Item]) -> Sequence[Item]:
     return [{"type": "message", "role": "user", "content": content}]
 
 
-class Conversation:
+class ConversationMessages:
     """Messages made of items one after the other, and where each came from.
 
     What the model said in one turn is one message: its thought, its words and its calls.

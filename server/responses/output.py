@@ -28,7 +28,7 @@ class OutputItem(Protocol):
         """The item as it is now."""
 
 
-class Message:
+class OutputMessage:
     """A message of the model."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Thought:
         return {"type": "reasoning_text", "text": self._text}
 
 
-class Call:
+class FunctionCall:
     """A function that the model wants to be called."""
 
     def __init__(self, call_id: str, name: str) -> None:
@@ -168,7 +168,7 @@ class Call:
         }
 
 
-class ImageCall:
+class GeneratedImage:
     """An image that is made; what is known of it beside its file is known when it is there."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from omnistage.server.chat.schema import ChatRequest, Sampling
 from omnistage.server.errors import fields_named, invalid, unsupported
 from omnistage.server.http.fields import parse
 from omnistage.server.responses.image_tool import KIND
-from omnistage.server.responses.items import Conversation, Item, Message, items_of
+from omnistage.server.responses.items import ConversationMessages, Item, Message, items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.schema import NOT_HERE, ResponseRequest, format_of
 
@@ -45,7 +45,7 @@ def messages_of(
     asked: ResponseRequest, before: Sequence[Item], places: Places, has_images: bool
 ) -> list[Message]:
     """The messages of a chat that its items are; raises ApiError."""
-    conversation = Conversation(asked.instructions, places, has_images)
+    conversation = ConversationMessages(asked.instructions, places, has_images)
     conversation.add_all(before, "previous_response_id", is_listed=False)
     is_listed = not isinstance(asked.input, str)
     conversation.add_all(items_of(asked.input), "input", is_listed)

@@ -8,7 +8,7 @@ from uuid import uuid4
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.readiness import check_ready
 from omnistage.server.runtime.stage_link import StageLink
-from omnistage.stages.messages.to_gateway import Answer
+from omnistage.stages.messages.to_gateway import CommandResult
 from omnistage.stages.messages.to_stage import Command
 
 
@@ -17,7 +17,7 @@ class Commander:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._waiting: dict[str, tuple[StageLink, asyncio.Future[Answer]]] = {}
+        self._waiting: dict[str, tuple[StageLink, asyncio.Future[CommandResult]]] = {}
 
     async def send(
         self, link: StageLink, command: str, arguments: Mapping[str, Any]
@@ -25,7 +25,7 @@ class Commander:
         """Returns what the stage answers; ApiError if it refuses, fails, dies or says nothing."""
         check_command(link, command)
         command_id = f"command-{uuid4().hex}"
-        waiting: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[CommandResult] = asyncio.get_running_loop().create_future()
         self._waiting[command_id] = link, waiting
         try:
             link.send(command_id, Command(command, dict(arguments)))
@@ -41,7 +41,7 @@ class Commander:
             raise ApiError.from_stage(answer.error)
         return answer.result
 
-    def receive(self, command_id: str, answer: Answer) -> None:
+    def receive(self, command_id: str, answer: CommandResult) -> None:
         """Give a stage's answer to who waits for it."""
         _, waiting = self._waiting.get(command_id, (None, None))
         if waiting is not None and not waiting.done():

@@ -37,7 +37,7 @@ from omnistage.stages.messages.loading import Loading, read_loading
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
     Alive,
-    Answer,
+    CommandResult,
     Compiling,
     Lora,
     OfItself,
@@ -420,7 +420,7 @@ class Fleet:
         if isinstance(message, OfItself):
             link.grant(chunk.request_id)
             self._apply(link, message)
-        elif isinstance(message, Answer):
+        elif isinstance(message, CommandResult):
             self.commander.receive(chunk.request_id, message)
             link.forget(chunk.request_id)
         else:

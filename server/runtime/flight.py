@@ -14,7 +14,7 @@ from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.trace import AGAIN, Trace, current_trace
 from omnistage.stage_configs.graph import Deadlines
-from omnistage.stages.messages.to_gateway import Embedding, OfRequest, Picture, Sound, TextDelta
+from omnistage.stages.messages.to_gateway import Embedding, ImagePixels, OfRequest, Sound, TextDelta
 
 Item = tuple[StageLink, Chunk[OfRequest]]
 
@@ -163,7 +163,7 @@ class Flight:
             self.num_tokens_in += message.num_tokens
         elif isinstance(message, Sound) and "pcm" in chunk.tensors:
             self.audio_s += sample_format_of(link).seconds(len(chunk.tensors["pcm"].data))
-        elif isinstance(message, Picture) and not message.is_preview:
+        elif isinstance(message, ImagePixels) and not message.is_preview:
             self.num_images += 1
             if chunk.last:
                 self.num_tokens_in += message.text_tokens

@@ -143,7 +143,7 @@ def output_of(
         return TokensOutput(message.token_ids, message.token_strs, message.text, last)
     if isinstance(message, to_gateway.Step):
         return ImageOutput(step=message.step, num_steps=message.num_steps, last=last)
-    if isinstance(message, to_gateway.Picture):
+    if isinstance(message, to_gateway.ImagePixels):
         return image_of(message, tensors["pixels"], last)
     return audio_of(sample_format_of(link), message, tensors, last)
 
@@ -163,7 +163,7 @@ def audio_of(
     )
 
 
-def image_of(image: to_gateway.Picture, pixels: Tensor, last: bool = False) -> ImageOutput:
+def image_of(image: to_gateway.ImagePixels, pixels: Tensor, last: bool = False) -> ImageOutput:
     """Read an image, a frame or a preview."""
     height, width, num_channels = pixels.shape
     return ImageOutput(

@@ -14,7 +14,7 @@ from omnistage.server.runtime.changes import Change, without
 from omnistage.server.runtime.media_input import Piece
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
-from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.families import MetricFamily
 from omnistage.stages.messages.to_gateway import (
     Compiling,
     Lora,
@@ -94,7 +94,7 @@ class StageRecord:
     stuck_limit_s: float = 0.0
     counters: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     held: Mapping[str, int] = field(default_factory=dict)
-    families: tuple[Family, ...] = ()  # of its metrics, as its process last sent them
+    families: tuple[MetricFamily, ...] = ()  # of its metrics, as its process last sent them
     measured_at: float | None = None  # when that was; None: its process sent none
 
     @property

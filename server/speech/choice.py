@@ -12,7 +12,7 @@ from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
 from omnistage.server.speech.reference import Reference, medium_of, samples_of
 from omnistage.server.speech.stored_voices import StoredVoices
-from omnistage.server.speech.voice_files import Voice
+from omnistage.server.speech.voice_files import VoiceRecord
 from omnistage.stages.messages.to_gateway import Speech
 
 DEFAULT = "default"  # the name of no voice, for clients that must say one
@@ -36,11 +36,11 @@ Task = Literal["CustomVoice", "VoiceDesign", "Base"]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VoiceChoice:
     """A name that the model knows, a stored voice, a sound that came with the request, or none."""
 
     speaker: str | None = None
-    stored: Voice | None = None
+    stored: VoiceRecord | None = None
     sound: Medium | None = None
     text: str | None = None  # what is said in the sound
 
@@ -82,7 +82,7 @@ class Asked:
 
 def chosen_voice(
     asked: Asked, speech: Speech, speakers: Sequence[str], voices: StoredVoices
-) -> Choice:
+) -> VoiceChoice:
     """Returns what is spoken with; raises ApiError for what the model has not."""
     if asked.ref_audio is not None:
         choice = _given_sound(asked, asked.ref_audio, speech)
@@ -100,33 +100,33 @@ def chosen_voice(
     text = asked.ref_text if choice.stored is None else choice.stored.ref_text
     if asked.speaker_only is False and text is None:
         raise invalid("x_vector_only_mode", "must be true without the words of the sound")
-    return Choice(None, choice.stored, choice.sound, None if asked.speaker_only else text)
+    return VoiceChoice(None, choice.stored, choice.sound, None if asked.speaker_only else text)
 
 
-def _given_sound(asked: Asked, ref_audio: str, speech: Speech) -> Choice:
+def _given_sound(asked: Asked, ref_audio: str, speech: Speech) -> VoiceChoice:
     if not speech.takes_sound:
         raise unsupported("ref_audio", "ref_audio: with this model, a voice made from a sound")
     if asked.voice is not None and asked.voice.lower() != DEFAULT:
         raise invalid("ref_audio", "cannot be given beside a voice")
-    return Choice(sound=medium_of(ref_audio, "ref_audio"))
+    return VoiceChoice(sound=medium_of(ref_audio, "ref_audio"))
 
 
 def _named(
     called: str | None, speech: Speech, speakers: Sequence[str], voices: StoredVoices
-) -> Choice:
+) -> VoiceChoice:
     if called is None:
-        return Choice()
+        return VoiceChoice()
     is_plain = replace(speech, takes_pieces=False) == PLAIN
     if is_plain and not speakers:  # its names are not known yet, or to nobody
-        return Choice(called)
+        return VoiceChoice(called)
     for speaker in speakers:
         if speaker.lower() == called.lower():
-            return Choice(speaker)
+            return VoiceChoice(speaker)
     if called.lower() == DEFAULT:
-        return Choice()
+        return VoiceChoice()
     stored = voices.find(called)
     if stored is not None and speech.takes_sound:
-        return Choice(stored=stored)
+        return VoiceChoice(stored=stored)
     if stored is not None:
         raise unsupported("voice", "voice: with this model, a voice made from a sound")
     raise invalid("voice", f"{called!r} is unknown; allowed: {', '.join([*speakers, DEFAULT])}")

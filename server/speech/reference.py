@@ -9,7 +9,7 @@ import numpy as np
 from omnistage.server.errors import invalid
 from omnistage.server.media.medium import Medium
 from omnistage.server.media.parts import checked_url
-from omnistage.server.media.sound import Samples, Sound, SoundLimits
+from omnistage.server.media.sound import Samples, SoundLimits, SoundTrack
 
 RATE_HZ = 24_000
 MIN_S = 0.5
@@ -46,7 +46,7 @@ def medium_of(url: str, place: str) -> Medium:
 
 def samples_of(data: bytes, place: str) -> Samples:
     """The sound of a file, its channels mixed to one; may take a while. Raises ApiError."""
-    samples = np.concatenate(list(Sound(data, place, LIMITS).samples(RATE_HZ)))
+    samples = np.concatenate(list(SoundTrack(data, place, LIMITS).samples(RATE_HZ)))
     if len(samples) < MIN_S * RATE_HZ:
         raise invalid(place, f"is shorter than {MIN_S:g} s")
     if not samples.any():

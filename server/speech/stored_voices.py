@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.media.sound import Samples
 from omnistage.server.speech.reference import Reference
-from omnistage.server.speech.voice_files import BrokenVoice, InFolder, InMemory, Sounds, Voice
+from omnistage.server.speech.voice_files import BrokenVoice, InFolder, InMemory, Sounds, VoiceRecord
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ class StoredVoices:
         self._voices = {voice.id: voice for voice in found}
 
     @property
-    def all(self) -> Sequence[Voice]:
+    def all(self) -> Sequence[VoiceRecord]:
         """The oldest first."""
         return list(self._voices.values())
 
-    def get(self, voice_id: str) -> Voice:
+    def get(self, voice_id: str) -> VoiceRecord:
         """One by its id; raises ApiError."""
         voice = self._voices.get(voice_id)
         if voice is None:
@@ -51,7 +51,7 @@ class StoredVoices:
             raise ApiError(404, message, param="voice_id", code="voice_not_found")
         return voice
 
-    def find(self, called: str) -> Voice | None:
+    def find(self, called: str) -> VoiceRecord | None:
         """One by its id, or its name in any case."""
         by_name = (one for one in self.all if one.name.lower() == called.lower())
         return self._voices.get(called) or next(by_name, None)
@@ -62,9 +62,9 @@ class StoredVoices:
         consent: str,
         reference: Reference,
         taken: Collection[str] = (),
-    ) -> Voice:
+    ) -> VoiceRecord:
         """Keep a voice; raises ApiError if there is no room, or its name is another's or taken."""
-        voice = Voice(
+        voice = VoiceRecord(
             id=f"voice_{secrets.token_hex(ID_BYTES)}",
             name=name,
             created_at=int(time.time()),
@@ -95,7 +95,7 @@ class StoredVoices:
             del self._voices[voice_id]
             self._in_use.pop(voice_id, None)
 
-    async def reference(self, voice: Voice) -> Reference:
+    async def reference(self, voice: VoiceRecord) -> Reference:
         """Returns what is spoken with, in memory once for all that do; raises ApiError."""
         samples = self._in_use.get(voice.id)
         if samples is not None:
@@ -111,7 +111,7 @@ class StoredVoices:
         self._in_use[voice.id] = samples
         return Reference(samples, voice.key, voice.ref_text)
 
-    def _check(self, voice: Voice, taken: Collection[str]) -> None:
+    def _check(self, voice: VoiceRecord, taken: Collection[str]) -> None:
         if self.find(voice.name) or voice.name.lower() in {name.lower() for name in taken}:
             raise invalid("name", f"{voice.name!r} is the name of another voice")
         num_bytes = sum(one.num_bytes for one in self.all) + voice.num_bytes

@@ -24,7 +24,7 @@ MAX_LINE = 64 << 10
 SAMPLE = np.dtype("<f4")
 
 
-class Voice(msgspec.Struct, frozen=True, kw_only=True):
+class VoiceRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A voice that a client has stored; its sound lies elsewhere."""
 
     version: int = VERSION
@@ -54,16 +54,16 @@ class BrokenVoice(Exception):
 class Sounds(Protocol):
     """Keeps voices with their sounds; what takes a while is called in threads."""
 
-    def voices(self) -> Iterator[Voice]:
+    def voices(self) -> Iterator[VoiceRecord]:
         """Returns the stored voices."""
 
-    def put(self, voice: Voice, samples: Samples) -> None:
+    def put(self, voice: VoiceRecord, samples: Samples) -> None:
         """Keep one; raises OSError."""
 
-    def samples(self, voice: Voice) -> Samples:
+    def samples(self, voice: VoiceRecord) -> Samples:
         """The sound of one; raises BrokenVoice."""
 
-    def remove(self, voice: Voice) -> None:
+    def remove(self, voice: VoiceRecord) -> None:
         """Forget one; raises OSError."""
 
 
@@ -73,22 +73,22 @@ class InMemory:
     def __init__(self) -> None:
         self._sounds: dict[str, Samples] = {}
 
-    def voices(self) -> Iterator[Voice]:
+    def voices(self) -> Iterator[VoiceRecord]:
         """None: it begins empty."""
         return iter(())
 
-    def put(self, voice: Voice, samples: Samples) -> None:
+    def put(self, voice: VoiceRecord, samples: Samples) -> None:
         """Keep one."""
         self._sounds[voice.id] = samples
 
-    def samples(self, voice: Voice) -> Samples:
+    def samples(self, voice: VoiceRecord) -> Samples:
         """The sound of one."""
         try:
             return self._sounds[voice.id]
         except KeyError:
             raise BrokenVoice("it was deleted") from None
 
-    def remove(self, voice: Voice) -> None:
+    def remove(self, voice: VoiceRecord) -> None:
         """Forget one."""
         self._sounds.pop(voice.id, None)
 
@@ -99,7 +99,7 @@ class InFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def voices(self) -> Iterator[Voice]:
+    def voices(self) -> Iterator[VoiceRecord]:
         """Returns the voices whose files are whole; the log names the others, which stay."""
         for left in self._folder.glob(f"*{ENDING}{UNFINISHED}"):
             left.unlink(missing_ok=True)
@@ -109,7 +109,7 @@ class InFolder:
             except (OSError, BrokenVoice) as error:
                 logger.warning("%s is no voice and is skipped: %s", path, error)
 
-    def put(self, voice: Voice, samples: Samples) -> None:
+    def put(self, voice: VoiceRecord, samples: Samples) -> None:
         """Write its file; raises OSError, and leaves nothing behind then."""
         path = self._path(voice)
         unfinished = path.with_name(path.name + UNFINISHED)
@@ -127,7 +127,7 @@ class InFolder:
             unfinished.unlink(missing_ok=True)
             raise
 
-    def samples(self, voice: Voice) -> Samples:
+    def samples(self, voice: VoiceRecord) -> Samples:
         """Read its file; raises BrokenVoice."""
         try:
             data = self._path(voice).read_bytes()
@@ -138,12 +138,12 @@ class InFolder:
             raise BrokenVoice("its samples are not those that were stored")
         return samples
 
-    def remove(self, voice: Voice) -> None:
+    def remove(self, voice: VoiceRecord) -> None:
         """Remove its file; raises OSError."""
         self._path(voice).unlink(missing_ok=True)
         self._sync()
 
-    def _path(self, voice: Voice) -> Path:
+    def _path(self, voice: VoiceRecord) -> Path:
         return self._folder / f"{voice.id}{ENDING}"
 
     def _sync(self) -> None:
@@ -155,13 +155,13 @@ class InFolder:
             os.close(descriptor)
 
 
-def _described(path: Path) -> Voice:
+def _described(path: Path) -> VoiceRecord:
     """The first line of a file; raises BrokenVoice and OSError."""
     with path.open("rb") as file:
         line = file.readline(MAX_LINE)
         num_bytes = os.fstat(file.fileno()).st_size - len(line)
     try:
-        voice = msgspec.json.decode(line, type=Voice)
+        voice = msgspec.json.decode(line, type=VoiceRecord)
     except msgspec.DecodeError as error:
         raise BrokenVoice(f"its first line cannot be read: {error}") from error
     if voice.version != VERSION:

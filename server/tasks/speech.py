@@ -19,7 +19,7 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.speech.choice import (
     PLAIN,
-    Choice,
+    VoiceChoice,
     check_instructions,
     check_task,
     chosen_language,
@@ -71,7 +71,7 @@ def takes_sound(runtime: Runtime) -> bool:
     return speech is not None and speech.takes_sound
 
 
-def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) -> Choice:
+def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) -> VoiceChoice:
     """Whose voice is wanted; raises ApiError for this and all else that the model has not."""
     check_model(asked.model, runtime.graph.served_names)
     speech = speech_of(runtime)
@@ -86,7 +86,7 @@ def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) 
     return chosen_voice(called, speech, runtime.fleet.voices, voices)
 
 
-def speech_request(asked: SpeechRequest, runtime: Runtime, choice: Choice) -> Request:
+def speech_request(asked: SpeechRequest, runtime: Runtime, choice: VoiceChoice) -> Request:
     """The request as the stages get it, with a text of any length; raises ApiError.
 
     The sound that is spoken with is put in by `with_reference`, once it is there.

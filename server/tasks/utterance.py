@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from omnistage.server.errors import ApiError
 from omnistage.server.runtime.text_input import TextInput
-from omnistage.server.speech.choice import Choice
+from omnistage.server.speech.choice import VoiceChoice
 from omnistage.server.speech.reference import Reference
 from omnistage.server.tasks.speech_fields import SpeechRequest
 
@@ -15,7 +15,7 @@ class Voice:
 
     config: SpeechRequest
     is_binary: bool  # whether its client gets audio as bytes, not as base64
-    choice: Choice
+    choice: VoiceChoice
     reference: Reference | None
     takes_pieces: bool
     max_text: int  # how many characters one request may have

@@ -22,7 +22,7 @@ MAX_PATH = 256  # characters of it that are told
 ERROR_STATUS = 500  # of an exception that nobody foresaw: it is answered further out
 
 
-class Exporter(Protocol):
+class TraceExporter(Protocol):
     """Where traces go."""
 
     def begin(self, parent: TraceContext | None, name: str) -> TraceContext:
@@ -35,7 +35,7 @@ class Exporter(Protocol):
 class Following:
     """Begins and ends the traces of requests: keeps, tells and exports them."""
 
-    def __init__(self, recent: RecentTraces, exporter: Exporter | None) -> None:
+    def __init__(self, recent: RecentTraces, exporter: TraceExporter | None) -> None:
         self._recent = recent
         self._exporter = exporter
 

@@ -19,7 +19,7 @@ SOUNDS = {"audio", "audios", "sound"}
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class PipelineSignature:
     """A pipeline's `__call__`: its parameters, and names of what it returns (empty: unknown)."""
 
     name: str
@@ -27,7 +27,7 @@ class Call:
     returns: frozenset[str]
 
     @classmethod
-    def read(cls, name: str, function: ast.FunctionDef) -> "Call":
+    def read(cls, name: str, function: ast.FunctionDef) -> "PipelineSignature":
         """Read it from the syntax tree of the method of a class with this name."""
         arguments = function.args
         named = (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
@@ -89,20 +89,20 @@ def check_class(made: Any) -> None:
     except (OSError, TypeError, SyntaxError, ValueError):
         return  # it has no source that could be read
     if isinstance(function, ast.FunctionDef):
-        Call.read(made.__name__, function).check()
+        PipelineSignature.read(made.__name__, function).check()
 
 
 @cache
-def call_of(name: str) -> Call | None:
+def call_of(name: str) -> PipelineSignature | None:
     """Return the call of one of Diffusers' pipelines; None if there is no such class."""
     for made in _classes(name):
         for part in made.body:
             if isinstance(part, ast.FunctionDef) and part.name == "__call__":
-                return Call.read(name, part)
+                return PipelineSignature.read(name, part)
         for base in made.bases:
             inherited = call_of(base.id) if isinstance(base, ast.Name) else None
             if inherited is not None:
-                return Call(name, inherited.parameters, inherited.returns)
+                return PipelineSignature(name, inherited.parameters, inherited.returns)
     return None
 
 

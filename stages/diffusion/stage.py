@@ -17,7 +17,7 @@ from omnistage.stages.diffusion.control.bound import BoundOptions
 from omnistage.stages.diffusion.control.control import Control, ControlOptions
 from omnistage.stages.diffusion.control.metrics import DiffusionMetrics
 from omnistage.stages.diffusion.engine.step_batcher import MAX_BATCH, StepBatcher
-from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.merging.learning import first_calls
 from omnistage.stages.diffusion.profiles.profile import profile_of
 from omnistage.stages.diffusion.ranks.options import RankOptions
@@ -34,7 +34,7 @@ from omnistage.stages.diffusion.request.previews import ON_STEP, Previews, num_s
 from omnistage.stages.diffusion.request.prompt_embeds import Upstream, blank_embeds
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
 from omnistage.stages.diffusion.request.tasks import Tasks, arguments_of, makes_alpha
-from omnistage.stages.diffusion.request.text_tokens import TextTokens
+from omnistage.stages.diffusion.request.text_tokens import TokenCounter
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.request.videos import check_kind, counted, output_kind
 from omnistage.stages.messages.edge import Edge, Open
@@ -108,7 +108,7 @@ class DiffusionStage:
         )
         self._profile = profile_of(*loaded.parts.dit.values())
         self._tasks = Tasks.find(pipeline)
-        self._tokens = TextTokens(pipeline)
+        self._tokens = TokenCounter(pipeline)
         self._kind = output_kind(known)
         short = {
             STEPS: WARM_UP_STEPS,
@@ -138,7 +138,7 @@ class DiffusionStage:
         )
 
     @torch.inference_mode()
-    def _join(self, ranks: Ranks, loaded: Loaded, once: Mapping[str, Any]) -> None:
+    def _join(self, ranks: Ranks, loaded: LoadedPipeline, once: Mapping[str, Any]) -> None:
         """The denoisers of the other ranks, once a call of each was made as without them."""
         tell_loading(Phase.WARMING_UP)
         ranks.shard(loaded)

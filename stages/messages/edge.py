@@ -34,14 +34,14 @@ class Waits(Message, frozen=True):
     """The source waits for its own client: what is late is not overdue."""
 
 
-class Tokens(Message, frozen=True):
+class StageTokens(Message, frozen=True):
     """Tensor `tokens`, int32 [n], or others [n] or [n, width] that the target's columns take.
 
     The chunk's index counts the lines before it.
     """
 
 
-class Text(Message, frozen=True):
+class ReleasedWords(Message, frozen=True):
     """Words as they are released to the client; those of a request follow each other."""
 
     text: str
@@ -77,8 +77,10 @@ class Lead(msgspec.Struct, frozen=True):
     num_frames: int
 
 
-Edge = Open | NothingToSay | Waits | Text | Tokens | Rows | RowsReleased | Codes
-EDGE: Messages[Edge] = Messages(Open, NothingToSay, Waits, Text, Tokens, Rows, RowsReleased, Codes)
+Edge = Open | NothingToSay | Waits | ReleasedWords | StageTokens | Rows | RowsReleased | Codes
+EDGE: Messages[Edge] = Messages(
+    Open, NothingToSay, Waits, ReleasedWords, StageTokens, Rows, RowsReleased, Codes
+)
 
 
 def described(about: msgspec.Struct) -> msgspec.Raw:

@@ -27,7 +27,7 @@ def stage_labels(replica: str) -> dict[str, str]:
     return {"stage": stage_of(replica), "replica": str(number_of(replica))}
 
 
-class Family(msgspec.Struct, frozen=True):
+class MetricFamily(msgspec.Struct, frozen=True):
     """One metric: its name and its lines of help and type, and the lines of its samples."""
 
     name: str
@@ -51,7 +51,7 @@ class _Only(Collector):
         return (self._metric,)
 
 
-def families_of(collector: Collector, labels: Mapping[str, str]) -> Iterator[Family]:
+def families_of(collector: Collector, labels: Mapping[str, str]) -> Iterator[MetricFamily]:
     """Returns what is collected, each sample with these labels too.
 
     A label of the same name that a sample has already becomes `exported_NAME`, as it does where
@@ -61,7 +61,7 @@ def families_of(collector: Collector, labels: Mapping[str, str]) -> Iterator[Fam
         text = generate_latest(_Only(_labelled(metric, labels))).decode()
         help_line, type_line, samples = text.split("\n", 2)
         name = type_line.split(" ")[2]
-        yield Family(name, f"{help_line}\n{type_line}\n", samples)
+        yield MetricFamily(name, f"{help_line}\n{type_line}\n", samples)
 
 
 def _labelled(metric: Metric, labels: Mapping[str, str]) -> Metric:
@@ -79,7 +79,7 @@ def _renamed(own: Mapping[str, str], labels: Mapping[str, str]) -> Mapping[str, 
     return {f"exported_{name}" if name in labels else name: value for name, value in own.items()}
 
 
-def page(families: Iterable[Family]) -> str:
+def page(families: Iterable[MetricFamily]) -> str:
     """One text of them all; those of one name stand together, below the first one's heading."""
     groups: dict[str, list[str]] = {}
     for family in families:

@@ -6,7 +6,7 @@ import msgspec
 
 from omnistage.connectors.messages import Message, Messages
 from omnistage.stage_configs.work import WorkBound
-from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.families import MetricFamily
 
 PictureOutput = Literal["image", "video"]
 NumChannels = Literal[1, 2]  # mono or stereo
@@ -113,7 +113,7 @@ class Compiling(Message, frozen=True):
 class Metrics(Message, frozen=True):
     """The stage's metrics as they are now, sent every second while the gateway takes them."""
 
-    families: list[Family] = msgspec.field(default_factory=list)
+    families: list[MetricFamily] = msgspec.field(default_factory=list)
 
 
 # Of a command
@@ -130,7 +130,7 @@ class Failed(Message, frozen=True):
     code: str | None = None
 
 
-class Answer(Message, frozen=True):
+class CommandResult(Message, frozen=True):
     """A command's result, or why there is none."""
 
     result: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -156,7 +156,7 @@ class Sound(Message, frozen=True):
     num_frames: int = 0
 
 
-class Picture(Message, frozen=True):
+class ImagePixels(Message, frozen=True):
     """A picture, a frame of a video or a preview: tensor `pixels`, uint8 [height, width, channels].
 
     `text_tokens` counts the request's words; `fps` is the rate that a video was made for, in frames
@@ -210,20 +210,20 @@ class InputTokens(Message, frozen=True):
     num_tokens: int
 
 
-Output = TextDelta | Sound | Picture | Step | Embedding | Tokenized
+Output = TextDelta | Sound | ImagePixels | Step | Embedding | Tokenized
 OfItself = Ready | Status | Alive | Compiling | Metrics
 OfRequest = Output | InputTokens | Failed | Marks
-ToGateway = OfItself | Answer | OfRequest
+ToGateway = OfItself | CommandResult | OfRequest
 TO_GATEWAY: Messages[ToGateway] = Messages(
     Ready,
     Status,
     Alive,
     Compiling,
     Metrics,
-    Answer,
+    CommandResult,
     TextDelta,
     Sound,
-    Picture,
+    ImagePixels,
     Step,
     Embedding,
     Tokenized,

@@ -34,7 +34,7 @@ class Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class UpsamplingLevel:
     """An upsampling, and the residual blocks whose mean is what goes on."""
 
     upsampling: Product
@@ -52,7 +52,7 @@ class FusedBigVGAN:
         self._net, self._dtype = net, dtype
         size = net.num_residual_blocks
         self._levels = [
-            Level(
+            UpsamplingLevel(
                 Product.of_transposed(upsample, dtype=dtype),
                 [_units(block, dtype) for block in net.resblocks[number * size :][:size]],
             )

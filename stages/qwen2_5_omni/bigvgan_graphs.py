@@ -15,7 +15,7 @@ Decode = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedShape:
     """One shape, and the tensors it reads and writes."""
 
     graph: torch.cuda.CUDAGraph
@@ -27,7 +27,7 @@ class WindowGraphs:
     """Records a vocoder for windows of some lengths; fewer of them than a graph has fit, too."""
 
     def __init__(self) -> None:
-        self._recorded: dict[tuple[int, int], Recorded] = {}
+        self._recorded: dict[tuple[int, int], RecordedShape] = {}
 
     def record(
         self, decode: Decode, lengths: Set[int], num_mels: int, device: torch.device
@@ -39,7 +39,7 @@ class WindowGraphs:
             mel = torch.zeros(count, length, num_mels, device=device)
             graph, samples = record(partial(decode, mel), pool)
             pool = graph.pool()
-            self._recorded[count, length] = Recorded(graph, mel, samples)
+            self._recorded[count, length] = RecordedShape(graph, mel, samples)
 
     def decode(self, mel: torch.Tensor) -> torch.Tensor | None:
         """Samples of mel frames [windows, frames, mel]; None if there is no graph for them."""

@@ -20,8 +20,8 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTo
 
 from omnistage.stages.qwen2_5_omni.dit_blocks import (
     COLUMNS,
+    BlockLayout,
     BlockList,
-    Layout,
     Tables,
     Window,
     lay_out,
@@ -119,7 +119,7 @@ class BlockDiT:
         """Record graphs of lists such as that of these windows."""
         self._graphs.record(self.velocity, make_block_list(windows, self.lay_out(windows)))
 
-    def lay_out(self, windows: Sequence[Window]) -> Layout:
+    def lay_out(self, windows: Sequence[Window]) -> BlockLayout:
         """The list of the windows' blocks."""
         return lay_out(windows, self.depth, self.codes_per_block, self.config.repeats)
 

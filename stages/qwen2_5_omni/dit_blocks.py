@@ -64,7 +64,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class BlockLayout:
     """New blocks first, then each window's nearest past block, then the one before that, and so on.
 
     A past block is computed as far as others look at it, so those farthest away are dropped first:
@@ -142,7 +142,9 @@ class Role:
         return cls(looks_left, looks_right, depth)
 
 
-def lay_out(windows: Sequence[Window], depth: int, codes_per_block: int, repeats: int) -> Layout:
+def lay_out(
+    windows: Sequence[Window], depth: int, codes_per_block: int, repeats: int
+) -> BlockLayout:
     """`depth`: how many past blocks a window may have; `repeats`: frames of a code."""
     sizes = np.array([window.num_blocks for window in windows])
     window_of = np.repeat(np.arange(len(windows)), sizes)
@@ -159,7 +161,7 @@ def lay_out(windows: Sequence[Window], depth: int, codes_per_block: int, repeats
     columns = np.stack([first + block, time, window_of, left, right, num_frames], 1)
     table = np.concatenate([columns, np.maximum(codes, 0)], 1)[order]
     counts = tuple(int((depths <= limit).sum()) for limit in range(depth + 1))
-    return Layout(counts, table)
+    return BlockLayout(counts, table)
 
 
 def states_of(windows: Sequence[Window]) -> list[torch.Tensor]:
@@ -167,7 +169,7 @@ def states_of(windows: Sequence[Window]) -> list[torch.Tensor]:
     return [*(window.state for window in windows), *_pasts_of(windows)]
 
 
-def make_block_list(windows: Sequence[Window], layout: Layout) -> BlockList:
+def make_block_list(windows: Sequence[Window], layout: BlockLayout) -> BlockList:
     """The windows' blocks on their device."""
     return BlockList(
         counts=layout.counts,

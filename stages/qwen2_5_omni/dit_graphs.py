@@ -8,7 +8,7 @@ from operator import le
 import torch
 
 from omnistage.stages.device.recording import record
-from omnistage.stages.qwen2_5_omni.dit_blocks import BlockList, Layout, Window, states_of
+from omnistage.stages.qwen2_5_omni.dit_blocks import BlockLayout, BlockList, Window, states_of
 
 SIZES = (3, 4, 6, 9, 12, 18, 27, 36, 45, 54, 63, 72, 90, 108, 126, 144)
 SIZES += (*range(180, 469, 36), 504, 512)  # of lists that get graphs; many windows have nine blocks
@@ -45,7 +45,7 @@ class StaticBlocks:
         size = counts[-1]
         return BlockList(counts, self._state[:size], self._voices[:size], self._table[:size])
 
-    def put(self, windows: Sequence[Window], layout: Layout, num_blocks: int) -> None:
+    def put(self, windows: Sequence[Window], layout: BlockLayout, num_blocks: int) -> None:
         """Make them the windows' blocks, and others up to a number; nothing waits for it.
 
         What the others' states were before stays: what is computed of blocks that nobody wants must
@@ -60,7 +60,7 @@ class StaticBlocks:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedBlocks:
     """A computation of so many blocks, and where it leaves the velocity."""
 
     graph: torch.cuda.CUDAGraph
@@ -71,7 +71,7 @@ class DiTGraphs:
     """Records a computation for some counts; a list is put into the smallest that takes it."""
 
     def __init__(self) -> None:
-        self._recorded: dict[tuple[int, ...], Recorded] = {}
+        self._recorded: dict[tuple[int, ...], RecordedBlocks] = {}
         self._static: StaticBlocks | None = None
 
     def record(self, compute: Compute, example: BlockList) -> None:
@@ -82,10 +82,10 @@ class DiTGraphs:
             blocks = self._static.of(counts)
             graph, velocity = record(partial(compute, blocks), pool)
             pool = graph.pool()
-            self._recorded[counts] = Recorded(graph, velocity)
+            self._recorded[counts] = RecordedBlocks(graph, velocity)
         self._recorded = {one: self._recorded[one] for one in sorted(self._recorded, key=sum)}
 
-    def velocity(self, windows: Sequence[Window], layout: Layout) -> torch.Tensor | None:
+    def velocity(self, windows: Sequence[Window], layout: BlockLayout) -> torch.Tensor | None:
         """Returns the velocity of new blocks [n, frames, mel]; None if no graph takes the list."""
         counts = fitting(layout.counts, self._recorded)
         if counts is None or self._static is None:

@@ -3,7 +3,13 @@
 from typing import Any
 
 from omnistage.stages.speech.columns import POSITION
-from omnistage.stages.vllm.step.step_schema import Column, Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import (
+    Column,
+    ColumnLayout,
+    Export,
+    RowInput,
+    StepSchema,
+)
 
 TEXT = "text"
 
@@ -13,7 +19,7 @@ TALKER_COLUMNS = (
     Column(TEXT, after_rows=True),
     Column(POSITION, width=3, counts=True),
 )
-TALKER_LAYOUT = Layout(TALKER_COLUMNS)
+TALKER_LAYOUT = ColumnLayout(TALKER_COLUMNS)
 
 
 def talker_schema(config: Any) -> StepSchema:

@@ -22,10 +22,16 @@ from omnistage.stages.qwen2_5_omni.dit import BlockDiT
 from omnistage.stages.qwen2_5_omni.dit_blocks import Window
 from omnistage.stages.qwen2_5_omni.flow import STAGES, Noise, Solution, evaluated, next_states
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
-from omnistage.stages.qwen2_5_omni.token2wav_plan import Chunk, Known, Plan, Progress, Sound
+from omnistage.stages.qwen2_5_omni.token2wav_plan import (
+    BlockPlan,
+    Known,
+    NextEvaluation,
+    NextSound,
+    StreamProgress,
+)
 from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker, name_of
 from omnistage.stages.vllm.step.transfer import to_device
-from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece
+from omnistage.stages.vocoder.decoder import Decoded, Frames, StreamPiece
 
 SAMPLE_RATE_HZ = 24_000  # the checkpoint does not say it
 MAX_BLOCKS = 512  # that one forward of the DiT has of several windows
@@ -33,13 +39,13 @@ WARM_UP_BLOCKS = 3
 
 
 @dataclass(slots=True)
-class Stream:
+class AnswerStream:
     """One answer: what was asked, its noise, how far it is, and what `advance` makes of that."""
 
     request: Request
     noise: Noise
-    now: Progress
-    next: Progress
+    now: StreamProgress
+    next: StreamProgress
 
 
 class Token2Wav:
@@ -65,7 +71,7 @@ class Token2Wav:
         config = self.dit.config
         self._block = self.dit.block_frames, config.mel_dim
         self._num_codes: int = config.num_embeds + 1
-        self._plan = Plan(schedule, self.dit.block_frames, config.repeats)
+        self._plan = BlockPlan(schedule, self.dit.block_frames, config.repeats)
 
     @property
     def device(self) -> torch.device:
@@ -101,18 +107,18 @@ class Token2Wav:
         """Streams that may still be opened."""
         return self._num_free
 
-    def open(self, request: Request) -> Stream:
+    def open(self, request: Request) -> AnswerStream:
         """A new stream; the caller checks `num_free`."""
         self._num_free -= 1
         block = self._block
-        progress = Progress(
+        progress = StreamProgress(
             codes=np.zeros(0, np.int64),
             mel=self.dit.empty(0, self._block[1]),
             carried=self.dit.empty(self._times.num_evaluations, 0, *block),
         )
-        return Stream(request, Noise(request.seed, *block), progress, progress)
+        return AnswerStream(request, Noise(request.seed, *block), progress, progress)
 
-    def close(self, state: Stream) -> None:
+    def close(self, state: AnswerStream) -> None:
         """Drops the state with it."""
         self._num_free += 1
 
@@ -131,34 +137,34 @@ class Token2Wav:
 
     # Decoding
 
-    def group_of(self, piece: Piece[Stream]) -> Hashable:
+    def group_of(self, piece: StreamPiece[AnswerStream]) -> Hashable:
         """All evaluations share a step; of the vocoder's windows those that are equally long."""
         work = self._plan.next(piece.state.now, _known(piece))
-        if isinstance(work, Sound):
+        if isinstance(work, NextSound):
             return work.end - work.start
         return "nothing" if work is None else "evaluation"
 
     @torch.inference_mode()
-    def decode(self, pieces: Sequence[Piece[Stream]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[AnswerStream]]) -> Decoded:
         """One evaluation of each stream, or the samples of a window of each, or nothing of any."""
         works = [self._plan.next(piece.state.now, _known(piece)) for piece in pieces]
         for piece in pieces:
             piece.state.next = piece.state.now
-        sounds = [work for work in works if isinstance(work, Sound)]
-        chunks = [work for work in works if isinstance(work, Chunk)]
+        sounds = [work for work in works if isinstance(work, NextSound)]
+        chunks = [work for work in works if isinstance(work, NextEvaluation)]
         if chunks:
             self._evaluate(pieces, chunks)
         pcm, heard = self._sound(pieces, sounds) if sounds else self._silence(len(pieces))
         return Decoded(pcm, heard, self._settle(pieces))
 
-    def advance(self, piece: Piece[Stream]) -> None:
+    def advance(self, piece: StreamPiece[AnswerStream]) -> None:
         """The stream is where the last step has brought it."""
         piece.state.now = piece.state.next
 
     def capture(self) -> None:
         """Record the DiT; then a chunk is decoded, so that libraries have set up the vocoder."""
         codes = self.blank(WARM_UP_BLOCKS * self.dit.codes_per_block)
-        piece = Piece(self.open(Request({}, [])), codes, is_last=True)
+        piece = StreamPiece(self.open(Request({}, [])), codes, is_last=True)
         if self.device.type == "cuda":
             self._record(piece)
             self._vocoder.capture(self._plan.schedule.window_lengths(self.dit.block_frames))
@@ -166,14 +172,14 @@ class Token2Wav:
             self.advance(piece)
         self.close(piece.state)
 
-    def _record(self, piece: Piece[Stream]) -> None:
+    def _record(self, piece: StreamPiece[AnswerStream]) -> None:
         """Graphs of the DiT, by the example of a stream's first evaluation."""
         chunk = self._plan.next(piece.state.now, _known(piece))
-        assert isinstance(chunk, Chunk)
+        assert isinstance(chunk, NextEvaluation)
         solution = self._begin(piece, chunk)
         self.dit.capture([self._window(piece, solution, solution.start)])
 
-    def _settle(self, pieces: Sequence[Piece[Stream]]) -> set[int]:
+    def _settle(self, pieces: Sequence[StreamPiece[AnswerStream]]) -> set[int]:
         """The rows that need another step; the codes of the others' pieces are the stream's."""
         unfinished = set()
         for row, piece in enumerate(pieces):
@@ -186,7 +192,9 @@ class Token2Wav:
 
     # The flow
 
-    def _evaluate(self, pieces: Sequence[Piece[Stream]], chunks: Sequence[Chunk]) -> None:
+    def _evaluate(
+        self, pieces: Sequence[StreamPiece[AnswerStream]], chunks: Sequence[NextEvaluation]
+    ) -> None:
         solutions = [
             piece.state.now.solution or self._begin(piece, chunk)
             for piece, chunk in zip(pieces, chunks, strict=True)
@@ -203,7 +211,7 @@ class Token2Wav:
         for piece, solution in zip(pieces, solved, strict=True):
             piece.state.next = self._with(piece, solution)
 
-    def _begin(self, piece: Piece[Stream], chunk: Chunk) -> Solution:
+    def _begin(self, piece: StreamPiece[AnswerStream], chunk: NextEvaluation) -> Solution:
         if chunk.end > self.dit.max_blocks:
             raise ValueError(
                 f"an answer of more than {self.dit.max_blocks} blocks has no positions"
@@ -221,7 +229,9 @@ class Token2Wav:
             num_carried=self.dit.depth,
         )
 
-    def _window(self, piece: Piece[Stream], solution: Solution, state: torch.Tensor) -> Window:
+    def _window(
+        self, piece: StreamPiece[AnswerStream], solution: Solution, state: torch.Tensor
+    ) -> Window:
         past = solution.past[solution.num_evaluated]
         first, size = solution.first - len(past), self.dit.codes_per_block
         return Window(
@@ -233,7 +243,7 @@ class Token2Wav:
             voice=self._voice(piece.state.request),
         )
 
-    def _with(self, piece: Piece[Stream], solution: Solution) -> Progress:
+    def _with(self, piece: StreamPiece[AnswerStream], solution: Solution) -> StreamProgress:
         """The stream's progress with a solution that is one evaluation further."""
         now = piece.state.now
         if not solution.is_solved(self._times):
@@ -259,7 +269,7 @@ class Token2Wav:
     # The vocoder
 
     def _sound(
-        self, pieces: Sequence[Piece[Stream]], sounds: Sequence[Sound]
+        self, pieces: Sequence[StreamPiece[AnswerStream]], sounds: Sequence[NextSound]
     ) -> tuple[torch.Tensor, list[slice]]:
         mels, heard, size = [], [], self._vocoder.samples_per_frame
         for piece, sound in zip(pieces, sounds, strict=True):
@@ -274,12 +284,12 @@ class Token2Wav:
         return self.dit.empty(num_rows, 0), [slice(0)] * num_rows
 
 
-def _known(piece: Piece[Stream]) -> Known:
+def _known(piece: StreamPiece[AnswerStream]) -> Known:
     codes = np.concatenate([piece.state.now.codes, piece.frames[:, 0].astype(np.int64)])
     return Known(codes, piece.is_last)
 
 
-def _after(now: Progress, sound: Sound, context: int) -> Progress:
+def _after(now: StreamProgress, sound: NextSound, context: int) -> StreamProgress:
     """Frames that no window will need are dropped."""
     start = max(sound.ready - context, 0)
     return replace(

@@ -21,7 +21,7 @@ from omnistage.stages.qwen2_5_omni.token2wav_weights import (
     load_token2wav,
     num_embeddings,
 )
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 from omnistage.stages.vocoder.engine import SAMPLE_MAX
 
 Codes = npt.NDArray[np.int32]
@@ -88,7 +88,7 @@ def _random(num_codes: int, seed: int, model: str) -> Codes:
 def _speak(decoder: Token2Wav, codes: Codes, request: Request) -> torch.Tensor:
     """All samples of an answer, on the host."""
     decoder.check(codes)
-    piece, sounds = Piece(decoder.open(request), codes, is_last=True), []
+    piece, sounds = StreamPiece(decoder.open(request), codes, is_last=True), []
     is_unfinished = True
     while is_unfinished:
         pcm, (heard,), unfinished = decoder.decode([piece])

@@ -14,7 +14,7 @@ Codes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class StreamProgress:
     """How far a stream is; each step makes a new one.
 
     `codes`: of all finished pieces. `num_solved`: blocks whose mel frames are final; `carried`:
@@ -45,7 +45,7 @@ class Known(NamedTuple):
     is_all: bool
 
 
-class Chunk(NamedTuple):
+class NextEvaluation(NamedTuple):
     """An evaluation is next, of blocks `first` to `end`; up to `kept` they become final."""
 
     first: int
@@ -53,7 +53,7 @@ class Chunk(NamedTuple):
     end: int
 
 
-class Sound(NamedTuple):
+class NextSound(NamedTuple):
     """The vocoder is next, with frames `start` to `end`; samples leave up to frame `ready`."""
 
     start: int
@@ -63,29 +63,29 @@ class Sound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BlockPlan:
     """A schedule of blocks with so many frames, of which each code has `repeats`."""
 
     schedule: Schedule
     block_frames: int
     repeats: int
 
-    def next(self, progress: Progress, known: Known) -> Chunk | Sound | None:
+    def next(self, progress: StreamProgress, known: Known) -> NextEvaluation | NextSound | None:
         """Sound goes first: somebody waits for it."""
         return self._sound(progress, known) or self._chunk(progress, known)
 
-    def _sound(self, progress: Progress, known: Known) -> Sound | None:
+    def _sound(self, progress: StreamProgress, known: Known) -> NextSound | None:
         num_windows = self.schedule.window_after(progress.num_windows, self.block_frames)
         end, context = num_windows * self.block_frames, self.schedule.context
         start = max(progress.num_sent - context, 0)
         if progress.mel_end >= end:
-            return Sound(start, end, end - context, num_windows)
+            return NextSound(start, end, end - context, num_windows)
         total = self.repeats * len(known.codes)
         if known.is_all and progress.num_sent < total == progress.mel_end:
-            return Sound(start, total, total, num_windows)
+            return NextSound(start, total, total, num_windows)
         return None
 
-    def _chunk(self, progress: Progress, known: Known) -> Chunk | None:
+    def _chunk(self, progress: StreamProgress, known: Known) -> NextEvaluation | None:
         """A chunk waits for all of the blocks ahead, unless the answer ends before.
 
         The blocks up to an answer's end are final as soon as they all are in one chunk.
@@ -96,9 +96,9 @@ class Plan:
         num_frames = self.repeats * len(known.codes)
         total = -(-num_frames // self.block_frames)
         if progress.solution is not None:
-            return Chunk(first, kept, end)
+            return NextEvaluation(first, kept, end)
         if known.is_all and total <= end:
-            return Chunk(first, total, total) if first < total else None
+            return NextEvaluation(first, total, total) if first < total else None
         if known.is_all or num_frames >= end * self.block_frames:
-            return Chunk(first, kept, end)
+            return NextEvaluation(first, kept, end)
         return None

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from omnistage.stages.qwen2_5_omni.token2wav import Stream, Token2Wav
+from omnistage.stages.qwen2_5_omni.token2wav import AnswerStream, Token2Wav
 from omnistage.stages.qwen2_5_omni.token2wav_options import Token2WavOptions
 from omnistage.stages.qwen2_5_omni.token2wav_voices import name_of
 from omnistage.stages.qwen2_5_omni.token2wav_weights import (
@@ -25,7 +25,7 @@ LIMITS = Limits(piece_frames=1 << 20, batch_frames=1 << 30)
 class Token2WavStage(DecoderStage):
     """Codes of the talker in, PCM out."""
 
-    def load(self, ports: StagePorts) -> DecoderEngine[Stream]:
+    def load(self, ports: StagePorts) -> DecoderEngine[AnswerStream]:
         """The checkpoint's token2wav, and its speakers."""
         self._speakers = frozenset(load_speakers(ports.model))
         own = Token2WavOptions.of(ports.options)
@@ -47,7 +47,7 @@ class Token2WavStage(DecoderStage):
 
 def make_engine(
     model: str, stage: str, options: DecoderOptions, own: Token2WavOptions
-) -> DecoderEngine[Stream]:
+) -> DecoderEngine[AnswerStream]:
     """Raises DoesNotFit before anything is loaded."""
     device = options.fitting_device(stage, partial(memory, model, own))
     weights = load_token2wav(model, device, options.torch_dtype, has_weights=options.has_weights)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.stages.messages.edge import Tokens
+from omnistage.stages.messages.edge import StageTokens
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
 from omnistage.stages.worker.stage import Downstream
@@ -54,7 +54,7 @@ class SpokenTokens(SpokenAnswer):
 
     def _send(self, token_ids: list[int], last: bool) -> None:
         tensors = {"tokens": Tensor.from_numpy(np.asarray(token_ids, np.int32))}
-        chunk = Chunk(self.request_id, Tokens(), self._num_sent, tensors, last)
+        chunk = Chunk(self.request_id, StageTokens(), self._num_sent, tensors, last)
         self._to.feed.send(chunk)
         self._num_sent += len(token_ids)
         self._num_chunks += 1
@@ -64,7 +64,7 @@ class SpokenTokens(SpokenAnswer):
         return not (self._num_sent or self._waiting)
 
     def _feed_life(self) -> None:
-        self._to.feed.send(Chunk(self.request_id, Tokens(), self._num_sent))
+        self._to.feed.send(Chunk(self.request_id, StageTokens(), self._num_sent))
 
     def _feed_rest(self) -> None:
         self._send(self._waiting, last=True)

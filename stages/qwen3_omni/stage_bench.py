@@ -19,7 +19,7 @@ from omnistage.stages.dummy_weights import fill_with_dummy_weights
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.code_predictor_graphs import CodePredictorGraphs
-from omnistage.stages.vocoder.decoder import UNASKED, Piece
+from omnistage.stages.vocoder.decoder import UNASKED, StreamPiece
 from omnistage.stages.vocoder.start import DecoderOptions
 
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 26}
@@ -27,7 +27,7 @@ NUM_WARM_UP, NUM_GROUPS, MIN_GROUP_S = 3, 5, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MeasuredPart:
     """One measured thing: `work` is what took `time_s`, at least `floor_s`."""
 
     name: str
@@ -47,7 +47,7 @@ class StageBench:
         self._dtype = dtype or ("bfloat16" if self._device.type == "cuda" else "float32")
         self.bytes_per_s = self._copy_rate()
 
-    def code_predictor(self, batches: Sequence[int]) -> Iterator[Part]:
+    def code_predictor(self, batches: Sequence[int]) -> Iterator[MeasuredPart]:
         """The residual codes of one frame a row."""
         config = self._config.talker_config.code_predictor_config
         with default_dtype(dtype_of(self._dtype)), self._device:
@@ -62,7 +62,7 @@ class StageBench:
             with torch.inference_mode():
                 graphs.record(arguments)
                 time_s = self._timed(partial(graphs, **arguments))
-            yield Part("code predictor", batch, "a frame", time_s, read / self.bytes_per_s)
+            yield MeasuredPart("code predictor", batch, "a frame", time_s, read / self.bytes_per_s)
 
     def _predictor_arguments(self, config: Any, batch: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(0)
@@ -80,7 +80,7 @@ class StageBench:
         }
         return {name: value.to(self._device) for name, value in given.items()}
 
-    def code2wav(self, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[Part]:
+    def code2wav(self, batches: Sequence[int], lengths: Sequence[int]) -> Iterator[MeasuredPart]:
         """A chunk of codec frames a row, by batch and length."""
         options = DecoderOptions(num_slots=max(batches), dtype=self._dtype, load_format="dummy")
         engine = StreamingVocoder.engine(self._model, "code2wav", options)
@@ -91,10 +91,10 @@ class StageBench:
         for batch in batches:
             states = [vocoder.open(UNASKED) for _ in range(batch)]
             for length in lengths:
-                pieces = [Piece(state, vocoder.blank(length)) for state in states]
+                pieces = [StreamPiece(state, vocoder.blank(length)) for state in states]
                 work = f"{length} frame{'s' if length > 1 else ''}"
                 time_s = self._timed(partial(vocoder.decode, pieces))
-                yield Part("code2wav", batch, work, time_s, floor_s)
+                yield MeasuredPart("code2wav", batch, work, time_s, floor_s)
             for state in states:
                 vocoder.close(state)
 

@@ -3,7 +3,13 @@
 from typing import Any
 
 from omnistage.stages.speech.columns import CODEC, POSITION, TEXT
-from omnistage.stages.vllm.step.step_schema import Column, Export, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import (
+    Column,
+    ColumnLayout,
+    Export,
+    RowInput,
+    StepSchema,
+)
 
 # An id of the thinker's vocabulary and one of the talker's own (-1: none), and the three positions
 # of M-RoPE, which lie apart where the prompt has images and videos.
@@ -12,7 +18,7 @@ TALKER_COLUMNS = (
     Column(CODEC),
     Column(POSITION, width=3, counts=True),
 )
-TALKER_LAYOUT = Layout(TALKER_COLUMNS)
+TALKER_LAYOUT = ColumnLayout(TALKER_COLUMNS)
 
 
 def talker_schema(config: Any) -> StepSchema:

@@ -22,7 +22,7 @@ from omnistage.stages.qwen3_tts.talker_prompt import (
     SpeechIds,
     SpokenText,
     TalkerPrompt,
-    Voice,
+    TalkerVoice,
     talker_prompt,
 )
 from omnistage.stages.qwen3_tts.voice_cache import VoiceFeatures
@@ -35,7 +35,7 @@ from omnistage.stages.speech.talker_stage import (
 from omnistage.stages.vllm.compat import SamplingParams
 from omnistage.stages.vllm.loading.fit import ModelPart
 from omnistage.stages.vllm.step.request_options import CodeSampling, late_input_options
-from omnistage.stages.vllm.step.step_schema import Layout
+from omnistage.stages.vllm.step.step_schema import ColumnLayout
 from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.own_feed import OwnFeed
@@ -63,7 +63,7 @@ class Talker(TalkerStage):
         self._type: str = self._config.tts_model_type
         talker = self._config.talker_config
         self._schema = talker_schema(talker["num_code_groups"], self._type == BASE)
-        self._layout = Layout(self._schema.columns)
+        self._layout = ColumnLayout(self._schema.columns)
         self._text = GivenText(ports.model, self._ids)
         self._generation = Generation.of(ports.model)
         self.defaults = self._generation.defaults
@@ -107,7 +107,7 @@ class Talker(TalkerStage):
         """A text of so many tokens."""
         speaker = self._ids.speakers.get(self.default_speaker)
         text = SpokenText(role=(0, 0, 0), text=(0,) * max(1, length), instructions=())
-        prompt = talker_prompt(self._ids, text, Voice(speaker), None, is_whole=True)
+        prompt = talker_prompt(self._ids, text, TalkerVoice(speaker), None, is_whole=True)
         return self._spoken(request_id, prompt)
 
     async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:
@@ -120,9 +120,9 @@ class Talker(TalkerStage):
         if not is_open:
             self._tell_tokens(opened.id, text)
         if features is None:
-            voice = Voice(self._ids.speakers.get(speaker))
+            voice = TalkerVoice(self._ids.speakers.get(speaker))
         else:
-            voice = Voice(VOICE, features.codes if text.reference else None)
+            voice = TalkerVoice(VOICE, features.codes if text.reference else None)
         is_whole = self._is_whole and not is_open
         prompt = talker_prompt(self._ids, text, voice, language, is_whole)
         spoken = self._spoken(opened.id, prompt, features, voice, complete=not is_open)
@@ -184,7 +184,7 @@ class Talker(TalkerStage):
         request_id: str,
         prompt: TalkerPrompt,
         features: VoiceFeatures | None = None,
-        voice: Voice | None = None,
+        voice: TalkerVoice | None = None,
         *,
         complete: bool = True,
     ) -> SpokenPrompt:

@@ -26,7 +26,7 @@ from omnistage.stages.speech.code_predictor import CodePredictor
 from omnistage.stages.speech.columns import CODEC
 from omnistage.stages.speech.text_talker import TextTalker
 from omnistage.stages.vllm.step import step
-from omnistage.stages.vllm.step.step import Started
+from omnistage.stages.vllm.step.step import StartedRequest
 from omnistage.stages.vllm.step.transfer import to_device
 
 PREDICTOR_NAMES = (
@@ -94,7 +94,7 @@ class Qwen3TTSTalker(TextTalker):
         size, takes_frames = self.config.hidden_size, self.config.takes_frames
         return CodePredictor(config, talker_size=size, embeds_frames=takes_frames)
 
-    def _start_requests(self, started: list[Started]) -> None:
+    def _start_requests(self, started: list[StartedRequest]) -> None:
         super()._start_requests(started)
         for request in started:
             told = request.options.model.get("voice") if request.options is not None else None

@@ -97,7 +97,7 @@ class SpokenText:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class TalkerVoice:
     """Who speaks: a codec id, or nobody; and a sound's frames [n, codebooks] to go on from."""
 
     speaker: int | None = None
@@ -137,7 +137,7 @@ class TalkerPrompt:
 
 
 def talker_prompt(
-    ids: SpeechIds, text: SpokenText, voice: Voice, language: int | None, is_whole: bool
+    ids: SpeechIds, text: SpokenText, voice: TalkerVoice, language: int | None, is_whole: bool
 ) -> TalkerPrompt:
     """Build the prompt; `is_whole`: all of the text comes before the speech begins."""
     rows = _header(ids, text, voice, language)
@@ -160,7 +160,7 @@ def talker_prompt(
 
 
 def _header(
-    ids: SpeechIds, text: SpokenText, voice: Voice, language: int | None
+    ids: SpeechIds, text: SpokenText, voice: TalkerVoice, language: int | None
 ) -> list[tuple[int, int]]:
     """Rows of text and codec ids: all before the text is laid."""
     opened = [ids.nothink] if language is None else [ids.think]
@@ -174,7 +174,7 @@ def _header(
     ]
 
 
-def _frames(num_rows: int, voice: Voice) -> Ints | None:
+def _frames(num_rows: int, voice: TalkerVoice) -> Ints | None:
     """The sound's frames at the last rows."""
     if voice.frames is None:
         return None

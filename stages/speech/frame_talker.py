@@ -28,7 +28,7 @@ from omnistage.stages.speech.columns import POSITION
 from omnistage.stages.vllm.models.nan_watch import NanWatch
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.request_options import CodeSampling
-from omnistage.stages.vllm.step.step import Started
+from omnistage.stages.vllm.step.step import StartedRequest
 from omnistage.stages.vllm.step.step_schema import NO_FRAME, StepSchema
 from omnistage.stages.vllm.step.step_table import StepTable
 from omnistage.stages.vllm.step.transfer import to_device
@@ -133,7 +133,7 @@ class FrameTalker(nn.Module, SupportsMRoPE):
         none = torch.zeros_like(self.seed)
         self._predictor_graphs.record(self._predictor_arguments(none, none, none))
 
-    def _start_requests(self, started: list[Started]) -> None:
+    def _start_requests(self, started: list[StartedRequest]) -> None:
         whole, real = [], []
         for request in started:
             sampling = CodeSampling() if request.options is None else request.options.sampling

@@ -10,7 +10,7 @@ import torch
 
 from omnistage.stages.messages.to_gateway import NumChannels
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.vocoder.decoder import UNASKED, Decoded, Frames, Piece
+from omnistage.stages.vocoder.decoder import UNASKED, Decoded, Frames, StreamPiece
 from omnistage.stages.vocoder.graphs import DecodeGraphs
 from omnistage.stages.vocoder.slots import Slot, Slots
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
@@ -107,12 +107,12 @@ class CodeDecoder(ABC):
 
     # Decoding
 
-    def group_of(self, piece: Piece[Slot]) -> Hashable:
+    def group_of(self, piece: StreamPiece[Slot]) -> Hashable:
         """Equal lengths share a batch."""
         return len(piece.frames)
 
     @torch.inference_mode()
-    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[Slot]]) -> Decoded:
         """Compute the next frames of each stream.
 
         The first chunk of a stream has `num_held_back` samples less, the others come late by as
@@ -128,7 +128,7 @@ class CodeDecoder(ABC):
         held_back = self.codec.num_held_back
         return Decoded(pcm, [slice(0 if slot.num_frames else held_back, None) for slot in slots])
 
-    def advance(self, piece: Piece[Slot]) -> None:
+    def advance(self, piece: StreamPiece[Slot]) -> None:
         """The stream goes on from what the last decode has written."""
         piece.state.advance(len(piece.frames))
 

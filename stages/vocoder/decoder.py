@@ -23,7 +23,7 @@ State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece(Generic[State]):
+class StreamPiece(Generic[State]):
     """The part of one stream in a batch: its place, and the frames that come next.
 
     `is_last`: none follow. A decoder that waits for later frames then decodes what it kept; if it
@@ -90,13 +90,13 @@ class Decoder(Protocol[State]):
     def close(self, state: State) -> None:
         """End a stream and free what it holds."""
 
-    def group_of(self, piece: Piece[State]) -> Hashable:
+    def group_of(self, piece: StreamPiece[State]) -> Hashable:
         """Pieces of one group may share a batch."""
 
-    def decode(self, pieces: Sequence[Piece[State]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[State]]) -> Decoded:
         """Take one step with pieces of one group."""
 
-    def advance(self, piece: Piece[State]) -> None:
+    def advance(self, piece: StreamPiece[State]) -> None:
         """The stream goes on from what the last step has written."""
 
     def capture(self) -> None:

@@ -15,7 +15,7 @@ from torch.profiler import record_function
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.messages.loading import Phase, tell_loading
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.vocoder.decoder import UNASKED, Decoder, Frames, Piece, Samples, State
+from omnistage.stages.vocoder.decoder import UNASKED, Decoder, Frames, Samples, State, StreamPiece
 from omnistage.stages.vocoder.metrics import DecoderMetrics
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Limits:
     batch_streams: int | None = None
 
 
-class Audio(NamedTuple):
+class DecodedAudio(NamedTuple):
     """The answer to one push."""
 
     request_id: str
@@ -46,7 +46,7 @@ class Audio(NamedTuple):
     last: bool
 
 
-class Failed(NamedTuple):
+class DecodeFailed(NamedTuple):
     """A request that could not be decoded even alone; it is forgotten."""
 
     request_id: str
@@ -107,7 +107,7 @@ class Turn(Generic[State]):
 
     stream: Stream[State]
     pushed: Pushed
-    piece: Piece[State]
+    piece: StreamPiece[State]
     deadline_s: float
 
 
@@ -143,7 +143,7 @@ class DecoderEngine(Generic[State]):
             decoder.capture()
         tell_loading(Phase.WARMING_UP)
         state = decoder.open(UNASKED)
-        to_int16(decoder.decode([Piece(state, decoder.blank(1))]).pcm).cpu()
+        to_int16(decoder.decode([StreamPiece(state, decoder.blank(1))]).pcm).cpu()
         decoder.close(state)
 
     # Requests
@@ -204,12 +204,12 @@ class DecoderEngine(Generic[State]):
 
     # Decoding
 
-    def step(self) -> list[Audio | Failed]:
+    def step(self) -> list[DecodedAudio | DecodeFailed]:
         """Decode the most urgent batch; answers of finished chunks, none only without work."""
         while True:
             with self._lock:
                 self._close_released()
-                answers: list[Audio | Failed] = [*self._answer_empty()]
+                answers: list[DecodedAudio | DecodeFailed] = [*self._answer_empty()]
                 batch = [] if answers else self._next_batch()
             if batch:
                 answers = self._decode(batch)
@@ -227,7 +227,7 @@ class DecoderEngine(Generic[State]):
             self._released.append(stream.state)
             stream.state = None
 
-    def _answer_empty(self) -> list[Audio]:
+    def _answer_empty(self) -> list[DecodedAudio]:
         """Chunks without frames need no decoder, but the last one if it has kept frames."""
         answers = []
         for stream in [stream for stream in self._streams.values() if not stream.is_held]:
@@ -289,7 +289,7 @@ class DecoderEngine(Generic[State]):
         pushed = stream.waiting[0]
         frames = self._next_frames(pushed)
         end = pushed.num_decoded + len(frames)
-        piece = Piece(state, frames, pushed.last and end == len(pushed.frames))
+        piece = StreamPiece(state, frames, pushed.last and end == len(pushed.frames))
         due = stream.waiting[1] if pushed.is_lead and stream.has_pushed else pushed
         deadline_s = due.arrived_s + len(self._next_frames(due)) * self._frame_s
         return Turn(stream, pushed, piece, deadline_s)
@@ -308,7 +308,7 @@ class DecoderEngine(Generic[State]):
                 return turns[:count]
         return turns
 
-    def _decode(self, batch: list[Turn[State]]) -> list[Audio | Failed]:
+    def _decode(self, batch: list[Turn[State]]) -> list[DecodedAudio | DecodeFailed]:
         """Decodes a batch; if it raises, each request alone: only one that raises then has
         failed.
         """
@@ -322,7 +322,7 @@ class DecoderEngine(Generic[State]):
             return [answer for turn in batch for answer in self._decode([turn])]
         return self._drop(batch[0].stream, answers)
 
-    def _try(self, batch: list[Turn[State]]) -> list[Audio | Failed] | Fault:
+    def _try(self, batch: list[Turn[State]]) -> list[DecodedAudio | DecodeFailed] | Fault:
         """One step of the decoder; if it raised, every stream is where it was."""
         with self._lock:
             # A cancel since the batch was chosen has taken its stream's state.
@@ -343,7 +343,7 @@ class DecoderEngine(Generic[State]):
         finished = [turn for row, turn in enumerate(batch) if row not in unfinished]
         num_frames = sum(len(turn.piece.frames) for turn in finished)
         self.metrics.decoded(len(batch), num_frames, time.monotonic() - began_at)
-        answers: list[Audio | Failed] = []
+        answers: list[DecodedAudio | DecodeFailed] = []
         with self._lock:
             for row, (turn, sound) in enumerate(zip(batch, heard, strict=True)):
                 answers += self._go_on(turn, samples[row][sound], row in unfinished)
@@ -355,7 +355,9 @@ class DecoderEngine(Generic[State]):
                 turn.pushed.has_begun = True
                 self.metrics.begun(began_at - turn.pushed.arrived_s)
 
-    def _go_on(self, turn: Turn[State], samples: Samples, is_unfinished: bool) -> list[Audio]:
+    def _go_on(
+        self, turn: Turn[State], samples: Samples, is_unfinished: bool
+    ) -> list[DecodedAudio]:
         """The stream is one step further; its chunk's answer, if that is complete."""
         stream, pushed = turn.stream, turn.pushed
         self.decoder.advance(turn.piece)
@@ -368,19 +370,19 @@ class DecoderEngine(Generic[State]):
         stream.primed = stream.waiting.popleft() if pushed.is_lead else None
         return [] if pushed.is_lead else [self._finish_chunk(stream)]
 
-    def _drop(self, stream: Stream[State], fault: Fault) -> list[Audio | Failed]:
+    def _drop(self, stream: Stream[State], fault: Fault) -> list[DecodedAudio | DecodeFailed]:
         with self._lock:
             if not self._is_open(stream):
                 return []  # cancelled meanwhile
             del self._streams[stream.request_id]
             self._release(stream)
-        return [Failed(stream.request_id, fault.is_out_of_memory)]
+        return [DecodeFailed(stream.request_id, fault.is_out_of_memory)]
 
     def _is_open(self, stream: Stream[State]) -> bool:
         """Returns whether the stream is open: its name may be another stream's by now."""
         return self._streams.get(stream.request_id) is stream
 
-    def _finish_chunk(self, stream: Stream[State]) -> Audio:
+    def _finish_chunk(self, stream: Stream[State]) -> DecodedAudio:
         pushed = stream.waiting.popleft()
         if pushed.last:
             del self._streams[stream.request_id]
@@ -388,7 +390,7 @@ class DecoderEngine(Generic[State]):
         num_channels = self.decoder.num_channels
         silence = np.zeros(0 if num_channels == 1 else (0, num_channels), np.int16)
         pcm = np.concatenate([silence, *pushed.pcm])
-        return Audio(stream.request_id, pcm, pushed.frames, pushed.last)
+        return DecodedAudio(stream.request_id, pcm, pushed.frames, pushed.last)
 
 
 def deadline_of(turn: Turn[State]) -> float:

@@ -19,7 +19,7 @@ from omnistage.stages.messages.edge import Codes, Edge, Lead, Open
 from omnistage.stages.messages.to_gateway import Ready, Sound
 from omnistage.stages.vocoder.control import COMMANDS, DecoderControl, DecoderWeights
 from omnistage.stages.vocoder.decoder import Frames
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed
+from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine
 from omnistage.stages.worker.failure import RequestError, out_of_memory
 from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
@@ -160,9 +160,9 @@ class DecoderStage(ABC):
                 for answer in answers:
                     self._answer(answer)
 
-    def _answer(self, answer: Audio | Failed) -> None:
+    def _answer(self, answer: DecodedAudio | DecodeFailed) -> None:
         """Whatever is wrong with one answer fails its request only."""
-        if isinstance(answer, Failed):
+        if isinstance(answer, DecodeFailed):
             self._fail(answer.request_id, answer.is_out_of_memory)
             return
         try:
@@ -181,12 +181,12 @@ class DecoderStage(ABC):
         self._failed[request_id] = out_of_memory(stage) if is_out_of_memory else error
         done.set()
 
-    async def _step(self) -> list[Audio | Failed]:
+    async def _step(self) -> list[DecodedAudio | DecodeFailed]:
         async with self._stepping:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._thread, self._engine.step)
 
-    def _send(self, answer: Audio) -> None:
+    def _send(self, answer: DecodedAudio) -> None:
         request_id, pcm, frames, last = answer
         done = self._done.get(request_id)
         if done is None or done.is_set():

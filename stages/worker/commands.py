@@ -7,7 +7,7 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Sender
-from omnistage.stages.messages.to_gateway import Answer
+from omnistage.stages.messages.to_gateway import CommandResult
 from omnistage.stages.messages.to_stage import Command
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Stage, TakesCommands
@@ -47,12 +47,12 @@ class Commands:
         answer = await self._obey(command.command, command.arguments)
         self._outputs.send(Chunk(command_id, answer, last=True))
 
-    async def _obey(self, command: str, arguments: Mapping[str, Any]) -> Answer:
+    async def _obey(self, command: str, arguments: Mapping[str, Any]) -> CommandResult:
         if not isinstance(self._stage, TakesCommands):
             return self._refusal(RequestError(400, f"Stage {self._name} takes no commands."))
         try:
             async with asyncio.timeout(self._limit_s):
-                return Answer(dict(await self._stage.control(command, arguments)))
+                return CommandResult(dict(await self._stage.control(command, arguments)))
         except RequestError as error:
             return self._refusal(error)
         except TimeoutError:
@@ -63,8 +63,8 @@ class Commands:
             failed = f"Stage {self._name}: {command} failed; its log says why."
             return self._refusal(RequestError(500, failed))
 
-    def _refusal(self, error: RequestError) -> Answer:
-        return Answer(error=error.told_by(self._name))
+    def _refusal(self, error: RequestError) -> CommandResult:
+        return CommandResult(error=error.told_by(self._name))
 
     async def unless_busy(self, asked: Coroutine[Any, Any, None]) -> None:
         """Wait for the engine's sign of life; one that obeys a command has that one's deadline."""

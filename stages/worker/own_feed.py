@@ -6,7 +6,7 @@ import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Sender
-from omnistage.stages.messages.edge import Tokens
+from omnistage.stages.messages.edge import StageTokens
 
 
 class OwnFeed:
@@ -20,9 +20,9 @@ class OwnFeed:
     def send(self, token_ids: Sequence[int], last: bool = False) -> None:
         """More of them; none follow the last."""
         tensors = {"tokens": Tensor.from_numpy(np.asarray(token_ids, np.int32))}
-        self._sender.send(Chunk(self._request_id, Tokens(), self._num_sent, tensors, last))
+        self._sender.send(Chunk(self._request_id, StageTokens(), self._num_sent, tensors, last))
         self._num_sent += len(token_ids)
 
     def show_life(self) -> None:
         """More will come: we wait for our client."""
-        self._sender.send(Chunk(self._request_id, Tokens(), self._num_sent))
+        self._sender.send(Chunk(self._request_id, StageTokens(), self._num_sent))

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.connectors.contract import Closed, Sender
-from omnistage.stages.messages.families import Family, families_of, stage_labels
+from omnistage.connectors.contract import ChannelClosed, Sender
+from omnistage.stages.messages.families import MetricFamily, families_of, stage_labels
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Metrics
 
 logger = logging.getLogger("omnistage.stage")
@@ -47,7 +47,7 @@ class Snapshots:
         while not self._closing.is_set():
             try:
                 self._send()
-            except Closed:
+            except ChannelClosed:
                 return
             except Exception:
                 logger.exception("the metrics of this stage could not be sent")
@@ -57,13 +57,13 @@ class Snapshots:
         if self._outputs.credit(ABOUT_ITSELF) > 0:
             self._outputs.send(Chunk(ABOUT_ITSELF, Metrics(self._bounded(self._rendered()))))
 
-    def _rendered(self) -> Iterable[Family]:
+    def _rendered(self) -> Iterable[MetricFamily]:
         for collector in self._collectors:
             for family in families_of(collector, self._labels):
                 yield family
                 time.sleep(0)  # the event loop goes on between two families
 
-    def _bounded(self, families: Iterable[Family]) -> list[Family]:
+    def _bounded(self, families: Iterable[MetricFamily]) -> list[MetricFamily]:
         kept, room = [], MAX_CHARACTERS
         for family in families:
             if family.num_characters <= room:

@@ -20,7 +20,7 @@ MAX_CAUSE = 600  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownError:
     """A kind of error: names of its class or of one of its bases, or words of its message.
 
     `cause` is said instead of the error's own words where those would not be understood.
@@ -44,51 +44,51 @@ FETCH = (
 )
 # The first that fits an error is taken.
 KNOWN = (
-    Known(
+    KnownError(
         "accept its terms on its page at the hub, and set HF_TOKEN to a token of that account",
         names=("GatedRepoError",),
         words=r"gated repo",
         cause="the model is gated at the hub",
     ),
-    Known(
+    KnownError(
         "correct the name or the path; set HF_TOKEN if the model is private",
         names=("RepositoryNotFoundError", "RevisionNotFoundError"),
         cause="the hub has no such model, or not for you",
     ),
-    Known(
+    KnownError(
         "correct the path, or give a name of the hub as owner/name",
         names=("HFValidationError",),
         words=r"is not a local folder and is not a valid model identifier|Repo id must",
         cause="there is no such folder, and it is no name of the hub",
     ),
-    Known(
+    KnownError(
         FETCH,
         names=("OfflineModeIsEnabled", "LocalEntryNotFoundError"),
         words=r"outgoing traffic has been disabled|couldn't connect to|cannot find the requested "
         r"files in the (local|disk) cache|Cannot reach https?://",
         cause="the model's files are not here, and the hub cannot be reached",
     ),
-    Known(
+    KnownError(
         "take a graph for a CPU, or start where a GPU and its driver are; CUDA_VISIBLE_DEVICES may "
         "hide it",
         words=r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA"
         r"|Failed to infer device type|CUDA has 0 devices",
         cause="there is no CUDA device here",
     ),
-    Known(
+    KnownError(
         "lower gpu_memory_utilization, kv_cache_memory_bytes or max_model_len, end what else uses "
         "the device, or take a smaller model",
         names=("OutOfMemoryError", "MemoryError"),
         words=r"out of memory|can't allocate memory|Free memory on device|No available memory for "
         r"the cache blocks|KV cache is needed, which is larger",
     ),
-    Known(
+    KnownError(
         "the system's log says whether the kernel wanted its memory back (`dmesg`): give the "
         "machine or the container more, or take a smaller model",
         words=r"Failed core proc\(s\): \{[^}]*: -9\b",
         cause="its engine was killed while it loaded",
     ),
-    Known(
+    KnownError(
         "the checkpoint is incomplete, damaged or of another model: fetch it again, or correct "
         "`model`",
         names=("SafetensorError", "EntryNotFoundError"),
@@ -99,7 +99,7 @@ KNOWN = (
         r"|does not appear to have a file named|shape mismatch|must match the size of tensor"
         r"|newly initialized",
     ),
-    Known(
+    KnownError(
         "take the argument out of the stage's `engine`, or correct its name",
         words=r"unexpected keyword argument|has no engine argument",
     ),
@@ -120,7 +120,7 @@ def explain(error: BaseException) -> str:
     return _own_words(error)
 
 
-def _advised(known: Known, error: BaseException) -> str:
+def _advised(known: KnownError, error: BaseException) -> str:
     said = _own_words(error)
     if known.cure in said:
         return said

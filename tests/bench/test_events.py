@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omnistage.bench.events import Delta, Lines, decode_event, error_message, payload
+from omnistage.bench.events import Delta, LineReader, decode_event, error_message, payload
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 7))
 def test_lines_are_the_same_however_a_stream_is_cut(lines: list[bytes], size: int) -> None:
     lines = [line.replace(b"\n", b"") for line in lines]
     stream = b"".join(line + b"\n" for line in lines)
-    cutter = Lines()
+    cutter = LineReader()
     found = []
     for start in range(0, len(stream), size):
         found += cutter.feed(stream[start : start + size])

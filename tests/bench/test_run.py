@@ -12,16 +12,16 @@ from omnistage.bench.metrics import Packet
 from omnistage.bench.report import Level, Report, Sample
 from omnistage.bench.run import PROBE_S, Plan, probe_lag, run_plan
 from omnistage.bench.table import timeline_table
-from omnistage.bench.workload import Workload
+from omnistage.bench.workload import PromptWorkload
 
-TEXT = Workload(seed=1, prompt_words=20, max_tokens=8)
-SPEECH = Workload(seed=1, prompt_words=20, max_tokens=8, modalities=("text", "audio"))
+TEXT = PromptWorkload(seed=1, prompt_words=20, max_tokens=8)
+SPEECH = PromptWorkload(seed=1, prompt_words=20, max_tokens=8, modalities=("text", "audio"))
 SPOKEN = ((0.5, 0.4), (1.0, 0.8), (2.25, 0.8))
 
 
 def run(
     fake: FakeOpenAI,
-    workload: Workload,
+    workload: PromptWorkload,
     *loads: Load,
     timeout_s: float = 60.0,
     url: str = "http://a",
@@ -30,7 +30,7 @@ def run(
     return run_virtual(run_plan(plan, lambda level: None, fake.network()))
 
 
-def level_of(script: Script, workload: Workload, load: Load | None = None) -> Level:
+def level_of(script: Script, workload: PromptWorkload, load: Load | None = None) -> Level:
     (level,) = run(FakeOpenAI(script), workload, load or ClosedLoop(1, 1, 0)).levels
     return level
 
@@ -89,7 +89,7 @@ def test_images_of_vllm_omni_are_counted() -> None:
 
 
 def test_an_answer_that_is_not_streamed_comes_whole() -> None:
-    whole = Workload(1, 20, 8, overrides=({"stream": None, "stream_options": None},))
+    whole = PromptWorkload(1, 20, 8, overrides=({"stream": None, "stream_options": None},))
     (sample,) = level_of(Script(text_s=(0.5, 1.0), images=2), whole).samples
     assert (sample.error, sample.num_images, sample.text_tokens) == (None, 2, 2)
     assert sample.ttft_s == sample.e2e_s == pytest.approx(1.0)
@@ -154,7 +154,11 @@ def test_sound_is_demanded_only_if_the_body_that_was_sent_asks_for_it() -> None:
     fake = FakeOpenAI(Script(dialect="openai", packets=SPOKEN))
     overrides = ({"modalities": ["text"]},)
     (sample,) = (
-        run(fake, Workload(1, 20, 8, ("text", "audio"), overrides=overrides), ClosedLoop(1, 1, 0))
+        run(
+            fake,
+            PromptWorkload(1, 20, 8, ("text", "audio"), overrides=overrides),
+            ClosedLoop(1, 1, 0),
+        )
         .levels[0]
         .samples
     )

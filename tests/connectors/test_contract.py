@@ -20,7 +20,7 @@ from support.waiting import wait_until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.codec import encode
-from omnistage.connectors.contract import ChunkTooLarge, Closed, Full, NoChannel
+from omnistage.connectors.contract import ChannelClosed, ChunkTooLarge, Full, NoChannel
 from omnistage.connectors.messages import Message, UnknownMessage
 from omnistage.connectors.receiver import RingReceiver
 from omnistage.connectors.ring import NUM_SLOTS
@@ -297,11 +297,11 @@ def test_closed_ends_say_so_and_hold_nothing(open_ends: Callable[..., Ends]) -> 
     for _ in range(2):
         sender.close()
         receiver.close()
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         sender.send(chunk())
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         receiver.receive()
-    with pytest.raises(Closed):
+    with pytest.raises(ChannelClosed):
         receiver.wait(0)
     for end in (sender, receiver):
         end.forget("a")

@@ -7,7 +7,7 @@ import pytest
 
 from omnistage.demo import attachments
 from omnistage.demo.attachments import part_of, parts_of
-from omnistage.demo.failure import Unusable
+from omnistage.demo.failure import CannotSend
 
 
 def written(folder: Path, name: str, content: bytes = b"content") -> Path:
@@ -40,7 +40,7 @@ def test_another_sound_is_a_url(tmp_path: Path) -> None:
 
 
 def test_what_is_neither_a_medium_nor_text_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(Unusable, match=r"a\.bin is no picture"):
+    with pytest.raises(CannotSend, match=r"a\.bin is no picture"):
         part_of(written(tmp_path, "a.bin", b"\xff\xfe\x00"))
 
 
@@ -51,5 +51,5 @@ def test_files_that_no_body_can_hold_are_refused(
     monkeypatch.setattr(attachments, "MAX_BYTES", 14)
     assert len(parts_of(files)) == 2
     monkeypatch.setattr(attachments, "MAX_BYTES", 13)
-    with pytest.raises(Unusable, match="larger than"):
+    with pytest.raises(CannotSend, match="larger than"):
         parts_of(files)

@@ -3,8 +3,8 @@
 import pytest
 
 from omnistage.demo.backend import dead_html, failure_html, number, status_html, whole, written
-from omnistage.demo.failure import Unusable
-from omnistage.demo.offer import Offer
+from omnistage.demo.failure import CannotSend
+from omnistage.demo.offer import ModelOffer
 
 
 @pytest.mark.parametrize("field", [None, "", "  "])
@@ -20,22 +20,22 @@ def test_numbers_are_read() -> None:
 
 @pytest.mark.parametrize("field", ["x", "1,5", "0.5", "nan", "inf"])
 def test_what_is_no_whole_number_is_refused_by_the_name_of_its_field(field: str) -> None:
-    with pytest.raises(Unusable, match="Seed must be a"):
+    with pytest.raises(CannotSend, match="Seed must be a"):
         whole("Seed", field)
 
 
 def test_the_head_tells_what_is_made_and_the_notes() -> None:
-    offer = Offer("a<b", frozenset({"audio", "text"}), notes=("It is loading.",))
+    offer = ModelOffer("a<b", frozenset({"audio", "text"}), notes=("It is loading.",))
     html = status_html(offer)
     assert "a&lt;b</code> makes text, audio" in html
     assert "It is loading." in html
 
 
 def test_what_the_server_notes_of_its_model_is_a_banner() -> None:
-    noted = Offer("tiny", frozenset({"text"}), banner="random weights: <noise>")
+    noted = ModelOffer("tiny", frozenset({"text"}), banner="random weights: <noise>")
     banner = '<div class="os-banner" role="note">random weights: &lt;noise&gt;</div>'
     assert status_html(noted).endswith(banner)
-    assert "os-banner" not in status_html(Offer("tiny", frozenset({"text"})))
+    assert "os-banner" not in status_html(ModelOffer("tiny", frozenset({"text"})))
 
 
 def test_failures_are_read_out_and_escaped() -> None:

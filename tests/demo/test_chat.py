@@ -11,22 +11,22 @@ import pytest
 from support.fake_openai import MODEL, FakeOpenAI, Script
 
 from omnistage.demo.backend import Backend
-from omnistage.demo.chat import Answer, ChatSettings, Turn, ask, chat_request, content_of
+from omnistage.demo.chat import ChatAnswer, ChatSettings, ChatTurn, ask, chat_request, content_of
 from omnistage.demo.failure import plain
 from omnistage.demo.files import FileStore
-from omnistage.demo.sound import Sounds
+from omnistage.demo.sound import LatestSounds
 from omnistage.demo.waterfall import Mark
 
-QUESTION = Turn("Hello?")
+QUESTION = ChatTurn("Hello?")
 
 
 def settings(mode: str = "Text and speech", **more: Any) -> ChatSettings:
     return ChatSettings(MODEL, mode, "ethan", **more)
 
 
-def asked(fake: FakeOpenAI, chosen: ChatSettings, answer: Answer | None = None) -> Answer:
+def asked(fake: FakeOpenAI, chosen: ChatSettings, answer: ChatAnswer | None = None) -> ChatAnswer:
     """The answer of a fake to one question."""
-    read = answer or Answer(Sounds().open())
+    read = answer or ChatAnswer(LatestSounds().open())
 
     async def run(url: str) -> None:
         async with Backend.connect(url, None, FileStore(Path())).client as client:
@@ -56,7 +56,7 @@ def test_pictures_of_a_stream_are_read() -> None:
 @pytest.mark.parametrize("failing", [frozenset[int](), frozenset({0})])
 def test_the_sound_ends_with_the_answer_and_with_a_failure(failing: frozenset[int]) -> None:
     fake = FakeOpenAI(Script([0.0], [(0.0, 0.1)], failing=failing, failure="event"))
-    answer = Answer(Sounds().open())
+    answer = ChatAnswer(LatestSounds().open())
     with pytest.raises(openai.APIError) if failing else contextlib.nullcontext():
         asked(fake, settings(), answer)
 
@@ -115,10 +115,10 @@ def test_a_chat_of_pictures_asks_for_no_tokens_and_no_voice() -> None:
 def test_earlier_turns_are_sent_but_for_those_that_failed() -> None:
     part = {"type": "image_url", "image_url": {"url": "data:,"}}
     turns = [
-        Turn("one", parts=(part,), answer="first"),
-        Turn("two", answer="half", failure="broken"),
-        Turn("a picture", answer_files=("a.png",)),
-        Turn("three"),
+        ChatTurn("one", parts=(part,), answer="first"),
+        ChatTurn("two", answer="half", failure="broken"),
+        ChatTurn("a picture", answer_files=("a.png",)),
+        ChatTurn("three"),
     ]
     messages = chat_request(settings(), turns)["messages"]
     assert [(one["role"], one["content"]) for one in messages] == [
@@ -130,7 +130,7 @@ def test_earlier_turns_are_sent_but_for_those_that_failed() -> None:
 
 
 def test_stamps_of_a_timeline_are_read() -> None:
-    answer = Answer(Sounds().open())
+    answer = ChatAnswer(LatestSounds().open())
     chunk = openai.types.chat.ChatCompletionChunk.construct(
         choices=[], timeline=[{"stage": "talker", "event": "first_code", "ms": 1.5}]
     )

@@ -12,11 +12,11 @@ from support.gateway import IMAGES, MODEL, OMNI, TEXT_ONLY, running_gateway
 from omnistage.demo.backend import Backend
 from omnistage.demo.failure import plain
 from omnistage.demo.files import FileStore
-from omnistage.demo.offer import LOADING, Offer, learn, names_of
+from omnistage.demo.offer import LOADING, ModelOffer, learn, names_of
 from omnistage.server.http.keys import Keys
 
 
-async def learnt(url: str, key: str | None = None) -> Offer:
+async def learnt(url: str, key: str | None = None) -> ModelOffer:
     async with Backend.connect(url, key, FileStore(Path())).client as client:
         return await learn(client)
 
@@ -25,7 +25,7 @@ async def test_a_server_that_speaks_offers_its_voices(tmp_path: Path) -> None:
     with running_gateway(tmp_path, OMNI) as gateway:
         offer = await learnt(gateway.url)
     voices = ("chelsie", "ethan")
-    assert offer == Offer(MODEL, frozenset({"text", "audio"}), voices, has_timeline=True)
+    assert offer == ModelOffer(MODEL, frozenset({"text", "audio"}), voices, has_timeline=True)
     assert offer.modes == ["Text", "Text and speech"]
     assert offer.tabs == {"chat", "speech", "transcription"}
 
@@ -62,7 +62,7 @@ async def test_a_key_is_sent_and_a_missing_one_is_told(tmp_path: Path) -> None:
 def test_a_server_that_does_not_say_what_it_makes_makes_text() -> None:
     with FakeOpenAI().running() as url:
         offer = asyncio.run(learnt(url))
-    assert offer == Offer(FAKE_MODEL, frozenset({"text"}))
+    assert offer == ModelOffer(FAKE_MODEL, frozenset({"text"}))
 
 
 async def test_a_dead_server_is_told_in_one_sentence_with_its_address() -> None:

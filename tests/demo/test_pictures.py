@@ -10,11 +10,11 @@ from support.gateway import IMAGES, MODEL, RunningGateway, running_gateway
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.demo.backend import Backend
-from omnistage.demo.failure import Unusable
+from omnistage.demo.failure import CannotSend
 from omnistage.demo.files import FileStore
 from omnistage.demo.pictures import (
+    PictureProgress,
     PictureSettings,
-    Progress,
     edit,
     edit_input,
     make,
@@ -112,9 +112,9 @@ def test_an_editor_gives_picture_and_mask_of_one_size() -> None:
 
 @pytest.mark.parametrize("drawn", [None, {"background": None, "layers": []}])
 def test_an_edit_of_nothing_is_refused(drawn: Any) -> None:
-    with pytest.raises(Unusable, match="picture"):
+    with pytest.raises(CannotSend, match="picture"):
         edit_input(drawn)
 
 
 def test_progress_counts_nothing_before_the_first_step() -> None:
-    assert Progress().state == "Waiting for the first step."
+    assert PictureProgress().state == "Waiting for the first step."

@@ -4,7 +4,7 @@ import asyncio
 import io
 import wave
 
-from omnistage.demo.sound import RATE_HZ, Sounds, duration_s, wav
+from omnistage.demo.sound import RATE_HZ, LatestSounds, duration_s, wav
 
 
 def test_a_wav_file_has_the_samples_and_their_rate() -> None:
@@ -18,7 +18,7 @@ def test_the_length_is_that_of_the_samples() -> None:
 
 
 async def test_a_reader_gets_each_piece_when_it_comes_and_the_end() -> None:
-    sound = Sounds().open()
+    sound = LatestSounds().open()
     reading = sound.read()
     sound.add(b"ab")
     assert await anext(reading) == b"ab"
@@ -32,7 +32,7 @@ async def test_a_reader_gets_each_piece_when_it_comes_and_the_end() -> None:
 
 
 async def test_a_late_reader_gets_all_of_it() -> None:
-    sound = Sounds().open()
+    sound = LatestSounds().open()
     sound.add(b"ab")
     sound.add(b"cd")
     sound.end()
@@ -40,7 +40,7 @@ async def test_a_late_reader_gets_all_of_it() -> None:
 
 
 async def test_two_readers_get_the_same() -> None:
-    sound = Sounds().open()
+    sound = LatestSounds().open()
 
     async def read() -> bytes:
         return b"".join([piece async for piece in sound.read()])
@@ -54,7 +54,7 @@ async def test_two_readers_get_the_same() -> None:
 
 
 async def test_half_a_sample_waits_for_its_other_half() -> None:
-    sound = Sounds().open()
+    sound = LatestSounds().open()
     reading = sound.read()
     sound.add(b"abc")
     assert await anext(reading) == b"ab"
@@ -63,7 +63,7 @@ async def test_half_a_sample_waits_for_its_other_half() -> None:
 
 
 async def test_the_oldest_sound_goes_and_ends() -> None:
-    sounds = Sounds(limit=1)
+    sounds = LatestSounds(limit=1)
     old = sounds.open()
     new = sounds.open()
     assert sounds.find(old.id) is None

@@ -11,10 +11,10 @@ from omnistage.demo.backend import Backend
 from omnistage.demo.examples import melody
 from omnistage.demo.failure import plain
 from omnistage.demo.files import FileStore
-from omnistage.demo.sound import Sounds
+from omnistage.demo.sound import LatestSounds
 from omnistage.demo.speech import (
+    SpeechProgress,
     SpeechSettings,
-    Spoken,
     speak,
     speech_request,
     transcribe,
@@ -23,7 +23,7 @@ from omnistage.demo.speech import (
 
 
 async def test_a_text_is_spoken_piece_by_piece(tmp_path: Path) -> None:
-    spoken = Spoken(Sounds().open())
+    spoken = SpeechProgress(LatestSounds().open())
     with running_gateway(tmp_path, OMNI) as gateway:
         async with Backend.connect(gateway.url, None, FileStore(tmp_path)).client as client:
             settings = SpeechSettings(MODEL, "words", "ethan")
@@ -35,7 +35,7 @@ async def test_a_text_is_spoken_piece_by_piece(tmp_path: Path) -> None:
 
 
 async def test_a_server_that_does_not_speak_is_told_in_its_words(tmp_path: Path) -> None:
-    spoken = Spoken(Sounds().open())
+    spoken = SpeechProgress(LatestSounds().open())
     with running_gateway(tmp_path, TEXT_ONLY) as gateway:
         async with Backend.connect(gateway.url, None, FileStore(tmp_path)).client as client:
             with pytest.raises(openai.BadRequestError) as raised:

@@ -5,7 +5,7 @@ from support.server import TinyServer
 
 from omnistage.bench.load import ClosedLoop
 from omnistage.bench.run import Plan, run_plan
-from omnistage.bench.workload import Workload
+from omnistage.bench.workload import PromptWorkload
 
 pytestmark = pytest.mark.engine
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.engine
 async def test_frames_and_tokens_are_exact_under_load(
     server: TinyServer, audio_format: str
 ) -> None:
-    workload = Workload(
+    workload = PromptWorkload(
         seed=0,
         prompt_words=30,
         max_tokens=12,
@@ -35,7 +35,7 @@ async def test_frames_and_tokens_are_exact_under_load(
 
 
 async def test_text_alone_has_no_sound(server: TinyServer) -> None:
-    workload = Workload(seed=0, prompt_words=30, max_tokens=12, ignore_eos=True)
+    workload = PromptWorkload(seed=0, prompt_words=30, max_tokens=12, ignore_eos=True)
     plan = Plan(server.url, workload, (ClosedLoop(2, 4, 0),), timeout_s=120)
     (level,) = (await run_plan(plan, lambda level: None)).levels
     assert level.errors == []

@@ -10,9 +10,9 @@ from omnistage.server.trace import (
     FIRST_AUDIO,
     GATEWAY,
     RECEIVED,
-    Step,
     Timeline,
     Trace,
+    TraceStep,
     current_trace,
     following,
     named_trace,
@@ -54,8 +54,8 @@ def test_the_way_is_told_in_the_order_of_time_from_the_first() -> None:
 
 def test_steps_lie_end_to_end_from_the_receipt_to_what_came_last() -> None:
     steps = SPOKEN.steps
-    assert steps[0] == Step(GATEWAY, "sent", 10, 20)
-    assert steps[-1] == Step(GATEWAY, FIRST_AUDIO, 70, 80)
+    assert steps[0] == TraceStep(GATEWAY, "sent", 10, 20)
+    assert steps[-1] == TraceStep(GATEWAY, FIRST_AUDIO, 70, 80)
     assert [step.start_ns for step in steps[1:]] == [step.end_ns for step in steps[:-1]]
     assert FINISHED not in {step.event for step in steps}
 

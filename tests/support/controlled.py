@@ -14,7 +14,7 @@ from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.loading.components import Parts
 from omnistage.stages.diffusion.loading.float8 import quantize
-from omnistage.stages.diffusion.loading.loading import Loaded
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ class Controlled:
         parts, is_quantized = Parts.find(self.pipeline), "quantization" in options
         if is_quantized:
             quantize(parts, CPU)
-        loaded = Loaded(self.pipeline, parts, None, CPU, is_quantized)
+        loaded = LoadedPipeline(self.pipeline, parts, None, CPU, is_quantized)
         self.control = Control(loaded, parsed, self._read, "dit")
         once = Settings(0, 2, 3.0).arguments(name)
         self.engine = StepBatcher(self.pipeline, once, doubled(once))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omnistage.connectors.tcp.orders import LinkSettings
-from omnistage.server.placement.agent import Half, Line, Loss, News, Node
+from omnistage.server.placement.agent import Line, Loss, News, Node, NodeHalf
 from omnistage.server.placement.nodes import NodeLost
 from omnistage.stages.messages.loading import Loading
 
@@ -25,7 +25,7 @@ class FakeAgent:
         self.ends: dict[str, asyncio.Future[str]] = {}
         self.renewed: list[str] = []
         self.peers: list[str] = []
-        self.joined: dict[str, Half] = {}
+        self.joined: dict[str, NodeHalf] = {}
         self.num_link_starts = 0
         self.name = ""
         self.is_closed = False
@@ -67,7 +67,7 @@ class FakeAgent:
         await self._check()
         self.peers.remove(peer)
 
-    async def join(self, halves: Sequence[Half]) -> None:
+    async def join(self, halves: Sequence[NodeHalf]) -> None:
         await self._check()
         for half in halves:
             assert half.address not in self.joined

@@ -17,16 +17,16 @@ from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     Alive,
-    Answer,
+    CommandResult,
     Compiling,
     Embedding,
     Failed,
+    ImagePixels,
     InputTokens,
     Lora,
     Marks,
     NumChannels,
     Output,
-    Picture,
     Reading,
     Ready,
     Sound,
@@ -69,16 +69,16 @@ def text_of(body: Mapping[str, Any]) -> str:
 
 
 # From stage, command and arguments to an answer; without one the stage says nothing.
-Obey = Callable[[str, str, Mapping[str, Any]], Answer | None]
+Obey = Callable[[str, str, Mapping[str, Any]], CommandResult | None]
 # What a fake stage sends: its tensors, and whether it is the last.
 Said = tuple[Output | InputTokens | Failed, Mapping[str, Tensor], bool]
 
 
-def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> CommandResult:
     """As a stage that does all it is told."""
     if command in ("sleep", "wake", "load_weights"):
-        return Answer({"asleep": ["weights"] if command == "sleep" else []})
-    return Answer(dict(arguments))
+        return CommandResult({"asleep": ["weights"] if command == "sleep" else []})
+    return CommandResult(dict(arguments))
 
 
 class FakeGraph:
@@ -522,7 +522,7 @@ class FakeDit(FakeStage):
         for step in range(1, STEPS + 1):
             yield Step("image", step, STEPS), {}, False
             if step <= (body["partial_images"] or 0):
-                preview = Picture("image", is_preview=True)
+                preview = ImagePixels("image", is_preview=True)
                 yield preview, self._picture(body, 100 + step), False
             if script == "fail later" and step == 2:
                 yield self.failure(500, "broken")
@@ -531,7 +531,7 @@ class FakeDit(FakeStage):
             await asyncio.Event().wait()
         for index in range(num_pictures):
             last = index == num_pictures - 1
-            picture = Picture("image", index, text_tokens=len(script.split()))
+            picture = ImagePixels("image", index, text_tokens=len(script.split()))
             yield picture, self._picture(body, index), last
 
     def _picture(self, body: Mapping[str, Any], grey: int) -> dict[str, Tensor]:
@@ -599,4 +599,4 @@ class FakeCamera(FakeStage):
             pixels = Tensor.from_numpy(np.full(shape, 40 * index, np.uint8))
             last = index == body["num_frames"] - 1
             fps = 25.0 if body["prompt"] == "at 25" else 0
-            yield Picture("video", index, fps=fps), {"pixels": pixels}, last
+            yield ImagePixels("video", index, fps=fps), {"pixels": pixels}, last

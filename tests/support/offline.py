@@ -16,7 +16,7 @@ from omnistage.server.app import build_app
 from omnistage.server.http.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.offline.engine import Engine
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.to_gateway import Answer
+from omnistage.stages.messages.to_gateway import CommandResult
 
 
 class FakeStages:
@@ -55,10 +55,10 @@ class ObedientStages(FakeStages):
         self.graph.commands, self.graph.loras, self.graph.obey = self.commands, [], self.obey
         return stage
 
-    def obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+    def obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> CommandResult:
         self.told.append((stage, command, arguments))
         if not command.endswith(("_lora", "_loras")):
-            return Answer({"asleep": ["weights"] if command == "sleep" else []})
+            return CommandResult({"asleep": ["weights"] if command == "sleep" else []})
         there = self._adapters.setdefault(stage, {})
         name = arguments.get("name", "")
         if command == "add_lora":
@@ -67,7 +67,7 @@ class ObedientStages(FakeStages):
             there[name]["pinned"] = arguments["pinned"]
         if command == "remove_lora":
             del there[name]
-        return Answer({"loras": list(there.values())})
+        return CommandResult({"loras": list(there.values())})
 
 
 def fake_omni(stages: FakeStages, graph: dict[str, Any], **options: Any) -> Omni:

@@ -10,7 +10,7 @@ from typing import Any
 from support.fake_openai import JSON, FakeOpenAI, Reply
 
 from omnistage.bench.profile.figures import Profile, Recorded, profile_of
-from omnistage.bench.profile.traces import Trace
+from omnistage.bench.profile.traces import ProfileTrace
 
 EPOCH_NS = 1_700_000_000_000_000_000
 STREAM = 7
@@ -26,7 +26,7 @@ def run(name: str, start: float, length: float, cat: str = "kernel", **more: Any
 def span(start: float, end: float) -> Event:
     """When the process recorded."""
     more: Event = {"pid": "Spans", "tid": "PyTorch Profiler"}
-    return run("PyTorch Profiler (0)", start, end - start, "Trace", **more)
+    return run("PyTorch Profiler (0)", start, end - start, "ProfileTrace", **more)
 
 
 def named(what: str, tid: object, pid: object = 0, **arguments: Any) -> Event:
@@ -43,7 +43,7 @@ def profile_of_events(events: Mapping[str, list[Event]]) -> Profile:
     recorded = []
     for stage, own in events.items():
         one = Recorded(stage)
-        one.read(Trace(content(own), EPOCH_NS, stage))
+        one.read(ProfileTrace(content(own), EPOCH_NS, stage))
         recorded.append(one)
     return profile_of(recorded, "all.json.gz")
 

@@ -21,7 +21,7 @@ from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.pick import pick_graph
 from omnistage.stages.messages.to_gateway import (
     TO_GATEWAY,
-    Answer,
+    CommandResult,
     Marks,
     Ready,
     TextDelta,
@@ -119,7 +119,7 @@ class TextHarness:
         asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
         return (await self.obey("rpc", **asked))["result"]
 
-    async def obeyed_within(self, limit_s: float, method: str, *args: Any) -> Answer:
+    async def obeyed_within(self, limit_s: float, method: str, *args: Any) -> CommandResult:
         """What the gateway would get for such a call, if commands may take so long."""
         commands = Commands(self.stage, "text", self._near, limit_s)
         asked = {"method": method, "args": list(args), "reply": True, "from_all": False}
@@ -129,7 +129,7 @@ class TextHarness:
                 self._look()
                 await asyncio.sleep(0.005)
         (chunk,) = self._came.pop("command")
-        assert isinstance(chunk.message, Answer)
+        assert isinstance(chunk.message, CommandResult)
         return chunk.message
 
     async def add(self, name: str, path: Path, pinned: bool = False) -> Any:

@@ -19,7 +19,7 @@ from omnistage.stages.qwen2_5_omni.flow import make_times
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
 from omnistage.stages.qwen2_5_omni.token2wav import Token2Wav
 from omnistage.stages.qwen2_5_omni.token2wav_voices import Speaker
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 
 NUM_CODES = 96
 SPEAKERS = ("Chelsie", "Ethan")
@@ -128,7 +128,7 @@ def speak(
     if last_is_late:
         parts.append(codes[:0])
     for number, part in enumerate(parts):
-        piece, is_unfinished = Piece(stream, part, number == len(parts) - 1), True
+        piece, is_unfinished = StreamPiece(stream, part, number == len(parts) - 1), True
         while is_unfinished:
             pcm, (heard,), unfinished = decoder.decode([piece])
             decoder.advance(piece)

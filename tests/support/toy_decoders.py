@@ -14,7 +14,7 @@ import torch
 from omnistage.stages.messages.to_gateway import NumChannels
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.code_decoder import Codec, CodeDecoder
-from omnistage.stages.vocoder.decoder import Decoded, Frames, Piece, Samples
+from omnistage.stages.vocoder.decoder import Decoded, Frames, Samples, StreamPiece
 from omnistage.stages.vocoder.engine import to_int16
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.state import StateLayout, StreamBatch
@@ -44,7 +44,7 @@ class RunningSum(CodeDecoder):
         left = SCALE * sums.repeat_interleave(3, dim=1)
         return torch.stack([left, -left], dim=2).float()
 
-    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[Slot]]) -> Decoded:
         self.batches.append([len(piece.frames) for piece in pieces])
         decoded = super().decode(pieces)
         if any((piece.frames == GUILTY).any() for piece in pieces):
@@ -103,10 +103,10 @@ class Pairs:
     def close(self, state: Window) -> None:
         self.num_free += 1
 
-    def group_of(self, piece: Piece[Window]) -> Hashable:
+    def group_of(self, piece: StreamPiece[Window]) -> Hashable:
         return "all"
 
-    def decode(self, pieces: Sequence[Piece[Window]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[Window]]) -> Decoded:
         self.batches.append([len(piece.frames) for piece in pieces])
         if any((piece.frames == GUILTY).any() for piece in pieces):
             raise self.error
@@ -120,14 +120,14 @@ class Pairs:
             pcm[row, : len(sound)] = torch.from_numpy(sound)
         return Decoded(pcm, [slice(0, len(sound)) for sound in sounds], unfinished)
 
-    def _sound(self, piece: Piece[Window]) -> npt.NDArray[np.float64]:
+    def _sound(self, piece: StreamPiece[Window]) -> npt.NDArray[np.float64]:
         frames = np.array([*piece.state.kept, *piece.frames[:, 0]], float)
         if piece.is_last:
             frames = np.append(frames, frames[-1])
         sound: npt.NDArray[np.float64] = SCALE * ((frames[:-1] + frames[1:]) / 2).repeat(2)
         return sound
 
-    def advance(self, piece: Piece[Window]) -> None:
+    def advance(self, piece: StreamPiece[Window]) -> None:
         state = piece.state
         state.num_solved = (state.num_solved + 1) % 2
         if not state.num_solved and len(piece.frames):

@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.messages.edge import Edge, Open, Text
+from omnistage.stages.messages.edge import Edge, Open, ReleasedWords
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.coming_text import ComingTexts
 from omnistage.stages.worker.failure import RequestError
@@ -175,7 +175,7 @@ class JoiningStage(StageWithoutCommands):
     def _add(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         source, message = self._ports.upstream[receiver], chunk.message
         if chunk.request_id in self._open:
-            assert isinstance(message, Text)
+            assert isinstance(message, ReleasedWords)
             self._written[chunk.request_id][source] += message.text
             if chunk.last:
                 self._end(chunk.request_id, source)
@@ -199,7 +199,7 @@ class WritingStage(StageWithoutCommands):
     async def serve(self, opened: Opened) -> None:
         for edge in self._ports.live(opened.request):
             edge.open.send(Chunk(opened.id, Open(opened.request), last=True))
-            edge.feed.send(Chunk(opened.id, Text(self._ports.name), last=True))
+            edge.feed.send(Chunk(opened.id, ReleasedWords(self._ports.name), last=True))
 
 
 class StageThatFailsHalfWay(StageWithoutCommands):
@@ -208,7 +208,7 @@ class StageThatFailsHalfWay(StageWithoutCommands):
     async def serve(self, opened: Opened) -> None:
         (edge,) = self._ports.downstream
         for number in range(2):
-            edge.feed.send(Chunk(opened.id, Text("half of a"), number))
+            edge.feed.send(Chunk(opened.id, ReleasedWords("half of a"), number))
         raise RuntimeError("broken")
 
 

@@ -18,7 +18,7 @@ from torch.nn.functional import gelu
 
 from omnistage.stages.diffusion.blocks.flash_3 import flash_3
 from omnistage.stages.diffusion.blocks.float8 import Float8Linear, products
-from omnistage.stages.diffusion.blocks.qwen_image_kernels import Stream, join, multiply_row
+from omnistage.stages.diffusion.blocks.qwen_image_kernels import AttentionStream, join, multiply_row
 
 HALVES = (torch.bfloat16, torch.float16)
 DEVICE = "cuda"  # where there are kernels
@@ -154,9 +154,9 @@ class JoinedAttention(QwenDoubleStreamAttnProcessor2_0):
 
 def _stream(
     tokens: Tensor, layers: Layers, norms: tuple[Tensor, Tensor], rotations: Tensor
-) -> Stream:
+) -> AttentionStream:
     query, key, value = products(tokens, layers)
-    return Stream(query, key, value, *norms, rotations)
+    return AttentionStream(query, key, value, *norms, rotations)
 
 
 def _joint_mask(mask: Tensor | None, images: Tensor) -> Tensor | None:

@@ -17,7 +17,7 @@ HEADS = 8  # that a program has
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class AttentionStream:
     """The inputs of attention for texts or images; all in the same half precision.
 
     `query`, `key`, `value` [B, tokens, heads * size]: projections. `query_norm`, `key_norm`
@@ -98,7 +98,7 @@ def _join(
 
 
 def join(
-    text: Stream, image: Stream, size: int, epsilon: float
+    text: AttentionStream, image: AttentionStream, size: int, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries, keys and values of both, [B, texts' + pictures' tokens, heads, size], contiguous.
 
@@ -116,7 +116,7 @@ def join(
     return query, key, value
 
 
-def _flat(stream: Stream) -> tuple[torch.Tensor, ...]:
+def _flat(stream: AttentionStream) -> tuple[torch.Tensor, ...]:
     projections = (stream.query, stream.key, stream.value)
     rotations = torch.view_as_real(stream.rotations).contiguous()
     return (

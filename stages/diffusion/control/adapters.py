@@ -17,7 +17,7 @@ MAX_ADAPTERS = 8
 
 
 @dataclass(slots=True)
-class Adapter:
+class PipelineAdapter:
     """One that is loaded. `key`: peft's name for it, of this loading only."""
 
     key: str
@@ -25,7 +25,7 @@ class Adapter:
     pinned: bool
 
 
-class Adapters:
+class PipelineAdapters:
     """Loads, evicts and switches adapters.
 
     `add` and `remove` are for the engine's thread, between two steps; `put` for the thread that is
@@ -41,7 +41,9 @@ class Adapters:
         self._pipeline = pipeline
         self._max = max_adapters
         self._weights = weights or AdapterWeights(pipeline)
-        self._loaded: OrderedDict[str, Adapter] = OrderedDict()  # the one used last comes last
+        self._loaded: OrderedDict[str, PipelineAdapter] = (
+            OrderedDict()
+        )  # the one used last comes last
         self._users: Counter[str] = Counter()
         self._serial = count()
         self._lock = threading.Lock()  # of what is loaded and who uses it
@@ -76,7 +78,7 @@ class Adapters:
             raise RequestError(400, message, param="path", code="invalid_value") from error
         self._make_room(key)
         with self._lock:
-            self._loaded[name] = Adapter(key, path, pinned)
+            self._loaded[name] = PipelineAdapter(key, path, pinned)
 
     def _make_room(self, new: str) -> None:
         if len(self._loaded) < self._max:
@@ -104,7 +106,7 @@ class Adapters:
         """Keep one from being evicted, or no longer."""
         self._known(name, "name").pinned = pinned
 
-    def _known(self, name: str, param: str) -> Adapter:
+    def _known(self, name: str, param: str) -> PipelineAdapter:
         one = self._loaded.get(name)
         if one is None:
             names = ", ".join(sorted(self._loaded)) or "none"

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from omnistage.stages.device.profiler import NO_FOLDER, PROFILE, Profiler
-from omnistage.stages.diffusion.control.adapters import MAX_ADAPTERS, Adapters
+from omnistage.stages.diffusion.control.adapters import MAX_ADAPTERS, PipelineAdapters
 from omnistage.stages.diffusion.control.embedding_cache import EmbeddingCache
 from omnistage.stages.diffusion.control.step_cache import StepCache
 from omnistage.stages.diffusion.engine.job import Job
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.engine.switchboard import current_setting
 from omnistage.stages.diffusion.loading.engine_options import EngineOptions
-from omnistage.stages.diffusion.loading.loading import Loaded
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline
 from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales, Setting
 from omnistage.stages.diffusion.ranks.adapters import AdaptersOnRanks
@@ -52,7 +52,7 @@ class Control:
 
     def __init__(
         self,
-        loaded: Loaded,
+        loaded: LoadedPipeline,
         options: ControlOptions,
         read: Callable[[str | None], Any],
         stage: str,
@@ -69,7 +69,7 @@ class Control:
         self._ranks = ranks
         self._on_failure = on_failure
         loras = None if ranks is None else AdaptersOnRanks(pipeline, ranks)
-        self._adapters = Adapters(pipeline, options.max_loras, loras)
+        self._adapters = PipelineAdapters(pipeline, options.max_loras, loras)
         self._embeddings: EmbeddingCache | None = None
         if options.embedding_cache_mb:
             max_bytes = options.embedding_cache_mb << 20

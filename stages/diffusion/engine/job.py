@@ -15,8 +15,8 @@ from omnistage.stages.diffusion.engine.side_lane import Errand
 from omnistage.stages.diffusion.engine.switchboard import RequestGreenlet
 from omnistage.stages.diffusion.merging.calls import Arguments, Call
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
-from omnistage.stages.diffusion.merging.stopping import Cancelled, Stop, Stopped, stoppable
-from omnistage.stages.diffusion.merging.targets import Outcome, Target, without_frames
+from omnistage.stages.diffusion.merging.stopping import Cancellation, Cancelled, Stopped, stoppable
+from omnistage.stages.diffusion.merging.targets import CallOutcome, Target, without_frames
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
 
@@ -33,7 +33,7 @@ class Job:
     call: Call | None = None  # what it waits for
     errand: Errand | None = None  # if that is in a side lane
     waits_since: int = 0  # the forward after which it began to wait
-    stop: Stop = field(default_factory=Stop)
+    stop: Cancellation = field(default_factory=Cancellation)
     foresight: Foresight = field(default_factory=Foresight)
     on_wait: Callable[[], None] = lambda: None  # the engine's thread served others before it
     _run: RequestGreenlet | None = None
@@ -72,13 +72,13 @@ class Job:
         self._run.stop = self.stop
         self._enter(self.pipeline)
 
-    def resume(self, outcome: Outcome) -> None:
+    def resume(self, outcome: CallOutcome) -> None:
         """Run to the next call that waits, with this one's result or error."""
         self._enter(outcome)
 
     def end(self) -> None:
         """Cancel it."""
-        self._enter(Outcome(error=Cancelled()))
+        self._enter(CallOutcome(error=Cancelled()))
 
     def put_state(self) -> None:
         """Let the hooks work for this request."""
@@ -121,7 +121,7 @@ def wait_for_turn(target: Target, args: Any, kwargs: Arguments) -> Any:
     assert isinstance(current, RequestGreenlet), "only requests wait for turns"
     assert engine is not None, "a request runs outside of the engine"
     call = replace(target.call(args, kwargs), setting=current.setting, stop=current.stop)
-    outcome: Outcome = engine.switch(call)
+    outcome: CallOutcome = engine.switch(call)
     call.modes.set()
     if outcome.error is not None:
         raise outcome.error

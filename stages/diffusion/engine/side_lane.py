@@ -17,7 +17,7 @@ import torch
 
 from omnistage.stages.diffusion.engine.compute_threads import Run, run_here
 from omnistage.stages.diffusion.merging.calls import Call, tensors_in
-from omnistage.stages.diffusion.merging.targets import Outcome, joined, outcomes
+from omnistage.stages.diffusion.merging.targets import CallOutcome, joined, outcomes
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class Errand:
 
     call: Call
     ready: Any = None
-    outcome: Outcome = field(default_factory=Outcome)
+    outcome: CallOutcome = field(default_factory=CallOutcome)
     is_cancelled: bool = False
 
 

@@ -36,8 +36,8 @@ from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
 from omnistage.stages.diffusion.merging.stopping import Checkpoints
 from omnistage.stages.diffusion.merging.targets import (
     Beside,
+    CallOutcome,
     Denoiser,
-    Outcome,
     joined,
     outcomes,
 )
@@ -346,7 +346,7 @@ class StepBatcher:
             job.foresight.see(job.waiting)
         return [] if guess is None else [guess]
 
-    def _use_guessed(self, job: Job, guess: Call, outcome: Outcome) -> None:
+    def _use_guessed(self, job: Job, guess: Call, outcome: CallOutcome) -> None:
         """Uses a result that was computed ahead; drops it if another call comes."""
         if job.is_ended or job.errand is not None or outcome.error is not None:
             return

@@ -10,7 +10,7 @@ from greenlet import getcurrent, greenlet
 
 from omnistage.stages.diffusion.loading.components import Parts, can_decode, modules_in, overlap
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
-from omnistage.stages.diffusion.merging.stopping import Stop
+from omnistage.stages.diffusion.merging.stopping import Cancellation
 from omnistage.stages.diffusion.merging.targets import Component, Target
 
 MERGED_METHODS = ("forward", "encode", "decode")
@@ -22,7 +22,7 @@ class RequestGreenlet(greenlet):
     """One request's call of its pipeline. Only calls from such a greenlet are put through."""
 
     setting: Setting = DEFAULT
-    stop: Stop
+    stop: Cancellation
 
 
 def current_setting() -> Setting:

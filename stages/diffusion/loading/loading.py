@@ -58,7 +58,7 @@ WITHOUT_WEIGHTS = ("*.json", "*.txt", "*.model", "*.jinja", "*.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedPipeline:
     """A pipeline in its place, ready to run."""
 
     pipeline: Any
@@ -119,7 +119,7 @@ class LoadOptions(EngineOptions):
         if self.pipeline_class is not None:
             check_class(made)
 
-    def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> Loaded:
+    def load(self, model: str, has_text: bool = True, stage: str = UNNAMED) -> LoadedPipeline:
         """The pipeline on its device; raises ValueError if it does not fit or has no denoiser.
 
         Without text: without all that only encodes its prompts.
@@ -128,7 +128,7 @@ class LoadOptions(EngineOptions):
 
     def load_denoisers(
         self, model: str, device: torch.device, stage: str = UNNAMED, has_tiled: bool = False
-    ) -> Loaded:
+    ) -> LoadedPipeline:
         """The pipeline with nothing but its denoisers, on a device; ValueError if it has none.
 
         `has_tiled`: and what decodes in tiles.
@@ -137,7 +137,7 @@ class LoadOptions(EngineOptions):
         parts = Parts.find(pipeline, self._roles.completed(type(pipeline)).only_dit)
         self._choose_attention(parts, device)
         self._move(pipeline, parts, device)
-        return Loaded(pipeline, parts, None, device)
+        return LoadedPipeline(pipeline, parts, None, device)
 
     @property
     def shard(self) -> int:
@@ -162,7 +162,7 @@ class LoadOptions(EngineOptions):
         """The classes of a folder's components that can decode in tiles."""
         return {name: made for name, made in classes_in(folder).items() if has_tiles(made)}
 
-    def place(self, pipeline: Any) -> Loaded:
+    def place(self, pipeline: Any) -> LoadedPipeline:
         """A pipeline that was read, on its device."""
         device = device_of(self.device)
         parts = Parts.find(pipeline, self._roles)
@@ -179,7 +179,7 @@ class LoadOptions(EngineOptions):
             compile_blocks(parts, device, self.attention is None)
         if isinstance(pipeline, DiffusionPipeline):
             pipeline.set_progress_bar_config(disable=True)
-        return Loaded(pipeline, parts, turns, device, self.quantization is not None)
+        return LoadedPipeline(pipeline, parts, turns, device, self.quantization is not None)
 
     def _choose_attention(self, parts: Parts, device: torch.device) -> None:
         if self.attention is not None:

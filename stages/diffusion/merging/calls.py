@@ -10,7 +10,7 @@ import torch
 from transformers.cache_utils import Cache
 
 from omnistage.stages.diffusion.merging.setting import DEFAULT, Setting
-from omnistage.stages.diffusion.merging.stopping import Stop
+from omnistage.stages.diffusion.merging.stopping import Cancellation
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
 
 Arguments = Mapping[str, Any]
@@ -36,7 +36,7 @@ class Call:
     size: int = 1
     key: Hashable | None = None
     setting: Setting = DEFAULT
-    stop: Stop = field(default_factory=Stop)
+    stop: Cancellation = field(default_factory=Cancellation)
 
 
 def bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Arguments) -> dict[str, Any]:

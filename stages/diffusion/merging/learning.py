@@ -34,7 +34,7 @@ EXTRA_TOKENS = (1, 2, 3)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenCall:
     """One call of a denoiser and its result."""
 
     arguments: Arguments
@@ -44,16 +44,16 @@ class Seen:
 @torch.inference_mode()
 def first_calls(
     pipeline: Any, modules: Mapping[str, torch.nn.Module], arguments: Arguments
-) -> dict[str, Seen]:
+) -> dict[str, SeenCall]:
     """The first call of each module in a whole call of the pipeline."""
-    seen: dict[str, Seen] = {}
+    seen: dict[str, SeenCall] = {}
     with _noted(modules, seen):
         pipeline(**arguments)
     return seen
 
 
 @contextmanager
-def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, Seen]) -> Iterator[None]:
+def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, SeenCall]) -> Iterator[None]:
     hooks = []
     for name, module in modules.items():
         signature = inspect.signature(module.forward)
@@ -68,7 +68,7 @@ def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, Seen]) -> Ite
         ) -> None:
             if name not in seen:
                 given = copy.deepcopy(bind(signature, args, kwargs))
-                seen[name] = Seen(given, copy.deepcopy(result))
+                seen[name] = SeenCall(given, copy.deepcopy(result))
 
         hooks.append(module.register_forward_hook(note, with_kwargs=True))
     try:
@@ -79,7 +79,7 @@ def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, Seen]) -> Ite
 
 
 @torch.inference_mode()
-def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
+def learn(module: torch.nn.Module, once: SeenCall, twice: SeenCall) -> Axes | None:
     """How calls of a denoiser may be merged; None: not at all."""
     row_lists = has_row_lists(once.result, twice.result)
     axes = replace(Axes.learn(once.arguments, twice.arguments), has_row_lists=row_lists)
@@ -106,12 +106,12 @@ def learn(module: torch.nn.Module, once: Seen, twice: Seen) -> Axes | None:
     return None
 
 
-def _longer(padding: TextPadding, seen: Seen, num_tokens: int) -> Arguments:
+def _longer(padding: TextPadding, seen: SeenCall, num_tokens: int) -> Arguments:
     """A call with so many tokens more, which are none."""
     return padding.padded(seen.arguments, padding.length(seen.arguments) + num_tokens)
 
 
-def _may_merge(forward: Callable[..., Any], axes: Axes, once: Seen, twice: Seen) -> bool:
+def _may_merge(forward: Callable[..., Any], axes: Axes, once: SeenCall, twice: SeenCall) -> bool:
     calls = [axes.spread_out(seen.arguments) for seen in (once, twice)]
     if not all(map(axes.fits, calls)) or axes.key(calls[0]) != axes.key(calls[1]):
         return False

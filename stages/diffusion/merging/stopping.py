@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 @dataclass(eq=False, slots=True)
-class Stop:
+class Cancellation:
     """The cancel of a request; its calls share it, any thread may set it."""
 
     is_set: bool = False
@@ -39,7 +39,7 @@ _computing = threading.local()  # `stops`: of the requests that this thread comp
 
 
 @contextmanager
-def stoppable(stops: Sequence[Stop]) -> Iterator[None]:
+def stoppable(stops: Sequence[Cancellation]) -> Iterator[None]:
     """Inside, checkpoints of this thread raise Stopped once all of these are set."""
     before = getattr(_computing, "stops", ())
     _computing.stops = stops

@@ -203,14 +203,14 @@ def _kind(call: Call) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CallOutcome:
     """The outcome of a call: a result or an error."""
 
     value: Any = None
     error: BaseException | None = None
 
 
-def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[Outcome]:
+def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -> list[CallOutcome]:
     """Computes calls that may be one; if it fails for several, each is tried alone.
 
     Once all of them are cancelled it ends at the next module. What fails for want of memory is a
@@ -224,9 +224,9 @@ def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -
         with stoppable([call.stop for call in calls]):
             results = calls[0].target.run(calls)
         finish()
-        return [Outcome(value) for value in results]
+        return [CallOutcome(value) for value in results]
     except Stopped:  # its traceback would keep what was computed
-        return [Outcome(error=Cancelled()) for _ in calls]
+        return [CallOutcome(error=Cancelled()) for _ in calls]
     except Exception as error:  # noqa: BLE001 - a request's own, if it is alone
         failure = without_frames(error)
     finally:
@@ -234,7 +234,7 @@ def outcomes(calls: Sequence[Call], finish: Callable[[], None] = lambda: None) -
     if is_out_of_memory(failure):
         release_cached()
     if len(calls) == 1:
-        return [Outcome(error=failure)]
+        return [CallOutcome(error=failure)]
     name = calls[0].target.name
     logger.warning(
         "%d calls of %s in one failed (%s); each is tried alone", len(calls), name, failure

@@ -17,7 +17,7 @@ LOOPBACK = "GLOO_SOCKET_IFNAME", "lo"  # all ranks are on one machine, and nobod
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """One rank's. `store`: the file by which they find each other."""
 
     rank: int
@@ -47,7 +47,7 @@ def device_of_rank(rank: int, device: torch.device) -> torch.device:
 
 
 @contextmanager
-def joined_group(place: Place, device: torch.device) -> Iterator[None]:
+def joined_group(place: RankPlace, device: torch.device) -> Iterator[None]:
     """Inside, this process is in the group; it begins when all are."""
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -24,13 +24,13 @@ import torch
 import torch.distributed as dist
 
 from omnistage.stages.device.devices import device_of
-from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.merging.calls import is_close, nested
-from omnistage.stages.diffusion.merging.learning import Seen
+from omnistage.stages.diffusion.merging.learning import SeenCall
 from omnistage.stages.diffusion.merging.stopping import stoppable
 from omnistage.stages.diffusion.merging.targets import without_frames
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
-from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
+from omnistage.stages.diffusion.ranks.group import RankPlace, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.parallelism import no_plan
 from omnistage.stages.diffusion.ranks.sharding import names_blocks, no_blocks
@@ -47,7 +47,7 @@ from omnistage.stages.diffusion.ranks.worker import (
     ALONE_S,
     REPLIES,
     Call,
-    Order,
+    RankOrder,
     RankSpec,
     RankWorker,
     Reply,
@@ -123,7 +123,7 @@ class Ranks:
         self._on_failure = on_failure
         self._folder = Path(tempfile.mkdtemp(prefix="ranks-"))
         group_size = self._options.group_size
-        place = Place(0, self._options.size, group_size, str(self._folder / "store"))
+        place = RankPlace(0, self._options.size, group_size, str(self._folder / "store"))
         self._spec = RankSpec(place, model, stage, dict(engine), alone_s)
         self._pipes: dict[int, Connection] = {}
         self.processes: dict[int, SpawnProcess] = {}
@@ -193,7 +193,7 @@ class Ranks:
             device = device_of_rank(0, device_of(self._spec.load_options.device))
             self._stack.enter_context(joined_group(self._spec.place, device))
 
-    def shard(self, loaded: Loaded) -> None:
+    def shard(self, loaded: LoadedPipeline) -> None:
         """Before `join`, if weights are to be in parts: wait for the ranks, and leave each its own.
 
         From then on each call of a denoiser is put through to all, which compute it alike.
@@ -203,7 +203,7 @@ class Ranks:
             self.rpc("shard")
             self._mirror()
 
-    def join(self, loaded: Loaded, seen: Mapping[str, Seen]) -> None:
+    def join(self, loaded: LoadedPipeline, seen: Mapping[str, SeenCall]) -> None:
         """Wait for the ranks, spread the denoisers, and put their calls through to all.
 
         `seen`: a call of each, made before. Raises ValueError if a denoiser cannot be spread, or
@@ -221,7 +221,7 @@ class Ranks:
             self._compare(name, call, loaded)
         self._mirror()
 
-    def _await(self, loaded: Loaded) -> None:
+    def _await(self, loaded: LoadedPipeline) -> None:
         self._device = loaded.device
         self.denoisers = loaded.parts.dit
         self._wholes = {name: one.forward for name, one in self.denoisers.items()}
@@ -235,7 +235,7 @@ class Ranks:
         for name, denoiser in self.denoisers.items():
             denoiser.forward = self._mirrored(name, self._wholes[name])
 
-    def share_tiles(self, loaded: Loaded) -> None:
+    def share_tiles(self, loaded: LoadedPipeline) -> None:
         """After `join`: let VAEs decode in tiles, and the first ranks share these."""
         if self._options.vae == 1:
             return
@@ -245,7 +245,7 @@ class Ranks:
             self.tiles[name] = SharedTiles(vae, self._options.vae, partial(self.decode_tiles, name))
             self.tiles[name].install()
 
-    def _compare(self, name: str, seen: Seen, loaded: Loaded) -> None:
+    def _compare(self, name: str, seen: SeenCall, loaded: LoadedPipeline) -> None:
         call: Call = ((), nested(seen.arguments))
         kind = type(self.denoisers[name]).__name__
         try:
@@ -378,13 +378,13 @@ class Ranks:
         self._on_failure(problem)
         raise RankError(problem)
 
-    def _send(self, method: str, args: Any, wants_result: bool) -> tuple[Order, Any]:
+    def _send(self, method: str, args: Any, wants_result: bool) -> tuple[RankOrder, Any]:
         """An order to all, and its arguments. Nothing has left if they cannot be sent."""
         header, tensors = pack(args, "arguments")
         has_tensors = header.places and self._pipes
         flat = as_bytes(header, tensors, self._device) if has_tensors else None
         self._number += 1
-        order = Order(self._number, method, header, wants_result)
+        order = RankOrder(self._number, method, header, wants_result)
         for rank in self._pipes:
             self._drain(rank)
         self._tell(order)
@@ -392,7 +392,7 @@ class Ranks:
             dist.broadcast(flat, 0)
         return order, args
 
-    def _tell(self, order: Order) -> None:
+    def _tell(self, order: RankOrder) -> None:
         for rank, pipe in self._pipes.items():
             try:
                 tell(pipe, order)
@@ -447,7 +447,7 @@ class Ranks:
         self._is_closed.set()
         for pipe in self._pipes.values():
             try:
-                tell(pipe, Order(self._number + 1))
+                tell(pipe, RankOrder(self._number + 1))
             except OSError:
                 continue
         self._stack.close()

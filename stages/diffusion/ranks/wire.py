@@ -63,7 +63,7 @@ class Header(msgspec.Struct, frozen=True, array_like=True):
         return _end(self.places)
 
 
-class Tensor(msgspec.Struct, frozen=True, array_like=True, tag=0):
+class TensorMark(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Stands for one of the tensors beside the tree."""
 
     number: int
@@ -93,14 +93,14 @@ class Dict(msgspec.Struct, frozen=True, array_like=True, tag=4):
     items: dict[bool | int | float | str | None, "Node"]
 
 
-class Record(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class TreeRecord(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """An object of TORCH_KINDS, or of a dataclass: its fields in their order."""
 
     kind: str
     items: list["Node"]
 
 
-Node = bool | int | float | str | Tensor | Again | Tuple | List | Dict | Record | None
+Node = bool | int | float | str | TensorMark | Again | Tuple | List | Dict | TreeRecord | None
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
@@ -145,13 +145,15 @@ class _Packer:
             number = self._numbers.setdefault(id(value), len(self.tensors))
             if number == len(self.tensors):
                 self.tensors.append(value)
-            return Tensor(number)
+            return TensorMark(number)
         if kind in TORCH_KINDS:
-            return Record(TORCH_KINDS[kind], list(value) if kind is torch.Size else [str(value)])
+            return TreeRecord(
+                TORCH_KINDS[kind], list(value) if kind is torch.Size else [str(value)]
+            )
         if isinstance(value, np.generic):
             return self.node(value.item())
         name, names = _outline(kind)
-        return Record(name, self._nodes([getattr(value, one) for one in names], names))
+        return TreeRecord(name, self._nodes([getattr(value, one) for one in names], names))
 
     def _nodes(self, values: Iterable[Any], names: Iterable[Any] = ()) -> list[Node]:
         """Returns the nodes of all; if one has none, the error names it. `names`: of entries or
@@ -173,7 +175,7 @@ def _value(node: Any, tensors: Sequence[torch.Tensor], seen: list[Any]) -> Any:
     kind = type(node)
     if kind in PLAIN:
         return node
-    if kind is Tensor:
+    if kind is TensorMark:
         return tensors[node.number]
     if kind is Again:
         return seen[node.number]
@@ -188,7 +190,7 @@ def _value(node: Any, tensors: Sequence[torch.Tensor], seen: list[Any]) -> Any:
         seen.append(items)
     for one in node.items:
         items.append(one if type(one) in PLAIN else _value(one, tensors, seen))
-    if kind is Record:
+    if kind is TreeRecord:
         return (MAKERS.get(node.kind) or _class_of(node.kind))(*items)
     return items if kind is List else tuple(items)
 

@@ -16,11 +16,11 @@ from omnistage.stages.device.compiling import count_compiles
 from omnistage.stages.device.devices import device_of
 from omnistage.stages.device.memory import is_out_of_memory, release_cached
 from omnistage.stages.diffusion.loading.adapter_weights import AdapterWeights
-from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.loading.weights import Weights
 from omnistage.stages.diffusion.merging.setting import Scales
 from omnistage.stages.diffusion.merging.torch_modes import TorchModes
-from omnistage.stages.diffusion.ranks.group import Place, device_of_rank, joined_group
+from omnistage.stages.diffusion.ranks.group import RankPlace, device_of_rank, joined_group
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.parallelism import mesh_of, spread
 from omnistage.stages.diffusion.ranks.sharding import ShardedDenoiser, shard_mesh_of
@@ -49,7 +49,7 @@ COLLECTIVE = ("shard", "spread", "run")  # methods in which ranks of a group wai
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
 
 
-class Order(msgspec.Struct, frozen=True):
+class RankOrder(msgspec.Struct, frozen=True):
     """An order of rank 0: a method of RankWorker and its arguments. Without a method: end."""
 
     number: int
@@ -67,11 +67,11 @@ class Reply(msgspec.Struct, frozen=True):
     is_out_of_memory: bool = False
 
 
-ORDERS = msgspec.msgpack.Decoder(Order)
+ORDERS = msgspec.msgpack.Decoder(RankOrder)
 REPLIES = msgspec.msgpack.Decoder(Reply)
 
 
-def tell(pipe: Connection, message: Order | Reply) -> None:
+def tell(pipe: Connection, message: RankOrder | Reply) -> None:
     """Send it by a pipe. Raises OSError if nobody is there."""
     pipe.send_bytes(msgspec.msgpack.encode(message))
 
@@ -80,7 +80,7 @@ def tell(pipe: Connection, message: Order | Reply) -> None:
 class RankSpec:
     """The arguments of a rank's process."""
 
-    place: Place
+    place: RankPlace
     model: str
     stage: str
     engine: Mapping[str, Any]  # the stage's arguments of LoadOptions and RankOptions
@@ -110,7 +110,7 @@ class RankWorker:
     A user's extension is mixed in: it finds `rank`, `pipeline`, `denoisers` and `device` here.
     """
 
-    def __init__(self, spec: RankSpec, loaded: Loaded) -> None:
+    def __init__(self, spec: RankSpec, loaded: LoadedPipeline) -> None:
         self.rank = spec.place.rank
         self.pipeline = loaded.pipeline
         self.denoisers = loaded.parts.dit
@@ -220,7 +220,7 @@ class RankWorker:
         )
 
 
-def made_worker(spec: RankSpec, loaded: Loaded) -> RankWorker:
+def made_worker(spec: RankSpec, loaded: LoadedPipeline) -> RankWorker:
     """With the methods of the user's extension."""
     extension = extension_of(spec.rank_options.worker_extension_cls)
     if extension is None:
@@ -286,7 +286,7 @@ def _obey(worker: RankWorker, pipe: Connection, device: torch.device, spec: Rank
 
 
 def execute(
-    worker: RankWorker, order: Order, header: Header, device: torch.device
+    worker: RankWorker, order: RankOrder, header: Header, device: torch.device
 ) -> tuple[Reply, torch.Tensor | None]:
     """Returns what an order comes to, and the tensors of its result as bytes, if it has any."""
     flat = room_for(header, device)

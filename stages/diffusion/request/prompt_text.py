@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
-from omnistage.stages.messages.edge import Edge, Text
+from omnistage.stages.messages.edge import Edge, ReleasedWords
 from omnistage.stages.worker.stage import StagePorts
 from omnistage.stages.worker.watch import Watch, overdue
 
@@ -46,7 +46,7 @@ class PromptTexts:
     def receive(self, receiver: Receiver[Edge], chunk: Chunk[Edge]) -> None:
         """A piece of a prompt; its request's task may not have begun yet."""
         receiver.grant(chunk.request_id)
-        if isinstance(chunk.message, Text):
+        if isinstance(chunk.message, ReleasedWords):
             message, last = chunk.message, chunk.last
             self._tell(chunk.request_id, lambda text: _add(text, message.text, last))
 

@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 
-class TextTokens:
+class TokenCounter:
     """Counts with a copy of a pipeline's first tokenizer: the engine's thread uses the other."""
 
     def __init__(self, pipeline: Any) -> None:

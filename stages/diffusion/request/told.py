@@ -6,10 +6,10 @@ from collections import deque
 
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.diffusion.request import outputs
-from omnistage.stages.messages.to_gateway import TOKEN_SIDE, Picture, PictureOutput, Step
+from omnistage.stages.messages.to_gateway import TOKEN_SIDE, ImagePixels, PictureOutput, Step
 from omnistage.stages.worker.stage import StagePorts
 
-Item = tuple[Step | Picture, outputs.Picture | None]
+Item = tuple[Step | ImagePixels, outputs.Picture | None]
 
 
 class Told:
@@ -53,9 +53,9 @@ class Told:
 
     def preview(self, pixels: outputs.Picture) -> None:
         """Sends the image so far as soon as there is room."""
-        self._put(Picture(self._kind, is_preview=True), pixels)
+        self._put(ImagePixels(self._kind, is_preview=True), pixels)
 
-    def _put(self, message: Step | Picture, pixels: outputs.Picture | None = None) -> None:
+    def _put(self, message: Step | ImagePixels, pixels: outputs.Picture | None = None) -> None:
         if self._is_over:
             return  # the request was cancelled: nobody waits
         self._told_at = time.monotonic()
@@ -86,7 +86,7 @@ class Told:
             await self._sending
         for index, pixels in enumerate(pictures):
             await self._ports.room.wait(self._request_id)
-            message = Picture(
+            message = ImagePixels(
                 self._kind, index, text_tokens=text_tokens, fps=fps, token_side=token_side
             )
             self._send(message, pixels, last=index == len(pictures) - 1)
@@ -96,7 +96,7 @@ class Told:
         self._send(Step(self._kind, 0), None, last=True)
 
     def _send(
-        self, message: Step | Picture, pixels: outputs.Picture | None, last: bool = False
+        self, message: Step | ImagePixels, pixels: outputs.Picture | None, last: bool = False
     ) -> None:
         tensors = {} if pixels is None else {"pixels": Tensor.from_numpy(pixels)}
         self._ports.send_output(self._request_id, message, tensors, last)

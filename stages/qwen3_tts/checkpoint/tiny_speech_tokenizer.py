@@ -16,7 +16,7 @@ from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
 )
 from omnistage.stages.qwen3_tts.codec_decoder import CodecDecoder, Quantizer, codec_config
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 
 Tensors = dict[str, torch.Tensor]
 
@@ -86,7 +86,7 @@ def _set_loudness(model: CodecDecoder) -> None:
     last = model.decoder[-1]
     _scale(last, 1e-4)
     vocoder = StreamingVocoder(model, num_slots=1)
-    sound = vocoder.decode([Piece(vocoder.open(), codes.int().numpy())]).pcm
+    sound = vocoder.decode([StreamPiece(vocoder.open(), codes.int().numpy())]).pcm
     _scale(last, _PEAK / sound.abs().max().item())
 
 

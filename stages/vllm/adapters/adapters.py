@@ -25,7 +25,7 @@ from omnistage.stages.worker.failure import RequestError
 
 
 @dataclass(slots=True)
-class Adapter:
+class TextAdapter:
     """One that is there."""
 
     request: LoRARequest
@@ -56,7 +56,7 @@ class Adapters:
         self._model = model
         self._base = base
         self._requests = requests
-        self._known: dict[str, Adapter] = {}
+        self._known: dict[str, TextAdapter] = {}
         self._used: Counter[str] = Counter()  # by requests, those that wait among them
         self._running: Counter[str] = Counter()
         self._changed = asyncio.Condition()
@@ -116,7 +116,7 @@ class Adapters:
                 await self._make_room()
                 await self._load(request)
                 self._inside[name] = None
-            self._known[name] = Adapter(request, rank)
+            self._known[name] = TextAdapter(request, rank)
             self._requests[name] = request
             if pinned:
                 await self._pin(self._known[name])
@@ -179,7 +179,7 @@ class Adapters:
             await self._bring(name)
             await self._pin(one)
 
-    async def _pin(self, one: Adapter) -> None:
+    async def _pin(self, one: TextAdapter) -> None:
         await self._engine.add_lora(one.request)  # a lane may have put it out for others
         await self._engine.pin_lora(one.request.lora_int_id)
         one.pinned = True
@@ -204,7 +204,7 @@ class Adapters:
             message = f"{self._used[name]} requests use the LoRA {name!r}"
             raise RequestError(409, message, param="name", code="lora_in_use")
 
-    def _known_by(self, name: str) -> Adapter:
+    def _known_by(self, name: str) -> TextAdapter:
         if name in self._known:
             return self._known[name]
         names = ", ".join(sorted(self._known)) or "none"

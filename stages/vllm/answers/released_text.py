@@ -9,7 +9,7 @@ import msgspec
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
-from omnistage.stages.messages.edge import NothingToSay, Open, Text, Waits
+from omnistage.stages.messages.edge import NothingToSay, Open, ReleasedWords, Waits
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.stage import StagePorts
 
@@ -54,7 +54,7 @@ class ReleasedText:
 
     def _send(self, text: str, last: bool = False) -> None:
         for edge in self._edges:
-            edge.feed.send(Chunk(self._id, Text(text), self._num_sent, last=last))
+            edge.feed.send(Chunk(self._id, ReleasedWords(text), self._num_sent, last=last))
         self._num_sent += 1
         self._told_at = time.monotonic()
 

@@ -17,7 +17,7 @@ from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.gathering import Frames, Gathering, Lines, Longs
 from omnistage.stages.vllm.rows.cached_rows import CachedRows
 from omnistage.stages.vllm.rows.row_index import Places
-from omnistage.stages.vllm.step.step import Finished, Ints, Replay, Started
+from omnistage.stages.vllm.step.step import Finished, Ints, Replay, StartedRequest
 from omnistage.stages.vllm.step.step_schema import NO_FRAME, Export
 from omnistage.stages.worker.ledger import Held, Ledger
 
@@ -42,7 +42,7 @@ class Exported:
     positions: Ints
     values: torch.Tensor | None
     ready: torch.cuda.Event | None
-    started: Sequence[Started] = field(default_factory=tuple)
+    started: Sequence[StartedRequest] = field(default_factory=tuple)
     finished: Sequence[Finished] = field(default_factory=tuple)
     places: Places | None = None
     replays: Sequence[Replay] = field(default_factory=tuple)
@@ -266,7 +266,7 @@ class Exporter:
         edges = self._edges.values()
         return [row for edge in edges for row in edge.gather(rows, positions, values)]
 
-    def _open(self, new: Started) -> None:
+    def _open(self, new: StartedRequest) -> None:
         """Along the edges that its options name `to`, or all."""
         options = new.options
         if options is None:

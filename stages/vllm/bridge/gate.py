@@ -20,7 +20,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
 
-from omnistage.stages.vllm.bridge.prefill_part import Part
+from omnistage.stages.vllm.bridge.prefill_part import PrefillPart
 from omnistage.stages.vllm.step.step import OVERDUE
 
 IDLE_WAIT_S = 0.002
@@ -62,12 +62,12 @@ class _Gate:
         with self._without(held), self._limited_to(part):
             return super().schedule(*args, **kwargs)  # type: ignore[misc]
 
-    def _choose_part(self) -> Part | None:
+    def _choose_part(self) -> PrefillPart | None:
         """A request may begin early only while less than half of the seats are taken."""
         scheduler: Any = self
         num_taken, num_seats = len(scheduler.running), scheduler.max_num_running_reqs
         waiting = self._waiting() if num_taken < num_seats else []
-        part: Part | None = scheduler.connector.scheduler_half.choose_part(
+        part: PrefillPart | None = scheduler.connector.scheduler_half.choose_part(
             scheduler.running, chain.from_iterable(waiting), 2 * num_taken < num_seats
         )
         return part
@@ -89,7 +89,7 @@ class _Gate:
                 setattr(scheduler, name, getattr(scheduler, name) + len(held))
 
     @contextmanager
-    def _limited_to(self, part: Part | None) -> Iterator[None]:
+    def _limited_to(self, part: PrefillPart | None) -> Iterator[None]:
         """Within a step that runs a part: no more tokens than it has, and others before it."""
         scheduler: Any = self
         if part is None:

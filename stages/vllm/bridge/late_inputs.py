@@ -23,12 +23,12 @@ import torch
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import ConnectorError, Receiver
 from omnistage.connectors.messages import UnknownMessage
-from omnistage.stages.messages.edge import Edge, Rows, RowsReleased, Tokens
+from omnistage.stages.messages.edge import Edge, Rows, RowsReleased, StageTokens
 from omnistage.stages.vllm.bridge.late_rows import ALL, LateRows
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step.request_options import LatePrompt
 from omnistage.stages.vllm.step.step import Ints
-from omnistage.stages.vllm.step.step_schema import Layout, StepSchema
+from omnistage.stages.vllm.step.step_schema import ColumnLayout, StepSchema
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class RequestInputs:
         self,
         request_id: str,
         prompt: LatePrompt,
-        layout: Layout,
+        layout: ColumnLayout,
         max_model_len: int,
         store: RowStore | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class RequestInputs:
         self.waits_since = time.monotonic()
         self.has_heard = True
         message, rows = chunk.message, self.rows
-        if isinstance(message, Tokens):
+        if isinstance(message, StageTokens):
             values = {name: one.numpy() for name, one in chunk.tensors.items()}
             self._add_fed(values, chunk.last)
         elif isinstance(message, Rows) and rows is not None and rows.are_in(chunk):
@@ -147,7 +147,7 @@ class RequestInputs:
         rest[:1], rest[1:] = ends
 
 
-def _table(prompt: LatePrompt, layout: Layout, max_model_len: int) -> Ints:
+def _table(prompt: LatePrompt, layout: ColumnLayout, max_model_len: int) -> Ints:
     """A request's inputs by position, as far as they are known from the start."""
     num_prompt = prompt.num_prompt
     table = np.zeros((max_model_len + 1, layout.num_inputs), np.int32)
@@ -176,7 +176,7 @@ class LateInputs:
         next_chunk_s: float,
     ) -> None:
         self._receivers = receivers
-        self.layout = Layout(schema.columns)
+        self.layout = ColumnLayout(schema.columns)
         self.store = None if schema.rows is None else RowStore(schema.rows, engine_dtype)
         self._max_model_len = max_model_len
         self._limits_s = (first_chunk_s, next_chunk_s)

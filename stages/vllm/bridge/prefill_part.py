@@ -8,7 +8,7 @@ SHARE_OF_A_STEP = 8  # a part has at least this share of the most tokens that a 
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PrefillPart:
     """All that one step may compute: so many tokens, as the request's inputs have come for them."""
 
     request_id: str

@@ -10,7 +10,7 @@ Longs = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class StepTokens:
     """The tokens of one step, request after request: int64 [n] each."""
 
     rows: Longs
@@ -19,7 +19,7 @@ class Tokens:
     is_last: npt.NDArray[np.bool_]
 
 
-class Rows:
+class RowNumbers:
     """Rows 1 to num_rows; row 0 is the dummy of padding and profiling."""
 
     def __init__(self, num_rows: int, max_model_len: int, block_size: int) -> None:
@@ -86,7 +86,7 @@ class Rows:
         self._blocks[row, count : count + len(blocks)] = blocks
         self._num_blocks[row] = count + len(blocks)
 
-    def tokens(self, output: SchedulerOutput) -> Tokens:
+    def tokens(self, output: SchedulerOutput) -> StepTokens:
         """Expand the step's requests to their tokens, without a loop per token."""
         scheduled = output.num_scheduled_tokens
         rows = self._rows_of(list(scheduled))
@@ -101,4 +101,4 @@ class Rows:
             is_last[ends - 1] = True
         blocks, offsets = np.divmod(positions, self.block_size)
         slots = self._blocks[rows, blocks] * self.block_size + offsets
-        return Tokens(rows, positions, slots, is_last)
+        return StepTokens(rows, positions, slots, is_last)

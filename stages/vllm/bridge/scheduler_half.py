@@ -15,15 +15,15 @@ from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.drafts import Drafts, draft_lines
 from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.bridge.late_rows import COMPUTED, NO_ROW
-from omnistage.stages.vllm.bridge.prefill_part import Part, least_part
-from omnistage.stages.vllm.bridge.rows import Longs, Rows, Tokens
+from omnistage.stages.vllm.bridge.prefill_part import PrefillPart, least_part
+from omnistage.stages.vllm.bridge.rows import Longs, RowNumbers, StepTokens
 from omnistage.stages.vllm.rows.row_cache import RowCache, Wanted, wanted_rows
 from omnistage.stages.vllm.rows.row_index import Flags
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.ranks import is_lockstep
 from omnistage.stages.vllm.step.request_options import ExportedRows, RequestOptions
-from omnistage.stages.vllm.step.step import Finished, Started, StepMeta
+from omnistage.stages.vllm.step.step import Finished, StartedRequest, StepMeta
 from omnistage.stages.worker.ledger import Held, Ledger, Seen
 
 LOOK_EVERY_S = 0.25
@@ -49,8 +49,8 @@ class SchedulerHalf:
         self._is_lockstep = is_lockstep(vllm_config)
         self._max_step_tokens = scheduler.max_num_batched_tokens
         self._least_part = least_part(scheduler, prefill_part)
-        self._part: Part | None = None
-        self._rows = Rows(num_rows, max_model_len, block_size)
+        self._part: PrefillPart | None = None
+        self._rows = RowNumbers(num_rows, max_model_len, block_size)
         self._late = late_inputs
         self._ledger = ledger
         self._inputs: dict[str, RequestInputs] = {}
@@ -76,7 +76,7 @@ class SchedulerHalf:
 
     def choose_part(
         self, running: Iterable[Request], waiting: Iterable[Request], may_begin: bool
-    ) -> Part | None:
+    ) -> PrefillPart | None:
         """Let one request run a part of its prompt in this step, unless another can run whole.
 
         Its inputs have come for the part, in which there is room for a token of all that run.
@@ -97,7 +97,7 @@ class SchedulerHalf:
             ):  # the whole rest runs with it, in one step and not in two
                 continue
             if num_ready >= self._least_part + len(running):
-                self._part = Part(request.request_id, num_ready)
+                self._part = PrefillPart(request.request_id, num_ready)
                 break
         return self._part
 
@@ -243,7 +243,7 @@ class SchedulerHalf:
             self.forget(request_id)
         for row, new in self._rows.assign(output):
             options = RequestOptions.of(new.sampling_params)
-            meta.started.append(Started(row, new.req_id, self._start(row, new, options)))
+            meta.started.append(StartedRequest(row, new.req_id, self._start(row, new, options)))
         if meta.started or meta.finished:
             self._count()
         if output.total_num_scheduled_tokens == 0 or (self._late is None and not self._export):
@@ -279,7 +279,7 @@ class SchedulerHalf:
             self._export[row] = new.req_id, wanted_rows(options.exported, new.prompt_token_ids)
         return msgspec.structs.replace(options, late=None, exported=None)
 
-    def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: Tokens) -> None:
+    def _add_inputs(self, meta: StepMeta, columns: step.Ints, tokens: StepTokens) -> None:
         columns[:, step.NUM_OWN :] = self._table[tokens.rows, tokens.positions]
         frames = tokens.positions - self._rows.num_prompt[tokens.rows]
         columns[:, step.FRAME] = np.maximum(frames, -1)
@@ -289,7 +289,7 @@ class SchedulerHalf:
             self._count()
 
     def _take_rows(
-        self, store: RowStore, columns: step.Ints, tokens: Tokens
+        self, store: RowStore, columns: step.Ints, tokens: StepTokens
     ) -> npt.NDArray[np.uint8] | None:
         """The rows of this step's tokens, which are computed by it."""
         places = self._places[tokens.rows, tokens.positions]
@@ -301,7 +301,7 @@ class SchedulerHalf:
         self._places[tokens.rows[which], tokens.positions[which]] = COMPUTED
         return store.take(places[which])
 
-    def _add_export(self, meta: StepMeta, tokens: Tokens, output: SchedulerOutput) -> None:
+    def _add_export(self, meta: StepMeta, tokens: StepTokens, output: SchedulerOutput) -> None:
         is_exported = np.zeros(len(tokens.rows), bool)
         places = np.full(len(tokens.rows), -1, np.int64)
         parts = parts_of(tokens.rows)
@@ -329,7 +329,9 @@ class SchedulerHalf:
             meta.export_positions = tokens.positions[meta.export].astype(np.int32)
             meta.export_places = places[meta.export]
 
-    def _hold_drafts(self, drafts: Drafts, meta: StepMeta, tokens: Tokens, is_draft: Flags) -> None:
+    def _hold_drafts(
+        self, drafts: Drafts, meta: StepMeta, tokens: StepTokens, is_draft: Flags
+    ) -> None:
         """Rows of drafts come last, and wait."""
         assert meta.export is not None
         held = meta.export[is_draft]

@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedRequest:
     """A request that was given a row in this step."""
 
     row: int
@@ -69,5 +69,5 @@ class StepMeta(KVConnectorMetadata):
     num_held: int = 0
     accepted: npt.NDArray[np.int64] | None = None
     replays: list[Replay] = field(default_factory=list)
-    started: list[Started] = field(default_factory=list)
+    started: list[StartedRequest] = field(default_factory=list)
     finished: list[Finished] = field(default_factory=list)

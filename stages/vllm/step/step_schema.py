@@ -94,7 +94,7 @@ def torch_dtype(name: str, engine: torch.dtype) -> torch.dtype:
     return found
 
 
-class Layout:
+class ColumnLayout:
     """Where a family's columns are in a line of the step table, in words of 32 bits."""
 
     def __init__(self, columns: Sequence[Column]) -> None:

@@ -15,7 +15,7 @@ from vllm.forward_context import get_forward_context, is_forward_context_availab
 
 from omnistage.stages.vllm.step import step
 from omnistage.stages.vllm.step.ports import BridgeConfig
-from omnistage.stages.vllm.step.step_schema import Layout, StepSchema, torch_dtype
+from omnistage.stages.vllm.step.step_schema import ColumnLayout, StepSchema, torch_dtype
 
 NO_SLOT = -2  # vLLM's padding is at slot -1
 
@@ -32,7 +32,7 @@ class StepTable:
         self.num_rows = scheduler.max_num_seqs
         self.device = device
         self.schema = schema
-        self.layout = Layout(schema.columns)
+        self.layout = ColumnLayout(schema.columns)
         self._engine_dtype = vllm_config.model_config.dtype
         self.columns = torch.zeros(
             self.max_tokens + 1, self.layout.num_words, dtype=torch.int32, device=device
@@ -44,7 +44,7 @@ class StepTable:
         self._num_lines = 0
         self.export: torch.Tensor | None = None  # [max_tokens + 1, …], filled by the model
         self.on_ready: Callable[[], None] | None = None  # once, when the engine has its memory
-        self.on_start: Callable[[list[step.Started]], None] | None = None
+        self.on_start: Callable[[list[step.StartedRequest]], None] | None = None
         self.on_hidden: Callable[[torch.Tensor], None] | None = None
         config = vllm_config.kv_transfer_config
         if config is not None:

@@ -19,7 +19,7 @@ from omnistage.stages.vocoder.state import Region, StateLayout, StreamBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class SoundLayer:
     """A convolution, what it reads of the chunk before, and the snake behind it.
 
     `num_muted`: leading rows of a new stream that it must see as zeros. `adds`: it adds what the
@@ -59,17 +59,19 @@ class FusedSound:
                 self._convolution(unit.conv2, wave=after, adds=True, keeps=following is not None),
             ]
 
-    def _convolution(self, net: Any, num_muted: int = 0, wave: Any = None, **role: bool) -> Layer:
+    def _convolution(
+        self, net: Any, num_muted: int = 0, wave: Any = None, **role: bool
+    ) -> SoundLayer:
         product, num_inputs = Product.of(net.conv), net.conv.in_channels
         region = self._layout.reserve(net.padding, num_inputs) if net.padding else None
         following = None if wave is None else Wave.of(wave)
-        return Layer(product, net.padding, region, num_muted, following, **role)
+        return SoundLayer(product, net.padding, region, num_muted, following, **role)
 
-    def _upsampling(self, net: Any, wave: Any) -> Layer:
+    def _upsampling(self, net: Any, wave: Any) -> SoundLayer:
         """A transposed convolution over two steps: it carries the one before."""
         product = Product.of_transposed(net.conv, num_context=1)
         region = self._layout.reserve(1, net.conv.in_channels)
-        return Layer(product, 1, region, wave=Wave.of(wave), keeps=True)
+        return SoundLayer(product, 1, region, wave=Wave.of(wave), keeps=True)
 
     def __call__(self, hidden: torch.Tensor, batch: StreamBatch) -> torch.Tensor:
         """Samples of hidden steps."""
@@ -98,7 +100,7 @@ def is_fusible(decoder: nn.ModuleList) -> bool:
     return all(conv.in_channels % MIN_WIDTH == 0 for conv in convs)
 
 
-def _continue(layer: Layer, padded: torch.Tensor, batch: StreamBatch) -> None:
+def _continue(layer: SoundLayer, padded: torch.Tensor, batch: StreamBatch) -> None:
     """Put the stream's context before its rows, and keep that of the next chunk."""
     if layer.region is not None:
         carry(padded, layer.region.of(batch.rows))

@@ -29,7 +29,7 @@ from omnistage.stages.vocoder.state import StateLayout, StreamBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class FusedTransformerLayer:
     """Weights of products [outputs, inputs], of norms and of scales [width]."""
 
     inputs: torch.Tensor
@@ -109,10 +109,10 @@ def _is_nothing(attention: Any, name: str) -> bool:
     return isinstance(getattr(attention, name, nn.Identity()), nn.Identity)
 
 
-def _layer(net: Any) -> Layer:
+def _layer(net: Any) -> FusedTransformerLayer:
     attention, network = net.self_attn, net.mlp
     inputs: Iterable[Any] = attention.q_proj, attention.k_proj, attention.v_proj
-    return Layer(
+    return FusedTransformerLayer(
         inputs=packed([one.weight for one in inputs]),
         output=attention.o_proj.weight.detach(),
         first=packed([network.gate_proj.weight, network.up_proj.weight]),

@@ -18,7 +18,7 @@ from omnistage.stages.vocoder.state import Region, StateLayout, StreamBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class UpsamplingStage:
     """A product [factor * C, C], the taps [taps, C] of a depthwise convolution, and its block."""
 
     weight: torch.Tensor
@@ -65,14 +65,14 @@ def is_fusible(stages: Iterable[Any]) -> bool:
     )
 
 
-def _stage(conv: Any, block: Any, layout: StateLayout) -> Stage:
+def _stage(conv: Any, block: Any, layout: StateLayout) -> UpsamplingStage:
     width, _, factor = conv.weight.shape
     weight = conv.weight.detach().permute(2, 1, 0).contiguous()
     conv.weight.data = weight.permute(2, 1, 0)
     depthwise = block.dwconv.conv
     taps = depthwise.weight.detach()[:, 0].t().contiguous()
     depthwise.weight.data = taps.t()[:, None]
-    return Stage(
+    return UpsamplingStage(
         weight=weight.view(factor * width, width),
         bias=conv.bias.detach().repeat(factor),
         taps=taps,

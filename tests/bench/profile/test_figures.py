@@ -10,12 +10,12 @@ from omnistage.bench.profile.figures import (
     Intervals,
     Profile,
     Recorded,
-    Window,
+    TimeWindow,
     profile_of,
     shares,
     union,
 )
-from omnistage.bench.profile.traces import Trace, TraceError
+from omnistage.bench.profile.traces import ProfileTrace, TraceError
 
 THREAD: Event = {"pid": 4321, "tid": 99}
 GPU_STEP, CPU_STEP = "gpu_user_annotation", "user_annotation"
@@ -86,7 +86,7 @@ def test_shares_are_of_exactly_the_stages_that_compute_together() -> None:
 @settings(deadline=None)
 @given(st.lists(RUNS, min_size=1, max_size=4))
 def test_shares_and_unions_are_those_of_single_moments(stages: list[list[tuple[int, int]]]) -> None:
-    window = Window(0.0, 25.0)
+    window = TimeWindow(0.0, 25.0)
     busy = []
     for runs in stages:
         starts = np.array([start for start, _ in runs], float)
@@ -172,7 +172,7 @@ def test_processes_of_one_stage_compute_together() -> None:
     for start in (0.0, 30.0):
         steps = [run("execute_a", start + 10 * n, 5.0, GPU_STEP) for n in range(3)]
         own = [span(start, start + 100.0), run("a", start + 35.0, 20.0), *steps]
-        stage.read(Trace(content(own), EPOCH_NS, "rank"))
+        stage.read(ProfileTrace(content(own), EPOCH_NS, "rank"))
     found = profile_of([stage], "a.json.gz")
     assert found.window_s == pytest.approx(70e-6)  # from 30 to 100
     assert found.stages[0].busy == pytest.approx(40 / 70)  # 35 to 55, and 65 to 85

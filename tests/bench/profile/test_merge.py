@@ -7,7 +7,7 @@ from support.profiles import EPOCH_NS, Event, content, named, read, run
 
 from omnistage.bench.profile import merge
 from omnistage.bench.profile.merge import MergedTrace
-from omnistage.bench.profile.traces import Trace, TraceError
+from omnistage.bench.profile.traces import ProfileTrace, TraceError
 
 THREAD: Event = {"pid": 4321, "tid": 99}
 
@@ -15,7 +15,7 @@ THREAD: Event = {"pid": 4321, "tid": 99}
 def merged(path: Path, **events: list[Event]) -> list[Event]:
     with MergedTrace(path, EPOCH_NS) as target:
         for name, own in events.items():
-            for _ in target.passed(name, Trace(content(own), EPOCH_NS, name)):
+            for _ in target.passed(name, ProfileTrace(content(own), EPOCH_NS, name)):
                 pass
     return read(path)
 
@@ -23,8 +23,8 @@ def merged(path: Path, **events: list[Event]) -> list[Event]:
 def broken(path: Path) -> None:
     """A second trace cannot be read."""
     with MergedTrace(path, EPOCH_NS) as target:
-        list(target.passed("one", Trace(content([run("k", 0.0, 1.0)]), EPOCH_NS, "one")))
-        list(target.passed("cut", Trace(b"{", EPOCH_NS, "cut")))
+        list(target.passed("one", ProfileTrace(content([run("k", 0.0, 1.0)]), EPOCH_NS, "one")))
+        list(target.passed("cut", ProfileTrace(b"{", EPOCH_NS, "cut")))
 
 
 def test_processes_have_the_stages_names_and_rows_of_their_own(tmp_path: Path) -> None:

@@ -8,25 +8,25 @@ import pytest
 from support.profiles import EPOCH_NS, content, run, write
 
 from omnistage.bench.profile import traces
-from omnistage.bench.profile.traces import Trace, TraceError, read_trace
+from omnistage.bench.profile.traces import ProfileTrace, TraceError, read_trace
 
 
 def test_events_of_traces_with_other_bases_are_on_one_clock() -> None:
     for base_ns in (EPOCH_NS, EPOCH_NS - 5_000, EPOCH_NS + 2_500):
         start = (EPOCH_NS - base_ns) / 1e3 + 40.25
-        (event,) = Trace(content([run("a", start, 3.0)], base_ns), EPOCH_NS, "a")
+        (event,) = ProfileTrace(content([run("a", start, 3.0)], base_ns), EPOCH_NS, "a")
         assert event.ts == pytest.approx(40.25)
         assert event.dur == 3.0
 
 
 def test_a_base_of_zero_is_the_hosts_clock() -> None:
-    (event,) = Trace(content([run("a", EPOCH_NS / 1e3 + 8.0, 3.0)], 0), EPOCH_NS, "a")
+    (event,) = ProfileTrace(content([run("a", EPOCH_NS / 1e3 + 8.0, 3.0)], 0), EPOCH_NS, "a")
     assert event.ts == pytest.approx(8.0, abs=0.5)  # what a double has left of microseconds
 
 
 def test_what_is_no_event_is_left_out_and_counted() -> None:
     odd = [{"name": "no phase"}, {"ph": "X", "ts": "soon"}, {"ph": "Z", "colour": "red"}]
-    trace = Trace(content([*odd, run("a", 1.0, 1.0)]), EPOCH_NS, "a")
+    trace = ProfileTrace(content([*odd, run("a", 1.0, 1.0)]), EPOCH_NS, "a")
     assert [event.ph for event in trace] == ["Z", "X"]
     assert trace.num_skipped == 2
 
@@ -34,7 +34,7 @@ def test_what_is_no_event_is_left_out_and_counted() -> None:
 def test_numbers_and_names_that_are_none_are_mended() -> None:
     broken = content([run("a", 1.0, 1.0)]).replace(b'{"stream": 7}', b'{"blocks": inf, "b": -nan}')
     broken = broken.replace(b'"name": "a"', b'"name": "nan: inf\xff"')
-    (event,) = Trace(broken, EPOCH_NS, "a")
+    (event,) = ProfileTrace(broken, EPOCH_NS, "a")
     assert event.name == "nan: inf\ufffd"
     assert (event.argument("blocks"), event.argument("b"), event.argument("c")) == (None,) * 3
 

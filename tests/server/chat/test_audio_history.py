@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from omnistage.server.chat import audio_history
-from omnistage.server.chat.audio_history import OVERHEAD_BYTES, AudioHistory, SpokenAnswer
+from omnistage.server.chat.audio_history import OVERHEAD_BYTES, AudioHistory, RememberedAnswer
 
 NOW = 1_000_000.0
 
@@ -17,8 +17,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def said(text: str, lives_s: int = 60) -> SpokenAnswer:
-    return SpokenAnswer(text, int(NOW) + lives_s)
+def said(text: str, lives_s: int = 60) -> RememberedAnswer:
+    return RememberedAnswer(text, int(NOW) + lives_s)
 
 
 def test_an_answer_is_known_until_it_expires(clock: list[float]) -> None:

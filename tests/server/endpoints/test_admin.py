@@ -12,7 +12,7 @@ from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.http.keys import Keys
-from omnistage.stages.messages.to_gateway import Answer, Failed, Lora
+from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora
 
 CHAT = "/v1/chat/completions"
 KEY = {"authorization": "Bearer sk-admin"}
@@ -186,7 +186,7 @@ def test_a_wrong_field_is_named(
 
 def test_a_refusal_of_a_stage_is_passed_on(admin: Guarded) -> None:
     failed = Failed(400, "no such file", "invalid_request_error", "thinker")
-    admin.gateway.stages.obey = lambda *_: Answer(error=failed)
+    admin.gateway.stages.obey = lambda *_: CommandResult(error=failed)
     refused = admin.post("lora/add", name="a", path="b")
     assert (refused.status_code, refused.json()["error"]["message"]) == (400, "no such file")
 
@@ -195,8 +195,8 @@ def test_a_stage_without_a_profile_leaves_the_others_their_files(admin: Guarded)
     none = Failed(409, "no profile runs", "invalid_request_error", "a", code="not_profiling")
     idle = {"talker"}
 
-    def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
-        return Answer(error=none) if stage in idle else Answer({"file": f"/{stage}"})
+    def obey(stage: str, command: str, arguments: Mapping[str, Any]) -> CommandResult:
+        return CommandResult(error=none) if stage in idle else CommandResult({"file": f"/{stage}"})
 
     admin.all_ready_again(stop_profile="")
     admin.gateway.stages.obey = obey
@@ -259,10 +259,12 @@ def with_loras(admin: Guarded) -> None:
                 Lora(arguments["name"], arguments["path"], 4)
             )
         elif command == "remove_lora" and arguments["name"] not in there:
-            return Answer(error=Failed(400, "unknown", "invalid_request_error", stage, "name"))
+            return CommandResult(
+                error=Failed(400, "unknown", "invalid_request_error", stage, "name")
+            )
         elif command == "remove_lora":
             del there[arguments["name"]]
-        return Answer({"loras": list(there.values())})
+        return CommandResult({"loras": list(there.values())})
 
     admin.gateway.stages.obey = obey
 
@@ -340,7 +342,7 @@ def test_vllms_own_requests_want_the_admin_key_alone(tmp_path: Path) -> None:
 
 def test_adapters_of_a_pipeline_are_no_models(admin: Guarded) -> None:
     admin.ready_again(None, **LORA_COMMANDS)
-    there = Answer({"loras": [{"name": "ink", "path": "ink.safetensors", "pinned": False}]})
+    there = CommandResult({"loras": [{"name": "ink", "path": "ink.safetensors", "pinned": False}]})
     admin.gateway.stages.obey = lambda *_: there
     admin.post("lora/add", name="ink", path="ink.safetensors", stages=["thinker"])
     assert names(admin) == [MODEL]

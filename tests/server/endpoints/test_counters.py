@@ -9,11 +9,11 @@ from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
-from omnistage.server.endpoints.counters import Metrics as Counters
+from omnistage.server.endpoints.counters import RequestCounters as Counters
 from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.families import MetricFamily
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Metrics
 
 NUM_REQUESTS = 1000
@@ -29,7 +29,7 @@ def as_many_as_an_engine_has(stage: str) -> Metrics:
             f'{name}{{engine="0",number="{line}",stage="{stage}"}} 1.0\n' for line in range(13)
         ]
         heading = f"# HELP {name} What it is.\n# TYPE {name} gauge\n"
-        families.append(Family(name, heading, "".join(lines)))
+        families.append(MetricFamily(name, heading, "".join(lines)))
     return Metrics(families)
 
 

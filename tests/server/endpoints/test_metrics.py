@@ -18,7 +18,7 @@ from support.waiting import wait_until
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.http.keys import Keys
 from omnistage.server.outcome import Outcome, of_status
-from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.families import MetricFamily
 from omnistage.stages.messages.to_gateway import ABOUT_ITSELF, Metrics
 
 CHAT, SPEECH, PICTURES = "/v1/chat/completions", "/v1/audio/speech", "/v1/images/generations"
@@ -248,7 +248,7 @@ def measure(gateway: RunningGateway, *stages: str, value: float = 1.0) -> None:
     for name in stages:
         labels = f'{{replica="0",stage="{name}"}}'
         heading = "# HELP fake_total Fake.\n# TYPE fake_total counter\n"
-        family = Family("fake_total", heading, f"fake_total{labels} {value}\n")
+        family = MetricFamily("fake_total", heading, f"fake_total{labels} {value}\n")
         outputs = gateway.stages.stages[name].outputs
         told = Chunk(ABOUT_ITSELF, Metrics([family]))
         gateway.do(lambda send=outputs.send, told=told: send(told))  # type: ignore[misc]

@@ -20,7 +20,7 @@ from omnistage.server.chat.schema import ChatRequest, CompletionRequest
 from omnistage.server.endpoints.chat import ChatCompletions
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.images import Images
-from omnistage.server.endpoints.speech import Speech
+from omnistage.server.endpoints.speech import SpeechEndpoint
 from omnistage.server.endpoints.text_completions import TextCompletions
 from omnistage.server.errors import ApiError
 from omnistage.server.http.memory import GivingBack
@@ -59,7 +59,7 @@ def completion(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
 
 def speech(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:
     asked = SpeechRequest.model_validate({"input": "words", "stream_format": "sse"})
-    return Speech(gateway).create(asked, http)
+    return SpeechEndpoint(gateway).create(asked, http)
 
 
 def image(gateway: Gateway, http: HttpRequest) -> Awaitable[Response]:

@@ -15,7 +15,7 @@ from support.waiting import wait_until
 from omnistage.server.endpoints.present import channel_labels
 from omnistage.server.http.keys import Keys
 from omnistage.stages.messages.families import stage_labels
-from omnistage.stages.messages.to_gateway import Answer, Failed
+from omnistage.stages.messages.to_gateway import CommandResult, Failed
 
 CHAT = "/v1/chat/completions"
 KEY = {"authorization": "Bearer sk-admin"}
@@ -35,11 +35,11 @@ class Replicated:
         self.refusing = ""
         gateway.stages.obey = self._obey
 
-    def _obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+    def _obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> CommandResult:
         self.told.append((stage, command))
         if stage == self.refusing:
-            return Answer(error=Failed(400, "no room", "invalid_request_error", stage))
-        return Answer({"asleep": ["weights"] if command == "sleep" else []})
+            return CommandResult(error=Failed(400, "no room", "invalid_request_error", stage))
+        return CommandResult({"asleep": ["weights"] if command == "sleep" else []})
 
     def admin(self, path: str, /, **body: Any) -> httpx.Response:
         return self.client.post(f"/admin/{path}", json=body)

@@ -21,7 +21,7 @@ from transformers.video_utils import VideoMetadata, load_video
 
 from omnistage.server.errors import ApiError
 from omnistage.server.media.frames import Film, film_of, rate_of, scan_of
-from omnistage.server.media.watching import AS_IT_IS, Sampling, Watching
+from omnistage.server.media.watching import AS_IT_IS, FrameChooser, Watching
 from omnistage.stages.messages.to_gateway import Sampler
 
 LIVE = {"live": "1"}
@@ -73,7 +73,7 @@ def made(name: str, frames: Frames, times: Sequence[float] | int) -> bytes:
 def seen(
     data: bytes, watching: Watching = AS_IT_IS, sampler: Sampler = "qwen2_vl"
 ) -> tuple[Film, Frames]:
-    sampling = Sampling(sampler, {})
+    sampling = FrameChooser(sampler, {})
     film = film_of(data, "part", lambda total, rate: sampling.indices(total, rate, watching))
     return film, np.stack(list(film.frames))
 

@@ -19,14 +19,14 @@ from support.recorded import (
 
 from omnistage.server.errors import ApiError
 from omnistage.server.media import sound as sound_module
-from omnistage.server.media.sound import MAX_RATE_HZ, Sound
+from omnistage.server.media.sound import MAX_RATE_HZ, SoundTrack
 
 MODEL_HZ = 16_000
 
 
 def heard(data: bytes, rate_hz: int = 0) -> npt.NDArray[np.float32]:
     """All samples of a file, at its own rate unless another is given."""
-    return np.concatenate(list(Sound(data, "part").samples(rate_hz)))
+    return np.concatenate(list(SoundTrack(data, "part").samples(rate_hz)))
 
 
 def resampled(mono: Wave, rate_hz: int, wanted_hz: int) -> npt.NDArray[np.float32]:
@@ -133,7 +133,7 @@ def test_a_flac_of_unknown_length_is_heard_to_its_end() -> None:
 
 def test_a_sound_is_as_long_as_what_was_decoded() -> None:
     for data in (plain_wav(tones(1.5, 44_100), 44_100, data_size=0), CHAINED):
-        sound = Sound(data, "part")
+        sound = SoundTrack(data, "part")
         num_samples = sum(map(len, sound.samples(MODEL_HZ)))
         assert sound.seconds == pytest.approx(1.5)
         assert sound.rate_hz == MODEL_HZ
@@ -168,7 +168,7 @@ def test_an_hour_is_heard_and_not_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sound_module, "MAX_SAMPLES", 10**9)
     quiet = np.zeros((1, 3600 * 1000))
     hour = plain_wav(quiet, 1000, 8)
-    assert sum(map(len, Sound(hour, "part").samples(0))) == quiet.shape[1]
+    assert sum(map(len, SoundTrack(hour, "part").samples(0))) == quiet.shape[1]
     longer = plain_wav(np.zeros((1, 3601 * 1000)), 1000, 8, riff_size=0, data_size=0)
     with pytest.raises(ApiError, match="part is longer than 3600 s"):
         heard(longer)

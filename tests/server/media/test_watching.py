@@ -9,7 +9,7 @@ from transformers.video_utils import VideoMetadata
 from vllm.multimodal.video import VIDEO_LOADER_REGISTRY
 from vllm.multimodal.video_decoders import VideoSourceMetadata, VideoTargetMetadata
 
-from omnistage.server.media.watching import MAX_FRAMES, Sampling, Watching
+from omnistage.server.media.watching import MAX_FRAMES, FrameChooser, Watching
 from omnistage.stages.messages.to_gateway import Sampler
 
 RATES = (4.0, 24.0, 25.0, 29.97, 30_000 / 1001, 60.0)
@@ -24,10 +24,10 @@ def test_frames_are_those_of_transformers_processors(total: int, rate: float) ->
         metadata = VideoMetadata(total_num_frames=total, fps=rate)
         watching = Watching(fps, least, most)
         wanted = two.sample_frames(metadata, fps=fps, min_frames=least, max_frames=most)
-        ours = Sampling("qwen2_vl", {}).indices(total, rate, watching)
+        ours = FrameChooser("qwen2_vl", {}).indices(total, rate, watching)
         assert ours.tolist() == wanted.clamp(max=total - 1).tolist()
         three.min_frames, three.max_frames = least, most
-        ours = Sampling("qwen3_vl", {}).indices(total, rate, watching)
+        ours = FrameChooser("qwen3_vl", {}).indices(total, rate, watching)
         assert ours.tolist() == three.sample_frames(metadata, fps=fps).tolist()
 
 
@@ -41,12 +41,12 @@ def test_frames_are_those_of_vllm_s_loaders(sampler: Sampler, total: int) -> Non
         wanted = loader.compute_frames_index_to_sample(
             source, VideoTargetMetadata(count, fps, 300), min_frames=least, max_frames=most
         )
-        ours = Sampling(sampler, options).indices(total, rate, Watching(fps, least, most))
+        ours = FrameChooser(sampler, options).indices(total, rate, Watching(fps, least, most))
         assert ours.tolist() == wanted
 
 
 def test_a_model_without_a_sampler_of_its_own_sees_32_frames_unless_its_operator_says() -> None:
     even = np.linspace(0, 99, 32, dtype=int)
-    assert Sampling("uniform", {}).indices(100, 25.0, Watching()).tolist() == even.tolist()
-    assert len(Sampling("uniform", {"num_frames": 6}).indices(100, 25.0, Watching())) == 6
-    assert len(Sampling("uniform", {"fps": 2}).indices(100, 25.0, Watching())) == 8
+    assert FrameChooser("uniform", {}).indices(100, 25.0, Watching()).tolist() == even.tolist()
+    assert len(FrameChooser("uniform", {"num_frames": 6}).indices(100, 25.0, Watching())) == 6
+    assert len(FrameChooser("uniform", {"fps": 2}).indices(100, 25.0, Watching())) == 8

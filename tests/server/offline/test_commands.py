@@ -15,7 +15,7 @@ from support.offline import ObedientStages, engine_of, fake_async_omni, fake_omn
 from support.waiting import until, wait_until
 
 from omnistage import Adapter, BadRequest, Closed, Omni, OmniError, Unavailable
-from omnistage.stages.messages.to_gateway import Answer, Failed
+from omnistage.stages.messages.to_gateway import CommandResult, Failed
 
 STAGES = ("thinker", "talker", "code2wav")
 WEIGHTS = {"layer.weight": torch.arange(6.0).reshape(2, 3), "layer.bias": torch.ones(2)}
@@ -48,14 +48,14 @@ def omni(stages: ObedientStages, model: Path) -> Iterator[Omni]:
 class Reading:
     """Stages that read the folder which they are to load."""
 
-    def __init__(self, stages: ObedientStages, answer: Answer | None = None) -> None:
+    def __init__(self, stages: ObedientStages, answer: CommandResult | None = None) -> None:
         self.folders: list[Path] = []
         self.read: list[dict[str, torch.Tensor]] = []
         self.files: list[set[str]] = []
-        self._answer = answer or Answer({"asleep": []})
+        self._answer = answer or CommandResult({"asleep": []})
         stages.graph.obey = self._obey
 
-    def _obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> Answer:
+    def _obey(self, stage: str, command: str, arguments: Mapping[str, Any]) -> CommandResult:
         assert command == "load_weights"
         folder = Path(arguments["path"])
         self.folders.append(folder)
@@ -179,7 +179,7 @@ def test_what_a_stage_answers_is_raised(omni: Omni, stages: ObedientStages) -> N
     failed = Failed(
         409, "a request uses it", "invalid_request_error", "thinker", code="lora_in_use"
     )
-    stages.graph.obey = lambda *_: Answer(error=failed)
+    stages.graph.obey = lambda *_: CommandResult(error=failed)
     with pytest.raises(BadRequest, match="a request uses it") as raised:
         omni.remove_lora("ink")
     assert (raised.value.status, raised.value.code) == (409, "lora_in_use")
@@ -263,7 +263,7 @@ def test_the_folder_is_gone_when_a_stage_refuses_the_weights(
     omni: Omni, stages: ObedientStages
 ) -> None:
     failed = Failed(400, "does not fit", "invalid_request_error", "thinker", "path")
-    reading = Reading(stages, Answer(error=failed))
+    reading = Reading(stages, CommandResult(error=failed))
     with pytest.raises(BadRequest, match="does not fit"):
         omni.load_weights(WEIGHTS.items())
     assert len(reading.folders) == len(STAGES)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from omnistage.server.errors import ApiError
 from omnistage.server.realtime.conversation import Conversation, messages_of
 from omnistage.server.realtime.items import Item, Part, item_of
-from omnistage.server.realtime.playout import Spoken
+from omnistage.server.realtime.playout import PlayedAnswer
 
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
@@ -129,7 +129,7 @@ def test_a_context_goes_on_where_its_first_item_is_deleted() -> None:
 
 def answer(words: str, ms: float, item_id: str = "answer") -> Item:
     pieces = [piece + " " for piece in words.split()] or [words]
-    spoken = Spoken(pieces, ms)
+    spoken = PlayedAnswer(pieces, ms)
     return Item(item_id, role="assistant", content=[Part("output_audio", spoken=spoken)])
 
 
@@ -191,7 +191,7 @@ words_of_answers = st.lists(st.text("ab c日本。", max_size=8), max_size=20)
 def test_what_was_heard_is_a_prefix_and_never_grows(
     pieces: list[str], ms: float, fraction: float
 ) -> None:
-    spoken = Spoken(list(pieces), ms)
+    spoken = PlayedAnswer(list(pieces), ms)
     whole = spoken.words
     spoken.truncate(ms * fraction)
     heard = spoken.words
@@ -203,7 +203,7 @@ def test_what_was_heard_is_a_prefix_and_never_grows(
 
 
 def test_words_without_spaces_are_cut_anywhere() -> None:
-    spoken = Spoken(["これは日本語です"], 800)
+    spoken = PlayedAnswer(["これは日本語です"], 800)
     spoken.truncate(450)
     assert spoken.words == "これは日"
 

@@ -13,7 +13,7 @@ from omnistage.server.realtime.formats import (
     FormatName,
     Resampler,
     Samples,
-    Sound,
+    UserAudio,
     decoded,
     encoded,
     output_encoder,
@@ -90,7 +90,7 @@ def test_an_answer_has_the_format_and_the_length_asked_for(
     samples = np.repeat(sweep(made.rate_hz), made.num_channels)
     encoder = output_encoder(form, 1.0, made)
     data = encoder.encode(samples.tobytes()) + encoder.finish()
-    sound = Sound(data, form)
+    sound = UserAudio(data, form)
     assert sound.ms == pytest.approx(1000, abs=3)
     if form == "audio/pcm" and made == PCM_SAMPLES:
         assert data == samples.tobytes()
@@ -100,13 +100,13 @@ def test_an_answer_has_the_format_and_the_length_asked_for(
 def test_speed_changes_the_length(speed: float) -> None:
     encoder = output_encoder("audio/pcm", speed, PCM_SAMPLES)
     data = encoder.encode(sweep(24_000).tobytes()) + encoder.finish()
-    assert Sound(data, "audio/pcm").ms == pytest.approx(1000 / speed, rel=0.01)
+    assert UserAudio(data, "audio/pcm").ms == pytest.approx(1000 / speed, rel=0.01)
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_sound_is_a_wav_file_at_its_own_rate(form: FormatName) -> None:
     rate_hz = samples_of(form).rate_hz
-    wav = Sound(encoded(sweep(rate_hz), form), form).to_wav()
+    wav = UserAudio(encoded(sweep(rate_hz), form), form).to_wav()
     assert wav[:4] == b"RIFF"
     assert int.from_bytes(wav[24:28], "little") == rate_hz
     assert int.from_bytes(wav[40:44], "little") == 2 * rate_hz == len(wav) - 44

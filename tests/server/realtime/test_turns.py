@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omnistage.server.realtime.listening import FRAME_MS
-from omnistage.server.realtime.turns import Started, Stopped, TurnMachine, TurnSettings
+from omnistage.server.realtime.turns import TurnMachine, TurnSettings, TurnStarted, TurnStopped
 
-Change = Started | Stopped
+Change = TurnStarted | TurnStopped
 
 
 def run(
@@ -26,18 +26,18 @@ def frames(ms: float, probability: float) -> list[float]:
 
 def test_a_turn_has_its_padding_and_its_silence() -> None:
     track = frames(1024, 0.0) + frames(640, 0.9) + frames(1024, 0.0)
-    assert run(track) == [Started(1024 - 300), Stopped(1024 + 640 + 512)]
+    assert run(track) == [TurnStarted(1024 - 300), TurnStopped(1024 + 640 + 512)]
 
 
 def test_padding_ends_where_audio_begins() -> None:
-    assert run(frames(320, 0.9), now_ms=5000) == [Started(5000)]
+    assert run(frames(320, 0.9), now_ms=5000) == [TurnStarted(5000)]
 
 
 def test_padding_does_not_reach_into_the_turn_before() -> None:
     track = frames(320, 0.9) + frames(512, 0.0) + frames(96, 0.9)
     _, stopped, again = run(track)
-    assert isinstance(stopped, Stopped)
-    assert again == Started(stopped.at_ms)
+    assert isinstance(stopped, TurnStopped)
+    assert again == TurnStarted(stopped.at_ms)
 
 
 @pytest.mark.parametrize(("num_frames", "starts"), [(1, 0), (2, 0), (3, 1)])
@@ -55,7 +55,9 @@ def test_a_turn_ends_only_well_below_where_it_began(between: float, ends: bool) 
 def test_a_threshold_of_zero_ends_at_nearly_nothing() -> None:
     chosen = TurnSettings(threshold=0.0)
     track = frames(320, 0.0)
-    assert [type(one) for one in run(track, chosen)] == [Started]  # and at once ends, and begins
+    assert [type(one) for one in run(track, chosen)] == [
+        TurnStarted
+    ]  # and at once ends, and begins
     assert len(run(frames(1280, 0.0), chosen)) > 1
 
 
@@ -66,7 +68,7 @@ def test_changed_settings_hold_for_the_turn_that_goes_on() -> None:
     machine.settings = TurnSettings(silence_ms=96)
     changes = [machine.update(0.0, FRAME_MS) for _ in range(3)]
     assert changes[:2] == [None, None]
-    assert isinstance(changes[2], Stopped)
+    assert isinstance(changes[2], TurnStopped)
 
 
 tracks = st.lists(
@@ -83,7 +85,7 @@ choices = st.builds(
 def check(changes: list[Change], begin_ms: float, end_ms: float) -> None:
     at_ms = begin_ms
     for number, change in enumerate(changes):
-        assert isinstance(change, Stopped if number % 2 else Started)
+        assert isinstance(change, TurnStopped if number % 2 else TurnStarted)
         assert at_ms <= change.at_ms <= end_ms
         at_ms = change.at_ms
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from omnistage.server.errors import ApiError
-from omnistage.server.responses.items import NOT_DONE, Conversation, items_of
+from omnistage.server.responses.items import NOT_DONE, ConversationMessages, items_of
 from omnistage.server.responses.places import Places
 from omnistage.server.responses.resources import resource_of
 
@@ -30,7 +30,7 @@ def output(number: int = 1) -> dict[str, Any]:
 
 
 def messages_of(*items: Any, instructions: str | None = None) -> list[dict[str, Any]]:
-    conversation = Conversation(instructions, Places())
+    conversation = ConversationMessages(instructions, Places())
     conversation.add_all(items, "input", is_listed=True)
     return conversation.messages
 
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_refused(part: dict[str, Any], param: str)
 
 def test_places_of_the_chat_are_told_as_the_client_s() -> None:
     places = Places()
-    conversation = Conversation("Be kind.", places)
+    conversation = ConversationMessages("Be kind.", places)
     conversation.add_all([ANSWER], "previous_response_id", is_listed=False)
     file = {"type": "input_file", "file_data": data_url("audio/wav")}
     turn = {"role": "user", "content": [{"type": "input_text", "text": "x"}, file]}

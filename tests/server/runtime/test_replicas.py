@@ -23,7 +23,7 @@ from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.stage_link import StageState
 from omnistage.server.trace import GATEWAY, Trace, following
 from omnistage.stage_configs.graph import StageGraph
-from omnistage.stages.messages.to_gateway import Answer, Failed, Lora
+from omnistage.stages.messages.to_gateway import CommandResult, Failed, Lora
 from omnistage.stages.messages.to_stage import Command
 
 EVERY = ("thinker", "talker@0", "talker@1", "code2wav@0", "code2wav@1")
@@ -67,9 +67,9 @@ class Running:
     def refuse_all(self, *names: str) -> None:
         """These carry out no command from now on, and others all."""
 
-        def obey_or_refuse(stage: str, command: str, arguments: Any) -> Answer:
+        def obey_or_refuse(stage: str, command: str, arguments: Any) -> CommandResult:
             if stage in names:
-                return Answer(error=Failed(400, "no folder", "invalid_request_error", stage))
+                return CommandResult(error=Failed(400, "no folder", "invalid_request_error", stage))
             return obey(stage, command, arguments)
 
         self.fake.obey = obey_or_refuse
@@ -428,7 +428,7 @@ async def test_a_replica_that_starts_again_is_told_what_its_stage_was_told(
 
     def note(stage: str, command: str, arguments: Any) -> Any:
         told.append((stage, command))
-        return Answer({"loras": [{"name": "ink", "path": "/ink", "rank": 8}]})
+        return CommandResult({"loras": [{"name": "ink", "path": "/ink", "rank": 8}]})
 
     thinkers.fake.obey = note
     fleet = thinkers.runtime.fleet
@@ -504,7 +504,7 @@ async def begin_repeat(thinkers: Running) -> str:
 
 def answer(thinkers: Running, told: str) -> None:
     """Thinker@0 has carried it out."""
-    thinkers.fake.stages["thinker@0"].outputs.send(Chunk(told, Answer({}), last=True))
+    thinkers.fake.stages["thinker@0"].outputs.send(Chunk(told, CommandResult({}), last=True))
 
 
 async def test_sleep_and_wake_do_not_open_a_replica_before_it_has_done_what_it_is_told(
@@ -620,7 +620,7 @@ async def test_a_replica_that_starts_again_while_another_reads_its_weights_again
     await thinkers.kill("thinker@0")
     link = thinkers.runtime.fleet.stages["thinker@0"]
     await until(lambda: link.record.generation == 2)
-    other.outputs.send(Chunk(other.seen[0].request_id, Answer({"asleep": []}), last=True))
+    other.outputs.send(Chunk(other.seen[0].request_id, CommandResult({"asleep": []}), last=True))
     with pytest.raises(ApiError, match="thinker@0 has ended"):
         await loading
     thinkers.fake.stages["thinker@0"].become_ready()
@@ -658,9 +658,9 @@ async def test_adapters_are_added_also_where_weights_cannot_be_loaded(thinkers: 
     fleet = thinkers.runtime.fleet
     fleet.note_change(fleet.replicas_of("thinker"), "add_lora", {"name": "ink", "path": "/ink"})
 
-    def obey_but_load(stage: str, command: str, arguments: Any) -> Answer:
+    def obey_but_load(stage: str, command: str, arguments: Any) -> CommandResult:
         if command == "load_weights":
-            return Answer(error=Failed(400, "no folder", "invalid_request_error", stage))
+            return CommandResult(error=Failed(400, "no folder", "invalid_request_error", stage))
         return obey(stage, command, arguments)
 
     thinkers.fake.obey = obey_but_load

@@ -13,7 +13,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Connector
 from omnistage.server.runtime.stage_link import OwnedStage, StageLink, StageRecord, StageState
 from omnistage.stage_configs.work import WorkBound
-from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.families import MetricFamily
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, Metrics, Ready, Status, TextDelta
 from omnistage.stages.messages.to_stage import TO_STAGE, Cancel, Command
 
@@ -82,7 +82,7 @@ async def test_ready_and_status_are_recorded(stage: OwnedStage) -> None:
 
 
 async def test_what_a_process_measured_is_known_until_it_ends(stage: OwnedStage) -> None:
-    family = Family("a", "# TYPE a gauge\n", "a 1.0\n")
+    family = MetricFamily("a", "# TYPE a gauge\n", "a 1.0\n")
     now = time.monotonic()
     stage.apply(Metrics([family]))
     measured_at = stage.record.measured_at

@@ -10,7 +10,7 @@ from omnistage.server.errors import ApiError
 from omnistage.server.speech.choice import (
     PLAIN,
     Asked,
-    Choice,
+    VoiceChoice,
     check_instructions,
     check_task,
     chosen_language,
@@ -38,7 +38,7 @@ async def voices() -> StoredVoices:
     return stored
 
 
-def chosen(voices: StoredVoices, speech: Speech, speakers: Any = (), **asked: Any) -> Choice:
+def chosen(voices: StoredVoices, speech: Speech, speakers: Any = (), **asked: Any) -> VoiceChoice:
     return chosen_voice(Asked(**asked), speech, speakers, voices)
 
 
@@ -46,28 +46,28 @@ def chosen(voices: StoredVoices, speech: Speech, speakers: Any = (), **asked: An
 def test_a_name_that_the_model_knows_is_taken_in_any_case(
     speech: Speech, voices: StoredVoices
 ) -> None:
-    assert chosen(voices, speech, SPEAKERS, voice="Ethan") == Choice("ethan")
-    assert chosen(voices, speech, SPEAKERS) == Choice()
+    assert chosen(voices, speech, SPEAKERS, voice="Ethan") == VoiceChoice("ethan")
+    assert chosen(voices, speech, SPEAKERS) == VoiceChoice()
 
 
 @pytest.mark.parametrize("speech", [PLAIN, NAMED, DESIGNED, MIXED])
 def test_default_is_no_name_for_clients_that_must_say_one(
     speech: Speech, voices: StoredVoices
 ) -> None:
-    assert chosen(voices, speech, SPEAKERS, voice="default") == Choice()
+    assert chosen(voices, speech, SPEAKERS, voice="default") == VoiceChoice()
 
 
 def test_names_are_taken_as_they_are_where_none_are_known(voices: StoredVoices) -> None:
-    assert chosen(voices, PLAIN, voice="Nobody") == Choice("Nobody")
+    assert chosen(voices, PLAIN, voice="Nobody") == VoiceChoice("Nobody")
 
 
 def test_a_stored_voice_is_taken_by_name_and_id_with_its_words(voices: StoredVoices) -> None:
     mine = voices.find("mine")
     assert mine is not None
     for called in ("MINE", mine.id):
-        assert chosen(voices, CLONING, voice=called) == Choice(stored=mine, text="said")
+        assert chosen(voices, CLONING, voice=called) == VoiceChoice(stored=mine, text="said")
     alone = chosen(voices, CLONING, voice="mine", speaker_only=True)
-    assert alone == Choice(stored=mine, text=None)
+    assert alone == VoiceChoice(stored=mine, text=None)
 
 
 def test_a_sound_is_taken_with_its_words_or_without(voices: StoredVoices) -> None:

@@ -10,7 +10,7 @@ from omnistage.connectors.messages import M, Message, Messages, UnknownMessage
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages import addresses, edge, to_gateway, to_stage
 from omnistage.stages.messages.embeds import EmbedsToCome
-from omnistage.stages.messages.families import Family
+from omnistage.stages.messages.families import MetricFamily
 
 REQUEST = to_stage.Request(
     {"messages": [{"role": "user", "content": "é"}], "seed": -1, "stop": None},
@@ -36,13 +36,13 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Status(1, 2, 3, 4, 5, 6, {"tasks": 1}, 7)),
     (to_gateway.TO_GATEWAY, to_gateway.Alive()),
     (to_gateway.TO_GATEWAY, to_gateway.Compiling()),
-    (to_gateway.TO_GATEWAY, to_gateway.Metrics([Family("a", "# TYPE a gauge\n", "a 1.0\n")])),
-    (to_gateway.TO_GATEWAY, to_gateway.Answer({"asleep": []})),
-    (to_gateway.TO_GATEWAY, to_gateway.Answer(error=FAILED)),
+    (to_gateway.TO_GATEWAY, to_gateway.Metrics([MetricFamily("a", "# TYPE a gauge\n", "a 1.0\n")])),
+    (to_gateway.TO_GATEWAY, to_gateway.CommandResult({"asleep": []})),
+    (to_gateway.TO_GATEWAY, to_gateway.CommandResult(error=FAILED)),
     (to_gateway.TO_GATEWAY, FAILED),
     (to_gateway.TO_GATEWAY, to_gateway.TextDelta({"choices": [], "usage": {"prompt_tokens": 1}})),
     (to_gateway.TO_GATEWAY, to_gateway.Sound(3)),
-    (to_gateway.TO_GATEWAY, to_gateway.Picture("image", 2, True, 5)),
+    (to_gateway.TO_GATEWAY, to_gateway.ImagePixels("image", 2, True, 5)),
     (to_gateway.TO_GATEWAY, to_gateway.Step("video", 3, 20)),
     (to_gateway.TO_GATEWAY, to_gateway.Embedding(3, 12)),
     (to_gateway.TO_GATEWAY, to_gateway.Tokenized("text", [1, 2], ["a", "b"], "ab")),
@@ -54,8 +54,8 @@ SAID: list[tuple[Messages[Any], Message]] = [
     (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
     (edge.EDGE, edge.NothingToSay()),
     (edge.EDGE, edge.Waits()),
-    (edge.EDGE, edge.Text("é\n")),
-    (edge.EDGE, edge.Tokens()),
+    (edge.EDGE, edge.ReleasedWords("é\n")),
+    (edge.EDGE, edge.StageTokens()),
     (edge.EDGE, edge.Rows("prompt_embeds", 1)),
     (edge.EDGE, edge.RowsReleased(12)),
     (edge.EDGE, edge.Codes()),

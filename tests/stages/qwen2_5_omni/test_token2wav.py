@@ -24,10 +24,10 @@ from support.token2wav import (
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni import token2wav
 from omnistage.stages.qwen2_5_omni.flow_schedule import Schedule
-from omnistage.stages.qwen2_5_omni.token2wav import Stream, Token2Wav
+from omnistage.stages.qwen2_5_omni.token2wav import AnswerStream, Token2Wav
 from omnistage.stages.vocoder import engine as decoding
-from omnistage.stages.vocoder.decoder import Decoded, Piece
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits
+from omnistage.stages.vocoder.decoder import Decoded, StreamPiece
+from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine, Limits
 
 Codes = npt.NDArray[np.int32]
 
@@ -113,7 +113,7 @@ class Watched(Token2Wav):
 
     guilty_seed: int | None = None
 
-    def decode(self, pieces: Sequence[Piece[Stream]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[AnswerStream]]) -> Decoded:
         solutions = [piece.state.now.solution for piece in pieces]
         self.steps.append([0 if one is None else one.num_evaluated for one in solutions])
         decoded = super().decode(pieces)
@@ -135,15 +135,15 @@ def floats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "to_int16", lambda pcm: pcm)
 
 
-def make_engine(num_slots: int) -> tuple[Watched, DecoderEngine[Stream]]:
+def make_engine(num_slots: int) -> tuple[Watched, DecoderEngine[AnswerStream]]:
     decoder = make_decoder(RAMP, num_slots, is_deep=False, coupling=8, make=Watched)
     assert isinstance(decoder, Watched)
     return decoder, DecoderEngine(decoder, Limits(1 << 20, 1 << 30))
 
 
-def joined(answers: Sequence[Audio | Failed], sounds: dict[str, list[Any]]) -> None:
+def joined(answers: Sequence[DecodedAudio | DecodeFailed], sounds: dict[str, list[Any]]) -> None:
     for answer in answers:
-        assert isinstance(answer, Audio)
+        assert isinstance(answer, DecodedAudio)
         sounds[answer.request_id].append(answer.pcm)
 
 
@@ -178,7 +178,7 @@ def test_beside_eleven_others_a_stream_is_the_same_bit_for_bit() -> None:
 
     decode = decoder.decode
 
-    def arriving(pieces: Sequence[Piece[Stream]]) -> Decoded:
+    def arriving(pieces: Sequence[StreamPiece[AnswerStream]]) -> Decoded:
         arrive(chance=0.2)
         return decode(pieces)
 
@@ -226,9 +226,9 @@ def test_a_failure_amid_a_chunk_is_one_stream_s_alone() -> None:
         engine.push(name, CODES[name], last=True)
     while engine.num_streams:
         answers = engine.step()
-        failed += [answer for answer in answers if isinstance(answer, Failed)]
-        joined([answer for answer in answers if isinstance(answer, Audio)], sounds)
-    assert failed == [Failed("r5")]
+        failed += [answer for answer in answers if isinstance(answer, DecodeFailed)]
+        joined([answer for answer in answers if isinstance(answer, DecodedAudio)], sounds)
+    assert failed == [DecodeFailed("r5")]
     assert [*sounds] == ["r3", "r6"]
     for name, expected in alone({name: ASKING[name] for name in sounds}, CODES).items():
         assert np.array_equal(np.concatenate(sounds[name]), expected.numpy())
@@ -246,7 +246,7 @@ def test_a_cancel_amid_a_chunk_frees_its_slot_for_a_stream_that_begins_anew() ->
     cancel = iter(range(1000))
     decode = decoder.decode
 
-    def cancelling(pieces: Sequence[Piece[Stream]]) -> Decoded:
+    def cancelling(pieces: Sequence[StreamPiece[AnswerStream]]) -> Decoded:
         if next(cancel) == 5:
             engine.cancel("r4")
         return decode(pieces)
@@ -295,6 +295,6 @@ def test_first_samples_come_with_the_third_block() -> None:
     for part in (codes[:35], codes[35:]):
         engine.push("one", part, last=False)
         (answer,) = engine.step()
-        assert isinstance(answer, Audio)
+        assert isinstance(answer, DecodedAudio)
         lengths.append(len(answer.pcm))
     assert lengths == [0, 28 * 240]

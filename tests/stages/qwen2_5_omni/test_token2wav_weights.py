@@ -25,7 +25,7 @@ from omnistage.stages.qwen2_5_omni.token2wav_weights import (
 )
 from omnistage.stages.vocoder import start as starting
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
-from omnistage.stages.vocoder.engine import Audio
+from omnistage.stages.vocoder.engine import DecodedAudio
 from omnistage.stages.vocoder.start import DecoderOptions
 
 CPU = torch.device("cpu")
@@ -50,7 +50,7 @@ class Made:
         self.engine.open("one", request=Request({}, [], seed=1, speaker="Ethan"))
         self.engine.push("one", CODES, last=True)
         (answer,) = self.engine.step()
-        assert isinstance(answer, Audio)
+        assert isinstance(answer, DecodedAudio)
         return answer.pcm
 
     def obey(self, command: str, **arguments: Any) -> Any:

@@ -15,8 +15,14 @@ from omnistage.stages.device.start import DoesNotFit
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import engine as decoding
 from omnistage.stages.vocoder import start as starting
-from omnistage.stages.vocoder.decoder import Decoded, Piece
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits, to_int16
+from omnistage.stages.vocoder.decoder import Decoded, StreamPiece
+from omnistage.stages.vocoder.engine import (
+    DecodedAudio,
+    DecodeFailed,
+    DecoderEngine,
+    Limits,
+    to_int16,
+)
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.vocoder.state import StreamBatch
@@ -31,7 +37,7 @@ class WatchedVocoder(StreamingVocoder):
         super().__init__(model, num_slots)
         self.batches: list[tuple[int, int]] = []
 
-    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[Slot]]) -> Decoded:
         self.batches.append((len(pieces), len(pieces[0].frames)))
         return super().decode(pieces)
 
@@ -51,7 +57,7 @@ def assert_same_sound(pcm: npt.NDArray[np.int16], expected: npt.NDArray[np.int16
     assert np.abs(pcm.astype(int) - expected).max(initial=0) <= 1
 
 
-def run(engine: DecoderEngine[Slot]) -> dict[str, list[Audio]]:
+def run(engine: DecoderEngine[Slot]) -> dict[str, list[DecodedAudio]]:
     answers = defaultdict(list)
     while audios := step(engine):
         for audio in audios:
@@ -59,15 +65,15 @@ def run(engine: DecoderEngine[Slot]) -> dict[str, list[Audio]]:
     return answers
 
 
-def step(engine: DecoderEngine[Slot]) -> list[Audio]:
+def step(engine: DecoderEngine[Slot]) -> list[DecodedAudio]:
     """A step in which nothing fails."""
     answers = engine.step()
-    audios = [answer for answer in answers if isinstance(answer, Audio)]
+    audios = [answer for answer in answers if isinstance(answer, DecodedAudio)]
     assert len(audios) == len(answers)
     return audios
 
 
-def join(audios: list[Audio]) -> npt.NDArray[np.int16]:
+def join(audios: list[DecodedAudio]) -> npt.NDArray[np.int16]:
     return np.concatenate([audio.pcm for audio in audios])
 
 
@@ -142,7 +148,7 @@ def test_more_requests_than_slots_wait_their_turn(vocoder_model: Qwen3OmniMoeCod
     for name in codes:
         engine.open(name)
         engine.push(name, codes[name][:1], last=False)
-    answers: dict[str, list[Audio]] = {name: [] for name in codes}
+    answers: dict[str, list[DecodedAudio]] = {name: [] for name in codes}
     num_steps = 0
     while audios := step(engine):
         num_steps += 1
@@ -199,7 +205,7 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
     decoding, proceed = threading.Event(), threading.Event()
 
     class PausedVocoder(StreamingVocoder):
-        def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+        def decode(self, pieces: Sequence[StreamPiece[Slot]]) -> Decoded:
             decoding.set()
             assert proceed.wait(10)
             return super().decode(pieces)
@@ -207,7 +213,7 @@ def test_cancel_during_a_decode_keeps_the_slot_until_its_end(
     engine = DecoderEngine(PausedVocoder(vocoder_model, num_slots=1))
     engine.open("a")
     engine.push("a", random_codes(2, seed=1), last=False)
-    answers: list[Audio] = []
+    answers: list[DecodedAudio] = []
     thread = threading.Thread(target=lambda: answers.extend(step(engine)))
     thread.start()
     assert decoding.wait(10)
@@ -241,7 +247,7 @@ class FailingVocoder(StreamingVocoder):
         self._is_failing = False
         self.num_rows: list[int] = []
 
-    def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+    def decode(self, pieces: Sequence[StreamPiece[Slot]]) -> Decoded:
         self.num_rows.append(len(pieces))
         self._is_failing = self._fails(torch.from_numpy(np.stack([one.frames for one in pieces])))
         self._fail("before")
@@ -289,15 +295,15 @@ def test_only_the_request_that_fails_alone_fails(
         engine.open(name)
         for start, end in ((0, 3), (3, 6), (6, 9)):
             engine.push(name, codes[name][start:end], last=end == 9)
-    answers: dict[str, list[Audio]] = defaultdict(list)
+    answers: dict[str, list[DecodedAudio]] = defaultdict(list)
     failed = []
     while found := engine.step():
         for answer in found:
-            if isinstance(answer, Failed):
+            if isinstance(answer, DecodeFailed):
                 failed.append(answer)
             else:
                 answers[answer.request_id].append(answer)
-    assert failed == [Failed("c", is_memory)]
+    assert failed == [DecodeFailed("c", is_memory)]
     assert vocoder.num_rows == [4, 4, 1, 1, 1, 1, 3]
     assert released == ([2, 5] if is_memory else [])
     assert len(answers.pop("c")) == 1
@@ -316,7 +322,7 @@ def test_a_batch_too_large_for_the_memory_fails_nobody(
     """Bit for bit as if each had been decoded alone in that step."""
     codes = {name: random_codes(6, ord(name)) for name in "abc"}
 
-    def decoded(vocoder: StreamingVocoder, num_frames: int) -> dict[str, list[Audio]]:
+    def decoded(vocoder: StreamingVocoder, num_frames: int) -> dict[str, list[DecodedAudio]]:
         engine = DecoderEngine(vocoder)
         answers = []
         for name in codes:
@@ -393,7 +399,7 @@ def test_what_an_attempt_took_is_free_before_the_next(
     held: list[weakref.ref[torch.Tensor]] = []
 
     class Greedy(StreamingVocoder):
-        def decode(self, pieces: Sequence[Piece[Slot]]) -> Decoded:
+        def decode(self, pieces: Sequence[StreamPiece[Slot]]) -> Decoded:
             assert all(tensor() is None for tensor in held)
             large = torch.zeros(1000)
             held.append(weakref.ref(large))

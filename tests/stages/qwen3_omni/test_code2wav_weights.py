@@ -12,7 +12,7 @@ import pytest
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
-from omnistage.stages.vocoder.engine import Audio
+from omnistage.stages.vocoder.engine import DecodedAudio
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.worker.failure import RequestError
 
@@ -45,7 +45,7 @@ class Made:
         for part, last in ((codes[:2], False), (codes[2:], True)):
             self.engine.push("one", part, last)
             (answer,) = self.engine.step()
-            assert isinstance(answer, Audio)
+            assert isinstance(answer, DecodedAudio)
             parts.append(answer.pcm)
         return np.concatenate(parts)
 

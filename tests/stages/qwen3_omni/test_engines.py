@@ -22,7 +22,7 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
-from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, Tokens
+from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, StageTokens
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 from omnistage.stages.speech.spoken_answer import ThinkerPrompt
@@ -141,7 +141,7 @@ class Harness:
             await asyncio.sleep(lag_s)
             value = {"tokens": Tensor.from_numpy(np.array([token], np.int32))}
             last = is_whole and number == len(tokens) - 1
-            self.feed.send(Chunk(name, Tokens(), number, value, last))
+            self.feed.send(Chunk(name, StageTokens(), number, value, last))
 
     async def codes(self, names: set[str]) -> dict[str, npt.NDArray[np.int32]]:
         """What was published for these requests, each to its last chunk."""
@@ -275,7 +275,7 @@ class Heard:
     @property
     def is_whole(self) -> bool:
         """Whether its last token and its last rows have come."""
-        return {type(chunk.message) for chunk in self.chunks if chunk.last} == {Rows, Tokens}
+        return {type(chunk.message) for chunk in self.chunks if chunk.last} == {Rows, StageTokens}
 
     def listen(self, name: str, thinker: "ThinkerHarness", talker: Harness) -> None:
         """Take what has come, and hand it on."""

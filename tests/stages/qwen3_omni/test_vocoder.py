@@ -10,7 +10,7 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 from omnistage.stages.vocoder.slots import Slot
 
 TOLERANCE = 1e-5
@@ -28,10 +28,10 @@ def decode_whole(model: Qwen3OmniMoeCode2Wav, codes: torch.Tensor) -> torch.Tens
     return whole
 
 
-def pieces_of(states: list[Slot], codes: torch.Tensor) -> list[Piece[Slot]]:
+def pieces_of(states: list[Slot], codes: torch.Tensor) -> list[StreamPiece[Slot]]:
     """Codes [B, codebooks, n]."""
     frames = codes.transpose(1, 2).int().numpy()
-    return [Piece(state, row) for state, row in zip(states, frames, strict=True)]
+    return [StreamPiece(state, row) for state, row in zip(states, frames, strict=True)]
 
 
 def continue_streams(

@@ -6,7 +6,7 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
 from omnistage.stages.qwen3_omni.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 
 
 @pytest.mark.gpu
@@ -24,9 +24,9 @@ def test_recorded_shapes_continue_streams_as_others_do(
     parts = []
     for part in torch.split(codes, [1, 3, 3, 5], dim=-1):
         frames = part.transpose(1, 2).int().numpy()
-        pieces = [Piece(state, row) for state, row in zip(states, frames, strict=True)]
+        pieces = [StreamPiece(state, row) for state, row in zip(states, frames, strict=True)]
         blank = vocoder.blank(part.shape[-1])
-        vocoder.decode([Piece(state, blank) for state in states])  # nobody goes on from it
+        vocoder.decode([StreamPiece(state, blank) for state in states])  # nobody goes on from it
         pcm, heard, _ = vocoder.decode(pieces)
         for piece in pieces:
             vocoder.advance(piece)

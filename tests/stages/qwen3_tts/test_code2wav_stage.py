@@ -22,7 +22,7 @@ from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
 from omnistage.stages.vocoder import start as starting
 from omnistage.stages.vocoder.checkpoint_vocoder import CheckpointWeights
 from omnistage.stages.vocoder.control import TAGS, DecoderControl
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, to_int16
+from omnistage.stages.vocoder.engine import DecodedAudio, DecoderEngine, to_int16
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.start import DecoderOptions
 from omnistage.stages.worker.failure import RequestError
@@ -123,7 +123,7 @@ class Made:
         self.engine.open("one", codes()[1][:2])
         self.engine.push("one", codes()[0][:4], last=True)
         (answer,) = self.engine.step()
-        assert isinstance(answer, Audio)
+        assert isinstance(answer, DecodedAudio)
         assert len(answer.pcm) == 4 * SAMPLES_A_FRAME
         return answer.pcm
 

@@ -15,7 +15,7 @@ from support.tts_talker import Codes, TalkerHarness, asked, running_talker
 from omnistage.connectors.sweep import make_run_directory
 from omnistage.stages.messages.edge import Lead
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -66,7 +66,7 @@ async def test_samples_equal_the_package(
         opened = harness.opens[request.id]
         lead = opened.tensors["lead"].numpy() if talk.sound_text else codes[:0]
         slot = vocoder.open()
-        samples, _, _ = vocoder.decode([Piece(slot, np.concatenate([lead, codes]))])
+        samples, _, _ = vocoder.decode([StreamPiece(slot, np.concatenate([lead, codes]))])
         vocoder.close(slot)
         heard = samples.flatten()[len(lead) * SAMPLES_A_FRAME :: STRIDE]
         expected = spoken[key(name, talk, "samples")]

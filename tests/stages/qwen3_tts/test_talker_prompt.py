@@ -8,7 +8,7 @@ from omnistage.stages.qwen3_tts.talker_prompt import (
     SpeechIds,
     SpokenText,
     TalkerPrompt,
-    Voice,
+    TalkerVoice,
     talker_prompt,
 )
 
@@ -35,7 +35,7 @@ FRAMES = np.array([[30, 31], [32, 33]], np.int32)
 
 
 def prompt(
-    voice: Voice, *, is_whole: bool, language: int | None = None, **text: list[int]
+    voice: TalkerVoice, *, is_whole: bool, language: int | None = None, **text: list[int]
 ) -> TalkerPrompt:
     words = SpokenText(role=[50, 51, 52], **{"text": [60, 61], **text})
     return talker_prompt(IDS, words, voice, language, is_whole)
@@ -46,33 +46,33 @@ def rows(made: TalkerPrompt) -> list[tuple[int, int]]:
 
 
 def test_a_whole_text_comes_before_the_speech() -> None:
-    made = prompt(Voice(8), is_whole=True)
+    made = prompt(TalkerVoice(8), is_whole=True)
     header = [(PAD, 1), (PAD, 3), (PAD, 4), (PAD, 8), (BOS, 5)]
     assert rows(made) == [*ROLE, *header, (60, 5), (61, 5), (EOS, 5), (PAD, 6)]
     assert (made.first_text, made.spoken, made.ends) == (len(made), (), (PAD, PAD))
 
 
 def test_a_streamed_text_is_laid_from_the_row_that_begins_the_speech() -> None:
-    made = prompt(Voice(8), is_whole=False)
+    made = prompt(TalkerVoice(8), is_whole=False)
     assert rows(made)[-1] == (NONE, 6)
     assert (made.first_text, made.spoken, made.ends) == (len(made) - 1, (60, 61), (EOS, PAD))
 
 
 def test_instructions_come_first_and_a_language_is_thought_of() -> None:
-    made = prompt(Voice(8), is_whole=False, language=21, instructions=[40, 41])
+    made = prompt(TalkerVoice(8), is_whole=False, language=21, instructions=[40, 41])
     header = [(PAD, 2), (PAD, 3), (PAD, 21), (PAD, 4), (PAD, 8), (BOS, 5)]
     assert rows(made) == [(40, NONE), (41, NONE), *ROLE, *header, (NONE, 6)]
 
 
 def test_nobody_speaks_without_a_speaker() -> None:
-    made = prompt(Voice(), is_whole=False)
+    made = prompt(TalkerVoice(), is_whole=False)
     assert rows(made) == [*ROLE, (PAD, 1), (PAD, 3), (PAD, 4), (BOS, 5), (NONE, 6)]
     assert made.frames is None
     assert FRAME not in made.inputs
 
 
 def test_a_streamed_text_is_laid_over_the_frames_of_a_sound() -> None:
-    made = prompt(Voice(VOICE, FRAMES), is_whole=False, reference=[70])
+    made = prompt(TalkerVoice(VOICE, FRAMES), is_whole=False, reference=[70])
     assert rows(made)[-4:] == [(BOS, 5), (NONE, 6), (NONE, NONE), (NONE, NONE)]
     assert made.first_text == len(made) - 3
     assert made.spoken == (70, 60, 61)
@@ -81,7 +81,7 @@ def test_a_streamed_text_is_laid_over_the_frames_of_a_sound() -> None:
 
 
 def test_the_frames_of_a_sound_follow_a_whole_text() -> None:
-    made = prompt(Voice(VOICE, FRAMES), is_whole=True, reference=[70])
+    made = prompt(TalkerVoice(VOICE, FRAMES), is_whole=True, reference=[70])
     words = [(70, 5), (60, 5), (61, 5), (EOS, 5)]
     assert rows(made)[-7:] == [*words, (PAD, 6), (PAD, NONE), (PAD, NONE)]
     assert made.frames is not None

@@ -15,8 +15,8 @@ from omnistage.stages.qwen3_tts.checkpoint.speech_tokenizer_config import (
     write_real_size_speech_tokenizer_config,
 )
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import Piece
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Limits, to_int16
+from omnistage.stages.vocoder.decoder import StreamPiece
+from omnistage.stages.vocoder.engine import DecodedAudio, DecoderEngine, Limits, to_int16
 from omnistage.stages.vocoder.slots import Slot
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ def load(folder: Path, num_slots: int, dtype: torch.dtype = torch.float64) -> St
 
 def decode(vocoder: StreamingVocoder, slots: list[Slot], frames: list[Codes]) -> torch.Tensor:
     """The next frames of streams, which go on; all samples are heard at once."""
-    pieces = [Piece(slot, own) for slot, own in zip(slots, frames, strict=True)]
+    pieces = [StreamPiece(slot, own) for slot, own in zip(slots, frames, strict=True)]
     pcm, heard, unfinished = vocoder.decode(pieces)
     for piece in pieces:
         vocoder.advance(piece)
@@ -115,9 +115,9 @@ def test_a_decode_can_be_done_again(voice_model: Path) -> None:
     vocoder = load(voice_model, 2)
     slots = [vocoder.open(), vocoder.open()]
     for part in np.split(codes(), [1, 6], axis=1):
-        pieces = [Piece(slot, own) for slot, own in zip(slots, part, strict=True)]
+        pieces = [StreamPiece(slot, own) for slot, own in zip(slots, part, strict=True)]
         vocoder.decode(
-            [Piece(slot, np.zeros_like(own)) for slot, own in zip(slots, part, strict=True)]
+            [StreamPiece(slot, np.zeros_like(own)) for slot, own in zip(slots, part, strict=True)]
         )
         once = vocoder.decode(pieces).pcm
         assert torch.equal(once, vocoder.decode(pieces).pcm)
@@ -137,7 +137,7 @@ def test_a_references_frames_go_ahead_and_are_not_heard(
     heard: dict[str, list[npt.NDArray[np.int16]]] = {"a": [], "b": []}
     while answers := engine.step():
         for answer in answers:
-            assert isinstance(answer, Audio)
+            assert isinstance(answer, DecodedAudio)
             heard[answer.request_id].append(answer.pcm)
     skipped = num_lead * SAMPLES_A_FRAME
     first = -(-skipped // STRIDE) * STRIDE  # recorded, at or after the beginning

@@ -6,7 +6,7 @@ import torch
 from references.qwen3_tts_inputs import STRIDE, codes
 
 from omnistage.stages.qwen3_tts.vocoder import StreamingVocoder
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 
 
 @pytest.mark.gpu
@@ -21,9 +21,9 @@ def test_recorded_shapes_make_the_packages_samples_as_others_do(
     slots = [vocoder.open(), vocoder.open()]
     parts = []
     for part in np.split(codes(), [1, 4, 7, 12], axis=1):
-        pieces = [Piece(slot, own) for slot, own in zip(slots, part, strict=True)]
+        pieces = [StreamPiece(slot, own) for slot, own in zip(slots, part, strict=True)]
         blank = vocoder.blank(part.shape[1])
-        vocoder.decode([Piece(slot, blank) for slot in slots])  # nobody goes on from it
+        vocoder.decode([StreamPiece(slot, blank) for slot in slots])  # nobody goes on from it
         parts.append(vocoder.decode(pieces).pcm)
         for piece in pieces:
             vocoder.advance(piece)

@@ -6,15 +6,15 @@ import pytest
 import torch
 from support.toy_decoders import RunningSum, codes_of
 
-from omnistage.stages.vocoder.decoder import Piece
+from omnistage.stages.vocoder.decoder import StreamPiece
 
 
 def test_a_decode_that_nobody_goes_on_from_has_changed_nothing() -> None:
     decoder = RunningSum(2)
     slots = [decoder.open(), decoder.open()]
     for seed in range(3):
-        pieces = [Piece(slot, codes_of(4, seed + index)) for index, slot in enumerate(slots)]
-        decoder.decode([Piece(slot, codes_of(4, 9)) for slot in slots])
+        pieces = [StreamPiece(slot, codes_of(4, seed + index)) for index, slot in enumerate(slots)]
+        decoder.decode([StreamPiece(slot, codes_of(4, 9)) for slot in slots])
         once = decoder.decode(pieces)
         again = decoder.decode(pieces)
         assert torch.equal(once.pcm, again.pcm)
@@ -31,7 +31,7 @@ def test_a_reused_slot_starts_fresh() -> None:
         assert decoder.num_free == 0
         pcm = []
         for frames in (codes_of(3, 1), codes_of(2, 2)):
-            piece = Piece(slot, frames)
+            piece = StreamPiece(slot, frames)
             pcm.append(decoder.decode([piece]).pcm)
             decoder.advance(piece)
         fresh.append(torch.cat(pcm, 1))
@@ -43,9 +43,11 @@ def test_a_reused_slot_starts_fresh() -> None:
 def test_rows_of_a_batch_are_those_of_streams_alone() -> None:
     together, alone = RunningSum(4), RunningSum(4)
     slots = [together.open() for _ in range(4)]
-    batch = together.decode([Piece(slot, codes_of(5, seed)) for seed, slot in enumerate(slots)])
+    batch = together.decode(
+        [StreamPiece(slot, codes_of(5, seed)) for seed, slot in enumerate(slots)]
+    )
     for seed in range(4):
-        one = alone.decode([Piece(alone.open(), codes_of(5, seed))])
+        one = alone.decode([StreamPiece(alone.open(), codes_of(5, seed))])
         assert torch.equal(batch.pcm[seed], one.pcm[0])
 
 

@@ -13,7 +13,13 @@ from support.toy_decoders import GUILTY, Pairs, RunningSum, codes_of, floats_of
 
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder import engine as decoding
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits, to_int16
+from omnistage.stages.vocoder.engine import (
+    DecodedAudio,
+    DecodeFailed,
+    DecoderEngine,
+    Limits,
+    to_int16,
+)
 
 Make = Callable[[int], RunningSum | Pairs]
 MakeFrames = Callable[[int, int], npt.NDArray[Any]]
@@ -24,20 +30,20 @@ TOYS = pytest.mark.parametrize(
 )
 
 
-def run(engine: DecoderEngine[Any]) -> tuple[dict[str, list[Audio]], list[Failed]]:
+def run(engine: DecoderEngine[Any]) -> tuple[dict[str, list[DecodedAudio]], list[DecodeFailed]]:
     """Every answer, and who failed."""
     answers = defaultdict(list)
     failed = []
     while found := engine.step():
         for answer in found:
-            if isinstance(answer, Failed):
+            if isinstance(answer, DecodeFailed):
                 failed.append(answer)
             else:
                 answers[answer.request_id].append(answer)
     return answers, failed
 
 
-def pcm_of(audios: list[Audio]) -> npt.NDArray[np.int16]:
+def pcm_of(audios: list[DecodedAudio]) -> npt.NDArray[np.int16]:
     return np.concatenate([audio.pcm for audio in audios])
 
 
@@ -222,7 +228,7 @@ def test_of_a_batch_that_fails_only_the_guilty_request_fails(
         engine.open(name)
         push(engine, name, own, 2, 2, 2)
     answers, failed = run(engine)
-    assert failed == [Failed("b", isinstance(error, torch.OutOfMemoryError))]
+    assert failed == [DecodeFailed("b", isinstance(error, torch.OutOfMemoryError))]
     assert len(answers.pop("b")) == 1
     for name, audios in answers.items():
         assert np.array_equal(pcm_of(audios), decoder.whole(frames[name]))
@@ -252,7 +258,7 @@ def test_an_answer_without_frames_has_no_samples(make: Make, shape: tuple[int, .
     engine.open("a")
     engine.push("a", None, last=True)
     (audio,) = engine.step()
-    assert isinstance(audio, Audio)
+    assert isinstance(audio, DecodedAudio)
     assert audio.pcm.shape == shape
 
 

@@ -16,7 +16,7 @@ from support.waiting import until
 from omnistage.connectors.chunk import Tensor
 from omnistage.stages.messages.edge import Lead, Open, described
 from omnistage.stages.messages.to_gateway import Sound
-from omnistage.stages.vocoder.engine import Audio, DecoderEngine, Failed, Limits
+from omnistage.stages.vocoder.engine import DecodedAudio, DecodeFailed, DecoderEngine, Limits
 from omnistage.stages.vocoder.slots import Slot
 from omnistage.stages.vocoder.stage import DecoderStage
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -30,17 +30,17 @@ TOYS = pytest.mark.parametrize(
 )
 
 
-def run(engine: DecoderEngine[Any]) -> dict[str, list[Audio]]:
+def run(engine: DecoderEngine[Any]) -> dict[str, list[DecodedAudio]]:
     """Every answer; nothing fails."""
     answers = defaultdict(list)
     while found := engine.step():
         for answer in found:
-            assert isinstance(answer, Audio)
+            assert isinstance(answer, DecodedAudio)
             answers[answer.request_id].append(answer)
     return answers
 
 
-def pcm_of(audios: list[Audio]) -> npt.NDArray[np.int16]:
+def pcm_of(audios: list[DecodedAudio]) -> npt.NDArray[np.int16]:
     return np.concatenate([audio.pcm for audio in audios])
 
 
@@ -172,7 +172,7 @@ def test_a_lead_that_cannot_be_decoded_fails_its_request_alone() -> None:
     engine = DecoderEngine(decoder)
     engine.open("guilty", np.full((2, 2), GUILTY, np.int32))
     engine.open("good", codes_of(2, 1))
-    assert engine.step() == [Failed("guilty")]
+    assert engine.step() == [DecodeFailed("guilty")]
     engine.push("good", codes_of(2), last=True)
     assert run(engine)["good"]
     assert decoder.num_free == 4

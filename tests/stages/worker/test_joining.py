@@ -18,7 +18,7 @@ from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
 from omnistage.stages.messages.addresses import feed_address, opens_address, rows_address
-from omnistage.stages.messages.edge import NothingToSay, Open, Text
+from omnistage.stages.messages.edge import NothingToSay, Open, ReleasedWords
 from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     TO_GATEWAY,
@@ -80,7 +80,7 @@ class Source:
         if said is None:
             self._open.send(Chunk(request_id, NothingToSay(), last=True))
         else:
-            self._feed.send(Chunk(request_id, Text(said), last=last))
+            self._feed.send(Chunk(request_id, ReleasedWords(said), last=last))
 
     def die(self) -> None:
         """As the supervisor does it: what was on its way is lost, and the ends are opened anew."""

@@ -24,7 +24,7 @@ from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     TO_GATEWAY,
     Alive,
-    Answer,
+    CommandResult,
     Failed,
     Marks,
     Metrics,
@@ -355,23 +355,23 @@ async def test_a_stage_whose_metrics_hang_answers_and_is_alive(gateway: Gateway)
 # Commands
 
 
-async def answer(gateway: Gateway, command: str, **arguments: Any) -> Answer:
+async def answer(gateway: Gateway, command: str, **arguments: Any) -> CommandResult:
     gateway.requests.send(Chunk("c", Command(command, arguments), last=True))
     await until(lambda: bool(gateway.of("c")))
     [told] = gateway.of("c")
     assert told.last
-    assert isinstance(told.message, Answer)
+    assert isinstance(told.message, CommandResult)
     await until(lambda: is_idle(gateway, 0))
     return told.message
 
 
-def refusal(answer: Answer) -> Failed:
+def refusal(answer: CommandResult) -> Failed:
     assert answer.error is not None
     return answer.error
 
 
 async def test_a_command_is_answered_with_its_result(gateway: Gateway) -> None:
-    assert await answer(gateway, "sleep", level=2) == Answer({"did": "sleep", "level": 2})
+    assert await answer(gateway, "sleep", level=2) == CommandResult({"did": "sleep", "level": 2})
 
 
 async def test_a_refused_command_keeps_its_reason(gateway: Gateway) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
-from omnistage.stages.messages.edge import NothingToSay, Open, Tokens, described
+from omnistage.stages.messages.edge import NothingToSay, Open, StageTokens, described
 from omnistage.stages.messages.to_gateway import Ready
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -40,7 +40,7 @@ class Reader:
             for index, word in enumerate(words):
                 ids = np.array([ord(letter) for letter in word], np.int32)
                 tensors = {"tokens": Tensor.from_numpy(ids)}
-                edge.feed.send(Chunk(opened.id, Tokens(), index, tensors))
+                edge.feed.send(Chunk(opened.id, StageTokens(), index, tensors))
             edge.feed.send(Chunk(opened.id, NothingToSay(), len(words), last=True))
 
     async def alive(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.checkpoint import Checkpoint
-from omnistage.stages.messages.edge import Edge, Open, Tokens
+from omnistage.stages.messages.edge import Edge, Open, StageTokens
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.worker.stage import Opened, StagePorts
 from omnistage_shout.reader import WordsToCome
@@ -49,7 +49,7 @@ class Writer:
     async def _words(self, request_id: str) -> AsyncIterator[str]:
         while True:
             receiver, chunk = await self._arrived[request_id].get()
-            if isinstance(chunk.message, Tokens):
+            if isinstance(chunk.message, StageTokens):
                 yield "".join(map(chr, chunk.tensors["tokens"].numpy()))
             receiver.grant(request_id)  # the chunk is done with: the reader may send another
             if chunk.last:

@@ -16,7 +16,7 @@ from omnistage.stages.diffusion.checkpoint import make_tiny, write_tiny
 from omnistage.stages.diffusion.loading import loading
 from omnistage.stages.diffusion.loading.attention import BACKENDS, set_attention
 from omnistage.stages.diffusion.loading.components import Parts
-from omnistage.stages.diffusion.loading.loading import Loaded, LoadOptions
+from omnistage.stages.diffusion.loading.loading import LoadedPipeline, LoadOptions
 from omnistage.stages.diffusion.merging.calls import nested
 from omnistage.stages.diffusion.merging.learning import first_calls
 
@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def fused_calls(loaded: Loaded) -> int:
+def fused_calls(loaded: LoadedPipeline) -> int:
     """Of one forward of the denoiser."""
     seen = first_calls(loaded.pipeline, loaded.parts.dit, ARGUMENTS)["transformer"]
     with torch.no_grad(), Operators() as operators:
@@ -54,7 +54,7 @@ def fused_calls(loaded: Loaded) -> int:
     return int(operators.counts[FUSED])
 
 
-def picture(loaded: Loaded) -> torch.Tensor:
+def picture(loaded: LoadedPipeline) -> torch.Tensor:
     fresh = Settings(0, 2, 3.0).arguments("qwen-image")
     with torch.inference_mode():
         images: torch.Tensor = loaded.pipeline(**fresh).images

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from omnistage.stages.diffusion.merging.axes import Axes
-from omnistage.stages.diffusion.merging.learning import Seen, first_calls, learn
+from omnistage.stages.diffusion.merging.learning import SeenCall, first_calls, learn
 
 Forward = Callable[..., torch.Tensor]
 
@@ -77,7 +77,7 @@ def call(batch: int, length: int = 4, t: float = 0.5, mask: Any = None) -> dict[
 
 def learned(module: torch.nn.Module, length: int = 4) -> Axes | None:
     calls = [call(batch, length) for batch in (1, 2)]
-    seen = [Seen(one, module(**one)) for one in calls]
+    seen = [SeenCall(one, module(**one)) for one in calls]
     return learn(module, *seen)
 
 
@@ -138,7 +138,7 @@ def test_rounding_that_only_the_size_of_a_batch_changes_does_not_keep_calls_apar
 
 
 def test_nothing_that_grows_is_an_error() -> None:
-    seen = Seen({"x": torch.zeros(1)}, torch.zeros(1))
+    seen = SeenCall({"x": torch.zeros(1)}, torch.zeros(1))
     with pytest.raises(ValueError, match="grows with the number"):
         learn(torch.nn.Identity(), seen, seen)
 

@@ -11,7 +11,7 @@ from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.loading.loading import LoadOptions
 from omnistage.stages.diffusion.loading.other_weights import modules_of
 from omnistage.stages.diffusion.loading.weights import HOST
-from omnistage.stages.diffusion.ranks.group import Place
+from omnistage.stages.diffusion.ranks.group import RankPlace
 from omnistage.stages.diffusion.ranks.options import RankOptions
 from omnistage.stages.diffusion.ranks.ranks import check_ranks
 from omnistage.stages.diffusion.ranks.worker import RankSpec
@@ -98,7 +98,7 @@ def test_ranks_that_share_tiles_load_the_vae_too(tmp_path: Path) -> None:
     write_tiny("flux", tmp_path)
     engine = {"parallel": {"ulysses": 3, "vae": 2}, "dtype": "float32"}
     for rank, has_vae in ((1, True), (2, False)):
-        spec = RankSpec(Place(rank, 3, 3, ""), str(tmp_path), "dit", engine)
+        spec = RankSpec(RankPlace(rank, 3, 3, ""), str(tmp_path), "dit", engine)
         assert spec.has_tiles == has_vae
         options = LoadOptions.of({"dtype": "float32"})
         loaded = options.load_denoisers(str(tmp_path), HOST, "dit", spec.has_tiles)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from omnistage.stages.diffusion.loading.components import has_tiles
-from omnistage.stages.diffusion.merging.stopping import Stop, Stopped, stoppable
+from omnistage.stages.diffusion.merging.stopping import Cancellation, Stopped, stoppable
 from omnistage.stages.diffusion.ranks.tiles import (
     CLASSES,
     SharedTiles,
@@ -211,7 +211,7 @@ def test_tiles_of_another_size_are_cut_anew() -> None:
 @torch.inference_mode()
 def test_no_more_tiles_are_computed_for_a_request_that_is_cancelled() -> None:
     vae = made("AutoencoderKL")
-    stop, sizes = Stop(), list[int]()
+    stop, sizes = Cancellation(), list[int]()
 
     def compute(tiles: Sequence[Tile]) -> list[Any]:
         sizes.append(len(tiles))

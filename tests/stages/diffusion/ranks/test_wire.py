@@ -22,7 +22,7 @@ from omnistage.stages.diffusion.ranks.wire import (
     DTYPES,
     Header,
     NotSendable,
-    Record,
+    TreeRecord,
     as_bytes,
     from_bytes,
     pack,
@@ -240,14 +240,14 @@ def test_numbers_and_texts_that_messages_cannot_have_are_refused(value: Any) -> 
     ],
 )
 def test_a_message_makes_no_object_of_another_class(name: str) -> None:
-    header = Header(msgspec.msgpack.encode(Record(name, ["true"])), ())
+    header = Header(msgspec.msgpack.encode(TreeRecord(name, ["true"])), ())
     with pytest.raises(NotSendable, match=f"^a {name} cannot be sent"):
         unpack(header, [])
 
 
 def test_a_message_does_not_load_what_it_names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where a module, as that of Diffusers, loads others when it is asked for a name."""
-    header = Header(msgspec.msgpack.encode(Record("diffusers.Lazy", ["true"])), ())
+    header = Header(msgspec.msgpack.encode(TreeRecord("diffusers.Lazy", ["true"])), ())
     asked: list[str] = []
     monkeypatch.setattr(type(__import__("diffusers")), "__getattr__", lambda _, n: asked.append(n))
     with pytest.raises(NotSendable, match=r"a diffusers\.Lazy cannot be sent"):

@@ -10,7 +10,7 @@ from omnistage.stages.diffusion.ranks.wire import pack, unpack
 from omnistage.stages.diffusion.ranks.worker import (
     ORDERS,
     REPLIES,
-    Order,
+    RankOrder,
     Reply,
     execute,
     tell,
@@ -44,7 +44,7 @@ def executed(method: str, *args: Any, wants_reply: bool = True) -> Reply:
     """The reply to an order, as it arrives."""
     arguments = pack(args)[0]
     worker: Any = Worker()
-    reply, flat = execute(worker, Order(3, method, arguments, wants_reply), arguments, HOST)
+    reply, flat = execute(worker, RankOrder(3, method, arguments, wants_reply), arguments, HOST)
     assert flat is None
     ours, theirs = Pipe()
     with ours, theirs:
@@ -53,9 +53,9 @@ def executed(method: str, *args: Any, wants_reply: bool = True) -> Reply:
 
 
 @pytest.mark.parametrize(
-    "order", [Order(4), Order(5, "run", HEADER), Order(6, "wake", HEADER, False)]
+    "order", [RankOrder(4), RankOrder(5, "run", HEADER), RankOrder(6, "wake", HEADER, False)]
 )
-def test_an_order_arrives_as_it_was_told(order: Order) -> None:
+def test_an_order_arrives_as_it_was_told(order: RankOrder) -> None:
     ours, theirs = Pipe()
     with ours, theirs:
         tell(ours, order)

@@ -10,7 +10,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.request.prompt_text import PromptTexts
-from omnistage.stages.messages.edge import EDGE, Text
+from omnistage.stages.messages.edge import EDGE, ReleasedWords
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import StagePorts
 
@@ -34,7 +34,7 @@ class Writer:
     def write(self, request_id: str, *pieces: str, last: bool = True) -> None:
         for number, piece in enumerate(pieces):
             is_last = last and number == len(pieces) - 1
-            self._feed.send(Chunk(request_id, Text(piece), number, last=is_last))
+            self._feed.send(Chunk(request_id, ReleasedWords(piece), number, last=is_last))
             chunk = self._receiver.receive()
             assert chunk is not None
             self.texts.receive(self._receiver, chunk)

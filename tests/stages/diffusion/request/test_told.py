@@ -20,7 +20,7 @@ from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.stage import DiffusionStage
-from omnistage.stages.messages.to_gateway import TO_GATEWAY, Picture, Step, ToGateway
+from omnistage.stages.messages.to_gateway import TO_GATEWAY, ImagePixels, Step, ToGateway
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.stage import Opened, StagePorts
 
@@ -69,7 +69,7 @@ def steps_of(chunks: Iterable[Chunk[ToGateway]]) -> list[int | str]:
 def indices_of(chunks: Iterable[Chunk[ToGateway]]) -> list[int]:
     """Of pictures or frames that are no previews."""
     told = (chunk.message for chunk in chunks)
-    pictures = (message for message in told if isinstance(message, Picture))
+    pictures = (message for message in told if isinstance(message, ImagePixels))
     return [picture.index for picture in pictures if not picture.is_preview]
 
 

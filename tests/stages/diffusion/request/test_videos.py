@@ -13,7 +13,7 @@ from support.tiny_pipelines import quiet
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8
 from omnistage.stages.diffusion.request.videos import counted, output_kind
-from omnistage.stages.messages.to_gateway import Picture, Step
+from omnistage.stages.messages.to_gateway import ImagePixels, Step
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
@@ -41,7 +41,7 @@ async def test_frames_of_a_video_equal_the_bare_pipeline_s(tmp_path: Path) -> No
         with torch.inference_mode():
             frames = bare(**BODY, generator=generator).frames[0]
         told = [chunk.message for chunk in outputs.chunks[str(seed)]]
-        assert {one.output for one in told if isinstance(one, Picture | Step)} == {"video"}
+        assert {one.output for one in told if isinstance(one, ImagePixels | Step)} == {"video"}
         difference = outputs.pixels(str(seed)).astype(int) - np.stack(to_uint8(frames))
         assert difference.shape == (5, 32, 32, 3)
         assert np.abs(difference).max() <= 1

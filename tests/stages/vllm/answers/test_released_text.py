@@ -11,7 +11,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, Payloads, payloads
-from omnistage.stages.messages.edge import EDGE, Edge, NothingToSay, Open, Text, Waits
+from omnistage.stages.messages.edge import EDGE, Edge, NothingToSay, Open, ReleasedWords, Waits
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.answers.released_text import ReleasedText
 from omnistage.stages.worker.ports import Port
@@ -53,7 +53,7 @@ class Edges:
 
     def text(self, target: str) -> list[tuple[str, bool]]:
         chunks = received(self.feeds[target])
-        return [(c.message.text, c.last) for c in chunks if isinstance(c.message, Text)]
+        return [(c.message.text, c.last) for c in chunks if isinstance(c.message, ReleasedWords)]
 
     def close(self) -> None:
         senders = [end for edge in self.ports.downstream for end in (edge.open, edge.feed)]

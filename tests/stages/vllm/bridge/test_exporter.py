@@ -16,7 +16,7 @@ from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.exporter import Exported, Exporter
 from omnistage.stages.vllm.rows.cached_rows import CachedRows
 from omnistage.stages.vllm.step.request_options import RequestOptions
-from omnistage.stages.vllm.step.step import Finished, Ints, Replay, Started
+from omnistage.stages.vllm.step.step import Finished, Ints, Replay, StartedRequest
 from omnistage.stages.vllm.step.step_schema import NO_FRAME, Export
 
 NUM_CODES = 3
@@ -78,8 +78,8 @@ def of(chunks: list[Chunk], request_id: str) -> list[tuple[int, list[int], bool]
     ]
 
 
-def started(row: int, name: str, **options: Any) -> Started:
-    return Started(row, name, RequestOptions(name, **options))
+def started(row: int, name: str, **options: Any) -> StartedRequest:
+    return StartedRequest(row, name, RequestOptions(name, **options))
 
 
 def test_chunks_grow_by_the_edges_sizes_and_the_rest_comes_last() -> None:

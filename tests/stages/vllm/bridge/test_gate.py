@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omnistage.stages.vllm.bridge.gate import QUEUES, _Gate
-from omnistage.stages.vllm.bridge.prefill_part import Part
+from omnistage.stages.vllm.bridge.prefill_part import PrefillPart
 
 
 class Half:
@@ -17,7 +17,7 @@ class Half:
         self.ready: set[str] = set()
         self.num_waits = 0
         self.num_waiting = 0
-        self.part: Part | None = None
+        self.part: PrefillPart | None = None
         self.asked: tuple[list[str], list[str]] = ([], [])
         self.may_begin = False
 
@@ -33,7 +33,7 @@ class Half:
     def held(self, running: Iterable[Any]) -> list[Any]:
         return [request for request in running if not self.can_run(request)]
 
-    def choose_part(self, running: Any, waiting: Any, may_begin: bool) -> Part | None:
+    def choose_part(self, running: Any, waiting: Any, may_begin: bool) -> PrefillPart | None:
         self.asked = [one.request_id for one in running], [one.request_id for one in waiting]
         self.may_begin = may_begin
         return self.part
@@ -116,7 +116,7 @@ def test_a_step_with_a_part_has_its_tokens_and_gives_them_to_the_others_first() 
     scheduler.max_num_running_reqs = 3
     scheduler.running = [request("part"), request("held"), request("runs")]
     half.ready |= {"part", "runs"}
-    half.part = Part("part", 20)
+    half.part = PrefillPart("part", 20)
     scheduler.schedule()
     assert scheduler.seen == [(["runs", "part"], 2)]
     assert scheduler.limits == [20]
@@ -132,7 +132,7 @@ def test_a_step_that_fails_leaves_no_limit_behind(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Queues, "schedule", broken)
     scheduler = GatedQueues()
-    scheduler.connector.scheduler_half.part = Part("a", 20)
+    scheduler.connector.scheduler_half.part = PrefillPart("a", 20)
     scheduler.running = [request("a"), request("held")]
     scheduler.connector.scheduler_half.ready.add("a")
     with pytest.raises(RuntimeError, match="broken"):

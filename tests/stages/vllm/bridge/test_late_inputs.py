@@ -17,7 +17,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver
 from omnistage.connectors.inprocess import InProcessConnector
 from omnistage.connectors.shm import ShmConnector, ShmOptions
-from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
+from omnistage.stages.messages.edge import EDGE, Edge, Rows, StageTokens
 from omnistage.stages.vllm.bridge import late_inputs
 from omnistage.stages.vllm.bridge.late_inputs import (
     EARLY_S,
@@ -27,7 +27,7 @@ from omnistage.stages.vllm.bridge.late_inputs import (
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step.request_options import LatePrompt, late_input_options
-from omnistage.stages.vllm.step.step_schema import Column, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import Column, ColumnLayout, RowInput, StepSchema
 
 MAX_LEN = 40
 END, PAD = 901, 902
@@ -36,7 +36,7 @@ COLUMNS = (
     Column("codec"),
     Column("position", width=3, counts=True),
 )
-LAYOUT = Layout(COLUMNS)
+LAYOUT = ColumnLayout(COLUMNS)
 HALVES = Tensor.from_numpy(np.zeros((1, 4), np.float16))
 SCHEMA = StepSchema(COLUMNS, RowInput(4))
 
@@ -65,7 +65,7 @@ def opened(**options_: Any) -> RequestInputs:
 
 def tokens(*values: int, last: bool = False) -> Chunk[Edge]:
     tensors = {"tokens": Tensor.from_numpy(np.array(values, np.int32))}
-    return Chunk("a", Tokens(), 0, tensors, last)
+    return Chunk("a", StageTokens(), 0, tensors, last)
 
 
 def rows(*sources: int) -> Chunk[Edge]:
@@ -228,14 +228,16 @@ def test_what_its_family_does_not_declare_ends_a_request_and_no_other(
 
 
 def test_columns_that_come_together_come_in_equal_numbers() -> None:
-    layout = Layout((Column("text", fed_by="tokens"), Column("pitch", "float32", fed_by="pitch")))
+    layout = ColumnLayout(
+        (Column("text", fed_by="tokens"), Column("pitch", "float32", fed_by="pitch"))
+    )
     ends = {"tokens": (END, PAD), "pitch": (0, 0)}
     asked = late_input_options("a", layout.pack(1, {}), first_token_position=1, ends=ends)
     assert asked.late is not None
     inputs = RequestInputs("a", asked.late, layout, MAX_LEN)
     chunk = tokens(1, 2)
     with pytest.raises(ValueError, match="different lengths"):
-        inputs.add(Chunk("a", Tokens(), 0, {**chunk.tensors, "pitch": HALVES}))
+        inputs.add(Chunk("a", StageTokens(), 0, {**chunk.tensors, "pitch": HALVES}))
     with pytest.raises(KeyError, match="pitch"):
         inputs.add(chunk)
 

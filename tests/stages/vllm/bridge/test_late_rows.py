@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.inprocess import InProcessConnector
-from omnistage.stages.messages.edge import EDGE, Rows, RowsReleased, Tokens
+from omnistage.stages.messages.edge import EDGE, Rows, RowsReleased, StageTokens
 from omnistage.stages.vllm.bridge.late_inputs import LateInputs, RequestInputs
 from omnistage.stages.vllm.bridge.late_rows import ALL
 from omnistage.stages.vllm.bridge.scheduler_half import SchedulerHalf
 from omnistage.stages.vllm.rows.row_store import RowStore
 from omnistage.stages.vllm.step.request_options import RequestOptions, late_input_options
 from omnistage.stages.vllm.step.step import HIDDEN, NUM_OWN, StepMeta
-from omnistage.stages.vllm.step.step_schema import Column, Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import Column, ColumnLayout, RowInput, StepSchema
 from omnistage.stages.worker.ledger import Ledger
 
 SCHEMA = StepSchema(
     (Column("text", after_rows=True), Column("position", counts=True)), RowInput(2, dtype="int32")
 )
-LAYOUT = Layout(SCHEMA.columns)
+LAYOUT = ColumnLayout(SCHEMA.columns)
 MAX_LEN, BLOCK, SEATS, LEAST = 48, 4, 3, 4
 VOICE, END, PAD = 700, 701, 702
 
@@ -144,7 +144,7 @@ def test_the_first_row_that_follows_is_due_when_the_prompts_have_come() -> None:
 def test_a_chunk_without_rows_and_a_sign_of_life_change_nothing() -> None:
     inputs = opened(2)
     inputs.add(Chunk("a", Rows(), 0, {}, True))
-    inputs.add(Chunk("a", Tokens(), 0))
+    inputs.add(Chunk("a", StageTokens(), 0))
     assert (inputs.available, inputs.has_all, inputs.has_heard) == (0, False, True)
 
 

@@ -21,7 +21,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Sender
-from omnistage.stages.messages.edge import Rows, Tokens
+from omnistage.stages.messages.edge import Rows, StageTokens
 from omnistage.stages.qwen3_omni.step_schema import TALKER_COLUMNS
 from omnistage.stages.qwen3_omni.talker_model import talker_config
 from omnistage.stages.vllm.bridge.gate import GatedAsyncScheduler, GatedScheduler
@@ -30,7 +30,7 @@ from omnistage.stages.vllm.bridge.prefill_part import least_part
 from omnistage.stages.vllm.compat import AsyncEngineArgs
 from omnistage.stages.vllm.step.ports import BridgeConfig
 from omnistage.stages.vllm.step.request_options import late_input_options
-from omnistage.stages.vllm.step.step_schema import Layout, RowInput, StepSchema
+from omnistage.stages.vllm.step.step_schema import ColumnLayout, RowInput, StepSchema
 from omnistage.stages.worker.ports import Port
 
 pytestmark = pytest.mark.engine  # what vLLM opens once stays open
@@ -99,7 +99,7 @@ class Scheduled:
         positions = np.array(hidden, np.int32)
         options = late_input_options(
             name,
-            Layout(TALKER_COLUMNS).pack(length, {}),
+            ColumnLayout(TALKER_COLUMNS).pack(length, {}),
             hidden_positions=positions,
             hidden_sources=positions,
             first_token_position=length - 1,
@@ -124,7 +124,7 @@ class Scheduled:
     def send_tokens(self, name: str) -> None:
         """The first token, and that no other follows."""
         tokens = {"tokens": Tensor.from_numpy(np.array([3], np.int32))}
-        self.feed.send(Chunk(name, Tokens(), 0, tokens, True))
+        self.feed.send(Chunk(name, StageTokens(), 0, tokens, True))
         self.has_tokens.add(name)
         self._note(name, self.missing[name])
 

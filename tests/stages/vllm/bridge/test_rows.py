@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.vllm.bridge.rows import Rows
+from omnistage.stages.vllm.bridge.rows import RowNumbers
 
 
 def output(
@@ -38,11 +38,11 @@ def output(
 
 
 @pytest.fixture
-def rows() -> Rows:
-    return Rows(num_rows=2, max_model_len=16, block_size=4)
+def rows() -> RowNumbers:
+    return RowNumbers(num_rows=2, max_model_len=16, block_size=4)
 
 
-def step(rows: Rows, so: Any) -> list[tuple[int, int, int, bool]]:
+def step(rows: RowNumbers, so: Any) -> list[tuple[int, int, int, bool]]:
     rows.release(so)
     rows.assign(so)
     tokens = rows.tokens(so)
@@ -50,7 +50,7 @@ def step(rows: Rows, so: Any) -> list[tuple[int, int, int, bool]]:
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
-def test_prefill_and_decode_in_one_step(rows: Rows) -> None:
+def test_prefill_and_decode_in_one_step(rows: RowNumbers) -> None:
     step(rows, output(new={"a": (3, [5])}, scheduled={"a": 3}))
     found = step(
         rows,
@@ -67,19 +67,19 @@ def test_prefill_and_decode_in_one_step(rows: Rows) -> None:
     ]
 
 
-def test_new_blocks_are_appended(rows: Rows) -> None:
+def test_new_blocks_are_appended(rows: RowNumbers) -> None:
     step(rows, output(new={"a": (4, [5])}, scheduled={"a": 4}))
     assert step(rows, output(cached={"a": ([9], 4)}, scheduled={"a": 1})) == [(1, 4, 36, True)]
 
 
-def test_a_resumed_request_starts_its_blocks_again(rows: Rows) -> None:
+def test_a_resumed_request_starts_its_blocks_again(rows: RowNumbers) -> None:
     step(rows, output(new={"a": (4, [5])}, scheduled={"a": 4}))
     so = output(cached={"a": ([3, 1], 0)}, scheduled={"a": 5}, resumed=("a",))
     assert [line[2] for line in step(rows, so)] == [12, 13, 14, 15, 4]
 
 
 def test_an_id_that_comes_again_has_its_new_row_though_the_steps_ids_are_the_same(
-    rows: Rows,
+    rows: RowNumbers,
 ) -> None:
     step(rows, output(new={"a": (1, [1]), "b": (1, [2])}, scheduled={"a": 1, "b": 1}))
     assert step(rows, output(cached={"b": (None, 1)}, scheduled={"b": 1})) == [(2, 1, 9, True)]
@@ -89,7 +89,7 @@ def test_an_id_that_comes_again_has_its_new_row_though_the_steps_ids_are_the_sam
     assert step(rows, output(cached={"b": (None, 1)}, scheduled={"b": 1})) == [(1, 1, 13, True)]
 
 
-def test_one_step_may_finish_one_request_and_start_another(rows: Rows) -> None:
+def test_one_step_may_finish_one_request_and_start_another(rows: RowNumbers) -> None:
     step(rows, output(new={"a": (1, [1]), "b": (1, [2])}, scheduled={"a": 1, "b": 1}))
     so = output(new={"c": (1, [3])}, scheduled={"c": 1}, finished=("a",))
     assert rows.release(so) == [("a", 1)]

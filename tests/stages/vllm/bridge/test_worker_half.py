@@ -10,7 +10,7 @@ import torch
 from omnistage.stages.vllm.bridge.exporter import Exported
 from omnistage.stages.vllm.bridge.worker_half import WorkerHalf
 from omnistage.stages.vllm.step import step
-from omnistage.stages.vllm.step.step import Finished, Replay, Started, StepMeta
+from omnistage.stages.vllm.step.step import Finished, Replay, StartedRequest, StepMeta
 from omnistage.stages.vllm.step.step_schema import Export, StepSchema
 from omnistage.stages.vllm.step.step_table import StepTable
 
@@ -101,7 +101,7 @@ def test_kept_rows_do_not_wait_for_the_forward_and_come_after_the_streams_open(
         export_positions=np.array([9], np.int32),
         export_places=np.array([4]),
         replays=[replay],
-        started=[Started(1, "a", None)],
+        started=[StartedRequest(1, "a", None)],
         finished=[Finished(1, "b")],
     )
     worker.before_forward(meta)

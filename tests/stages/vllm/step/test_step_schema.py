@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
 from omnistage.connectors.inprocess import InProcessConnector
-from omnistage.stages.messages.edge import EDGE, Edge, Rows, Tokens
+from omnistage.stages.messages.edge import EDGE, Edge, Rows, StageTokens
 from omnistage.stages.vllm.bridge.blocked import BlockedRows
 from omnistage.stages.vllm.bridge.exporter import Exported
 from omnistage.stages.vllm.bridge.late_inputs import LateInputs
@@ -27,8 +27,8 @@ from omnistage.stages.vllm.step.ports import BridgeConfig
 from omnistage.stages.vllm.step.request_options import late_input_options
 from omnistage.stages.vllm.step.step_schema import (
     Column,
+    ColumnLayout,
     Export,
-    Layout,
     RowInput,
     StepSchema,
 )
@@ -84,7 +84,7 @@ class Steps:
         exporter: Any = SimpleNamespace(put=self.exported.append)
         self.worker = WorkerHalf(self.table, 8 * BLOCK, exporter)
 
-    def send(self, message: Tokens | Rows, last: bool = False, **values: Any) -> None:
+    def send(self, message: StageTokens | Rows, last: bool = False, **values: Any) -> None:
         tensors = {name: Tensor.from_numpy(np.asarray(value)) for name, value in values.items()}
         self.feed.send(Chunk("song", message, 0, tensors, last))
         self.scheduler.collect()
@@ -124,7 +124,7 @@ def scheduled(new: Any = None, computed: int | None = None, count: int = 1) -> A
 
 def song() -> Any:
     """Its last prompt position waits for the feed, the second and third for rows."""
-    layout = Layout(SINGER.columns)
+    layout = ColumnLayout(SINGER.columns)
     inputs: dict[str, Any] = {
         "phoneme": [5, 6, 7, 0],
         "pitch": PITCHES,
@@ -165,7 +165,7 @@ def test_a_prompts_columns_and_rows_reach_the_model_as_they_were_given(steps: St
     assert not steps.scheduler.can_run(request)
     steps.send(Rows(), mood=MOODS, positions=np.array([0, 4], np.int32))
     assert not steps.scheduler.can_run(request)
-    steps.send(Tokens(), phonemes=[8], pitches=np.array([[9.5, 0.125]], np.float32))
+    steps.send(StageTokens(), phonemes=[8], pitches=np.array([[9.5, 0.125]], np.float32))
     assert steps.scheduler.can_run(request)
     lines = steps.run(new=request, count=NUM_PROMPT)
     assert steps.read(lines, "phoneme") == [[5], [6], [7], [8]]
@@ -181,7 +181,7 @@ def test_a_prompts_columns_and_rows_reach_the_model_as_they_were_given(steps: St
 def test_decode_steps_are_fed_count_on_end_and_leave_their_frames(steps: Steps) -> None:
     steps.send(Rows(), mood=MOODS, positions=np.array([0, 4], np.int32))
     pitches = np.array([[9.5, 0.125], [8.5, 0.25]], np.float32)
-    steps.send(Tokens(), last=True, phonemes=[8, 9], pitches=pitches)
+    steps.send(StageTokens(), last=True, phonemes=[8, 9], pitches=pitches)
     request = song()
     assert steps.scheduler.can_run(request)
     steps.run(new=request, count=NUM_PROMPT)
@@ -204,7 +204,7 @@ def test_a_decode_waits_for_the_credit_that_its_row_is_told_to_lack(steps: Steps
     """By the exporter, which may be in another process; a prompt goes on."""
     steps.send(Rows(), mood=MOODS, positions=np.array([0, 4], np.int32))
     pitches = np.array([[9.5, 0.125]], np.float32)
-    steps.send(Tokens(), last=True, phonemes=[8], pitches=pitches)
+    steps.send(StageTokens(), last=True, phonemes=[8], pitches=pitches)
     request = song()
     for row in range(3):
         steps.blocked[row] = True
@@ -222,12 +222,12 @@ def test_held_are_the_running_requests_that_cannot_run(steps: Steps) -> None:
     request = song()
     assert steps.scheduler.held([request]) == [request]
     steps.send(Rows(), mood=MOODS, positions=np.array([0, 4], np.int32))
-    steps.send(Tokens(), phonemes=[8], pitches=np.array([[9.5, 0.125]], np.float32))
+    steps.send(StageTokens(), phonemes=[8], pitches=np.array([[9.5, 0.125]], np.float32))
     assert steps.scheduler.held([request]) == []
     steps.run(new=request, count=NUM_PROMPT)
     request.num_computed_tokens = NUM_PROMPT
     assert steps.scheduler.held([request]) == [request]
-    steps.send(Tokens(), last=True, phonemes=[9], pitches=np.array([[8.5, 0.25]], np.float32))
+    steps.send(StageTokens(), last=True, phonemes=[9], pitches=np.array([[8.5, 0.25]], np.float32))
     assert steps.scheduler.held([request]) == []
     steps.blocked[steps.exported[0].started[0].row] = True
     assert steps.scheduler.held([request]) == [request]
@@ -270,7 +270,7 @@ COLUMN = st.builds(
 def test_columns_of_any_widths_and_dtypes_are_read_as_they_were_packed(
     columns: list[Column],
 ) -> None:
-    layout, num_lines = Layout(columns), 3
+    layout, num_lines = ColumnLayout(columns), 3
     values = {
         column.name: np.arange(num_lines * column.width).reshape(num_lines, -1) + 100 * number
         for number, column in enumerate(columns)
@@ -284,7 +284,7 @@ def test_columns_of_any_widths_and_dtypes_are_read_as_they_were_packed(
 
 
 def test_values_of_no_column_and_of_another_width_are_refused() -> None:
-    layout = Layout([Column("a", width=2)])
+    layout = ColumnLayout([Column("a", width=2)])
     with pytest.raises(ValueError, match="no column 'b'"):
         layout.pack(1, {"b": [1]})
     with pytest.raises(ValueError, match="broadcast"):
