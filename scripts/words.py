@@ -5,16 +5,16 @@ python scripts/words.py [--check] [PAGE ...]
 A sentence has at most 30 words; it does not open with What, Which, Whether, Of, As, Those or Its;
 its verbs are the field's ("reports", not "tells"). Code and the addresses of links are not read.
 Prints a line per page, most findings first. With --check prints the sentences instead, and the
-docstrings of the product with such an opening, and ends with 1 if there are any: `make check` runs
-it.
+docstrings of the product with such an opening and the public class names with several meanings, and
+ends with 1 if there are any: `make check` runs it.
 """
 
 import argparse
 import ast
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -26,7 +26,15 @@ VERBS = re.compile(
     re.IGNORECASE,
 )
 DOCSTRINGS = re.compile(rf"(?:{OPENINGS.pattern[1:]}|See\b)")
-PRODUCT = ("server", "stages", "stage_configs", "connectors", "bench", "demo", "scripts", "tools")
+RUNNING = ("server", "stages", "stage_configs", "connectors", "bench", "demo")
+PRODUCT = (*RUNNING, "scripts", "tools")
+# Each family has such a class of its own; the last two are the public ones of Python and HTTP.
+SHARED_NAMES = frozenset(
+    {
+        *("Thinker", "ThinkerProcessor", "Talker", "TalkerBackbone", "TalkerPrompt", "SpeechIds"),
+        *("GivenText", "Code2WavStage", "StreamingVocoder", "Choice", "Request"),
+    }
+)
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 KINDS = ("long", "opening", "verb")
 LOWER = "vLLM|vllm|code2wav|token2wav"  # names that begin sentences as they are
@@ -75,6 +83,18 @@ def wrong_docstrings(code: str) -> Iterator[str]:
             yield f"{getattr(node, 'lineno', 1)}: {text.splitlines()[0]}"
 
 
+def shared_names(files: Iterable[Path]) -> Iterator[str]:
+    """Yield the public class names that several files define, each with the files."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path))
+    for name, found in places.items():
+        if len(found) > 1 and name not in SHARED_NAMES:
+            yield f"class {name} has several meanings: {', '.join(found)}"
+
+
 def product() -> Iterator[Path]:
     """Yield the product's files of Python."""
     for folder in PRODUCT:
@@ -91,10 +111,11 @@ def main() -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in paths}
     if options.check:
         lines = [f"{path.name}: {line}" for path, text in pages.items() for line in broken(text)]
-        files = [] if options.pages else product()
+        files = [] if options.pages else [*product()]
         for path in files:
             found = wrong_docstrings(path.read_text(encoding="utf-8"))
             lines += [f"{path.relative_to(ROOT)}:{line}" for line in found]
+        lines += shared_names(path for path in files if path.relative_to(ROOT).parts[0] in RUNNING)
         sys.exit("\n".join(lines) or None)
     counts = {path: findings(text) for path, text in pages.items()}
     for path in sorted(counts, key=lambda one: -counts[one].total()):

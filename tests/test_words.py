@@ -1,5 +1,6 @@
 """The report of language counts what breaks a rule, and nothing in code."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,19 @@ def test_docstrings_open_with_a_verb_or_a_noun(code: str, lines: list[str]) -> N
 def test_the_product_is_read() -> None:
     names = {path.relative_to(words.ROOT).as_posix() for path in words.product()}
     assert {"server/app.py", "stages/vllm/text.py", "scripts/words.py"} < names
+
+
+def test_a_class_name_has_one_meaning(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text("class Name: ...\nclass _Name: ...\nclass Talker: ...\n")
+    other.write_text("class Name: ...\nclass _Name: ...\nclass Talker: ...\n")
+    assert list(words.shared_names([one, other])) == [
+        f"class Name has several meanings: {one}, {other}"
+    ]
+    assert list(words.shared_names([one])) == []
+
+
+def test_every_shared_name_is_needed() -> None:
+    files = [*words.product()]
+    names = [name for path in files for name in re.findall(r"^class (\w+)", path.read_text(), re.M)]
+    assert all(names.count(name) > 1 for name in words.SHARED_NAMES)
