@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-from support.bad_input import BAD, MODEL, Bad
+from support.bad_input import BAD, MODEL, REFUSED_BY_STAGES, Bad
+from support.dear_bodies import REFUSED_BY_A_STAGE, Dear
 from support.prompts import question, text
 from support.reference import Reference
 from support.server import TinyServer, assert_same_sound
@@ -22,8 +24,10 @@ def client(server: TinyServer) -> Iterator[httpx.Client]:
         yield connected
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-def test_bad_input_is_refused_by_name(bad: Bad, server: TinyServer, client: httpx.Client) -> None:
+@pytest.mark.parametrize("bad", REFUSED_BY_STAGES, ids=lambda bad: bad.name)
+def test_what_only_a_stage_can_refuse_is_refused_by_name(
+    bad: Bad, server: TinyServer, client: httpx.Client
+) -> None:
     before = {name: stage["generation"] for name, stage in server.health().items()}
     body = (
         bad.body
@@ -39,6 +43,20 @@ def test_bad_input_is_refused_by_name(bad: Bad, server: TinyServer, client: http
     assert error["type"] == "invalid_request_error"
     assert bad.param is None or error["param"] == bad.param, error
     assert before == {name: stage["generation"] for name, stage in server.health().items()}
+
+
+@pytest.mark.parametrize("dear", REFUSED_BY_A_STAGE, ids=lambda dear: dear.name)
+def test_a_body_that_is_dear_to_a_stage_is_refused_in_short(
+    dear: Dear, server: TinyServer, client: httpx.Client, server_log: Path
+) -> None:
+    before, logged = server.generations(), server_log.stat().st_size
+    headers = {"content-type": dear.content_type}
+    response = client.post(dear.path, content=dear.make(), headers=headers)
+    assert response.status_code == dear.status, response.text
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+    assert len(response.content) < 2048
+    assert server_log.stat().st_size - logged < 16 << 10
+    assert before == server.generations()
 
 
 @pytest.mark.parametrize("marker", ["<|im_end|>", "<tts_pad>", "<|vision_start|>"])

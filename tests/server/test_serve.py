@@ -2,11 +2,8 @@
 
 import json
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,48 +13,13 @@ import pytest
 from support.certificates import certificate, trusting
 from support.fake_mps import FakeMps
 from support.gateway import MODEL
+from support.served import Served
 from support.waiting import wait_until
 
 from omnistage.connectors.sweep import sweep
 from omnistage.server.serve import listen
 
-SCRIPT = Path(__file__).parents[1] / "support" / "fake_server.py"
 TEXT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
-
-
-class Served:
-    """A server process that is ready."""
-
-    def __init__(self, log: Path, **environment: str) -> None:
-        self.log = log
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT)],
-                env={**os.environ, **environment},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            self.url = self._wait_for(r"listening on (https?:[\w.:/]+)")
-            self._wait_for(r"stage code2wav (ready)")
-            self._wait_for(r"stage talker (ready)")
-            self._wait_for(r"stage thinker (ready)")
-        except AssertionError:
-            self.process.kill()
-            self.process.wait()
-            raise
-        pid = self.process.pid
-        self.stages = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        self.folders = set(Path("/dev/shm").glob(f"omnistage-{self.process.pid}-*"))
-
-    def _wait_for(self, pattern: str) -> str:
-        for _ in range(1000):
-            found = re.search(pattern, self.log.read_text())
-            if found:
-                return found[1]
-            assert self.process.poll() is None, self.log.read_text()
-            time.sleep(0.01)
-        raise AssertionError(self.log.read_text())
 
 
 def are_gone(processes: list[str]) -> bool:

@@ -325,3 +325,17 @@ BAD = [
     ),
     Bad("33 MiB", b'{"model": "' + b"x" * (33 << 20) + b'"}', 413),
 ]
+
+# What stages refuse, who know the model: its tokens, its context, what vLLM takes.
+BY_STAGES = (
+    "a picture too narrow",
+    *(f"<|{medium}_pad|> beside media" for medium in ("image", "audio", "video")),
+    "more images than allowed",
+    "a bias of no token of the model",
+    "a schema that is none",
+    "a stop token that is none",
+    "a prompt longer than the context",
+    "more tokens than the context",
+)
+REFUSED_BY_STAGES = [one for one in BAD if one.name in BY_STAGES]
+REFUSED_BY_THE_GATEWAY = [one for one in BAD if one.name not in BY_STAGES]

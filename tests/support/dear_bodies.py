@@ -163,3 +163,4 @@ DEAR = [
     Dear("500,000 fields of a form", lambda: form(500_000), 400, TRANSCRIPTIONS, FORM),
     Dear("20 MiB of no sound as JSON", lambda: file_as_json(bytes(20 << 20)), 400, TRANSCRIPTIONS),
 ]
+REFUSED_BY_A_STAGE = [one for one in DEAR if one.name == "20,000 calls in a message"]
