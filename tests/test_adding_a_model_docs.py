@@ -140,7 +140,7 @@ def test_a_real_server_answers_with_it(followed: Follower) -> None:
 
 def test_its_chunks_went_through_its_connector(followed: Follower) -> None:
     (journal,) = outputs_of(followed, "cat ")
-    feed = ["reader.writer.feed: Tokens"] * 3 + ["reader.writer.feed: NothingToSay"]
+    feed = ["reader.writer.feed: StageTokens"] * 3 + ["reader.writer.feed: NothingToSay"]
     assert journal.splitlines() == ["reader.writer.open: Open", *feed]
 
 
