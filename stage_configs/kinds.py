@@ -42,6 +42,18 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedReference:
+    """The published implementation of a model, which `omnistage verify` compares answers with.
+
+    `path`: module:function, which gets a ReferenceJob and returns Findings in a process of its own
+    (messages/to_reference.py). `needs`: the packages of Python without which it cannot start.
+    """
+
+    path: str
+    needs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kind:
     """`path`: module:Class. `engine_takes_feed`: its engine, not its process, reads the edge.
 
@@ -60,6 +72,9 @@ class Kind:
 
     `offer`: reads from a checkpoint and the engine's arguments what of `outputs` a model makes. It
     returns None if that is not known, and raises ValueError if none of it is served.
+
+    `reference`: what the model of its stage, and of those after it, is compared with. `exact`: keys
+    of the graph file with which its stage computes as a reference does, such as engine.dtype.
 
     `needs`: packages of Python that it cannot start without, and that not every kind needs.
     `uses`: others, each with what is lost without it.
@@ -85,6 +100,8 @@ class Kind:
     sets: Owned = field(default_factory=dict)
     stores_voices: bool = False
     offer: Callable[[Checkpoint, Mapping[str, Any]], Offer | None] | None = None
+    reference: PublishedReference | None = None
+    exact: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def has_ranks(self) -> bool:

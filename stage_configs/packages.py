@@ -17,6 +17,7 @@ CURES = {
     "PIL": "pip install pillow",
     "yaml": "pip install pyyaml",
     "ray": "pip install 'omnistage[ray]'",
+    "qwen_tts": "pip install qwen-tts, where vLLM is not: it needs another transformers",
 }
 
 

@@ -111,6 +111,7 @@ SHARED: Table = {
     "device": ("worker",),
     "vocoder": ("device", "messages", "worker"),
     "checkpoint": (),
+    "reference": ("messages",),
     "vllm": ("device", "messages", "worker"),
     "speech": ("device", "messages", "vllm", "worker"),
 }
@@ -118,7 +119,7 @@ SHARED: Table = {
 BESIDE: Table = {
     "server": ("app", "serve", "options", *COMMON, "cli"),
     "stages": ("cpu_shim", "dummy_weights"),
-    "stages/diffusion": ("stage", "family", "makes"),
+    "stages/diffusion": ("stage", "family", "makes", "reference"),
     "stages/vllm": ("text", "embedding", "engine_stage", "family", "plugin", VERSIONS_OF_VLLM),
 }
 FIELDS = "server/http/fields.py"  # where a body is checked

@@ -1,4 +1,4 @@
-"""The command line: up, check, plan, serve, warm, trace, tiny, bench, demo."""
+"""The command line: up, check, plan, serve, warm, verify, trace, tiny, bench, demo."""
 
 from typing import Annotated
 
@@ -19,6 +19,7 @@ from omnistage.server.cli.strict_command import SETTINGS, StrictCommand
 from omnistage.server.cli.tiny import TinyCommand, tiny
 from omnistage.server.cli.trace import trace
 from omnistage.server.cli.up import up
+from omnistage.server.cli.verify import verify
 from omnistage.server.cli.versions import print_versions
 from omnistage.server.cli.warm import warm
 
@@ -50,6 +51,7 @@ app.command(cls=StrictCommand, context_settings=SETTINGS)(serve)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(check)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(plan)
 app.command(cls=StrictCommand, context_settings=SETTINGS)(warm)
+app.command(cls=StrictCommand, context_settings=SETTINGS)(verify)
 app.command()(trace)
 app.command(cls=TinyCommand)(tiny)
 app.command()(demo)

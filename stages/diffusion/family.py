@@ -2,7 +2,7 @@
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stage_configs.kinds import Kind, Payload, PublishedReference, payloads
 from omnistage.stages.diffusion.makes import offer
 
 HERE = "omnistage.stages.diffusion"
@@ -51,6 +51,7 @@ FAMILY = Family(
             ),
             offer=offer,
             needs=("diffusers", "accelerate", "greenlet"),
+            reference=PublishedReference(f"{HERE}.reference:verify", ("diffusers",)),
             uses={
                 "peft": "it takes no LoRA",
                 "ftfy": "some pipelines, such as Wan's, do not mend broken characters of a prompt",

@@ -5,7 +5,13 @@ from typing import Any
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import (
+    DECODER_ARGUMENTS,
+    Kind,
+    Payload,
+    PublishedReference,
+    payloads,
+)
 from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 
 HERE = "omnistage.stages.qwen2_5_omni"
@@ -44,6 +50,7 @@ FAMILY = Family(
             sets=MODEL_CLASS,
             needs=("vllm",),
             uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
+            reference=PublishedReference(f"{HERE}.reference:verify", ("transformers",)),
         ),
         "qwen2_5_omni.talker": Kind(
             f"{HERE}.talker:Talker",
@@ -63,6 +70,7 @@ FAMILY = Family(
             takes=(payloads(Payload.CODES),),
             is_entry=False,
             arguments=DECODER_ARGUMENTS,
+            exact={"options.chunk": "whole"},
         ),
     },
     vllm_models={

@@ -4,7 +4,13 @@ from pathlib import Path
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import (
+    DECODER_ARGUMENTS,
+    Kind,
+    Payload,
+    PublishedReference,
+    payloads,
+)
 from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 
 HERE = "omnistage.stages.qwen3_omni"
@@ -60,6 +66,7 @@ FAMILY = Family(
             sets=MODEL_CLASS,
             needs=("vllm",),
             uses={"soundfile": "vLLM up to 0.32 mishears sounds in questions"},
+            reference=PublishedReference(f"{HERE}.reference:verify", ("transformers",)),
         ),
         "qwen3_omni.talker": Kind(
             f"{HERE}.talker:Talker",

@@ -5,7 +5,13 @@ from typing import Any
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
-from omnistage.stage_configs.kinds import DECODER_ARGUMENTS, Kind, Payload, payloads
+from omnistage.stage_configs.kinds import (
+    DECODER_ARGUMENTS,
+    Kind,
+    Payload,
+    PublishedReference,
+    payloads,
+)
 from omnistage.stage_configs.own_arguments import TALKER
 
 HERE = "omnistage.stages.qwen3_tts"
@@ -49,6 +55,8 @@ FAMILY = Family(
             makes=payloads(Payload.CODES),
             sets=TALKER,
             needs=("vllm",),
+            reference=PublishedReference(f"{HERE}.reference:verify", ("qwen_tts",)),
+            exact={"engine.dtype": "float32"},
         ),
         "qwen3_tts.code2wav": Kind(
             f"{HERE}.code2wav_stage:Code2WavStage",
@@ -57,6 +65,7 @@ FAMILY = Family(
             takes=(payloads(Payload.CODES),),
             is_entry=False,
             arguments=DECODER_ARGUMENTS,
+            exact={"engine.dtype": "float32"},
         ),
     },
     vllm_models={"OmnistageQwen3TTSTalker": f"{HERE}.talker_model:Qwen3TTSTalker"},

@@ -14,10 +14,12 @@ import pytest
 from support.drafts import Drafted
 from support.metrics_docs import documented, exposed, families_in
 from support.prompts import QUESTIONS
-from support.reference import Forced, Reference
+from support.reference import Reference
 from support.server import TinyServer, running_server
 from support.waiting import until
 from support.warm_up import warm_up
+
+from omnistage.stages.reference.forced import Forced
 
 pytestmark = pytest.mark.engine
 
@@ -100,7 +102,7 @@ async def test_a_sampled_answer_is_spoken_as_the_reference_speaks_its_tokens(
     reply = await server.ask(question.messages, **SPOKEN, **sampled)
     token_ids = reply.raw["choices"][0]["token_ids"]
     assert len(token_ids) == MAX_TOKENS
-    said = Forced(token_ids, reference.inputs(question)["input_ids"].shape[1])
+    said = Forced(token_ids)
     answer = reference.answer(question, MAX_TOKENS, MAX_FRAMES, thinker_logits_processor=[said])
     # vLLM keeps the bytes of a character that has no end, which transformers writes as U+FFFD.
     assert reply.text == answer.text.rstrip("\N{REPLACEMENT CHARACTER}")

@@ -1,7 +1,6 @@
 """transformers' Qwen2.5-Omni as the oracle: rows, text, codes and waveform of one question."""
 
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from support.prompts import Question, plain
-from support.reference import Forced
-from transformers import AutoProcessor, Qwen2_5OmniForConditionalGeneration
+from transformers import AutoProcessor
 
-# Of a model whose talker has been told of pixels generate() makes an error: they are the thinker's.
-THINKERS_ALONE = ("pixel_values", "pixel_values_videos")
+from omnistage.stages.qwen2_5_omni.reference import end_ids, for_generate, load
+from omnistage.stages.reference.forced import Forced
 
 
 @dataclass(frozen=True)
@@ -32,45 +30,6 @@ class ThinkerRun:
     prompt: list[int]
     tokens: list[int]
     rows: torch.Tensor
-
-
-def restore_mask(talker: Any) -> None:
-    """Let the talker see a mask of ones where `generate` has dropped it.
-
-    Without one transformers 5.18 and later leave out its codec_pad, codec_bos and M-RoPE, which all
-    of 4.57 have.
-    """
-    forward: Callable[..., Any] = talker.forward
-
-    @functools.wraps(forward)  # generate looks at the signature
-    def with_mask(
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        past_key_values: Any = None,
-        inputs_embeds: Any = None,
-        **more: Any,
-    ) -> Any:
-        batch, length = (input_ids if inputs_embeds is None else inputs_embeds).shape[:2]
-        if attention_mask is None:
-            past = past_key_values.get_seq_length() if past_key_values is not None else 0
-            attention_mask = torch.ones(batch, past + length, dtype=torch.long)
-        return forward(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            **more,
-        )
-
-    talker.forward = with_mask
-
-
-def for_generate(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The processor's tensors, named so that `generate` gives pixels to the thinker alone."""
-    return {
-        f"thinker_{name}" if name in THINKERS_ALONE else name: value
-        for name, value in inputs.items()
-    }
 
 
 def rows_of(model: Any, made: Any) -> torch.Tensor:
@@ -95,12 +54,9 @@ class Qwen2_5Reference:
 
     def __init__(self, folder: str) -> None:
         self.processor: Any = AutoProcessor.from_pretrained(folder)
-        model = Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-        self.model: Any = model.eval()
-        restore_mask(self.model.talker)
+        self.model: Any = load(folder, torch.float32)
         self._eos = self.model.generation_config.eos_token_id
-        talker = self.model.config.talker_config
-        self.end_ids = [talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id]
+        self.end_ids = end_ids(self.model)
 
     def inputs(self, question: Question) -> Any:
         """Tensors of the processor."""
@@ -134,19 +90,18 @@ class Qwen2_5Reference:
         """The answer of a thinker that is made to say this text, to a user who says how."""
         said = self.processor.tokenizer.encode(text, add_special_tokens=False)
         question = plain("given", ("user", instructions))
-        more = {"thinker_logits_processor": [self._forced(said, question)]}
+        more = {"thinker_logits_processor": [self._forced(said)]}
         return self.answer(question, len(said) + 1, max_codes, speaker, seed, **more)
 
     def given(self, text: str, instructions: str) -> ThinkerRun:
         """The thinker's part of it."""
         said = self.processor.tokenizer.encode(text, add_special_tokens=False)
         question = plain("given", ("user", instructions))
-        forced = self._forced(said, question)
+        forced = self._forced(said)
         return self.thinker(question, len(said) + 1, logits_processor=[forced])
 
-    def _forced(self, said: Sequence[int], question: Question) -> Forced:
-        num_prompt = self.inputs(question)["input_ids"].shape[1]
-        return Forced([*said, self._eos[0]], num_prompt)
+    def _forced(self, said: Sequence[int]) -> Forced:
+        return Forced([*said, self._eos[0]])
 
     @torch.no_grad()
     def answer(

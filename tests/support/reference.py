@@ -1,6 +1,5 @@
 """transformers' own generate as the oracle: text, codes and waveform of one question."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from support.prompts import Question, plain
-from transformers import AutoProcessor, LogitsProcessor, Qwen3OmniMoeForConditionalGeneration
+from transformers import AutoProcessor
+
+from omnistage.stages.qwen3_omni.reference import load
+from omnistage.stages.reference.forced import Forced
 
 
 @dataclass(frozen=True)
@@ -20,30 +22,12 @@ class Answer:
     pcm: npt.NDArray[np.float32]
 
 
-class Forced(LogitsProcessor):  # type: ignore[misc]
-    """Leaves one token to choose at each step."""
-
-    def __init__(self, token_ids: Sequence[int], num_prompt: int) -> None:
-        self._token_ids = token_ids
-        self._num_prompt = num_prompt
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Scores of one row."""
-        forced = torch.full_like(scores, -torch.inf)
-        forced[:, self._token_ids[input_ids.shape[1] - self._num_prompt]] = 0
-        return forced
-
-
 class Reference:
     """A checkpoint in transformers, float32."""
 
     def __init__(self, folder: str, device: str = "cpu") -> None:
         self.processor: Any = AutoProcessor.from_pretrained(folder)
-        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-        self.model: Any = model.eval().to(device)
-        config = self.model.config
-        if not hasattr(self.model.talker.config, "audio_config"):  # its own lack: sound + image
-            self.model.talker.config.audio_config = config.thinker_config.audio_config
+        self.model: Any = load(folder, torch.float32, device)
         self.spoken: list[int] = []  # tokens that the last answer's talker was given
         self._eos = self.model.generation_config.eos_token_id
         self._known: dict[tuple[int, int, int, str], tuple[Question, Answer, list[int]]] = {}
@@ -62,8 +46,7 @@ class Reference:
         """The answer of a thinker that is made to say this text, to a user who says how."""
         said = self.processor.tokenizer.encode(text, add_special_tokens=False)
         question = plain("given", ("user", instructions))
-        num_prompt = self.inputs(question)["input_ids"].shape[1]
-        forced = Forced([*said, self._eos[0]], num_prompt)
+        forced = Forced([*said, self._eos[0]])
         more = {"thinker_logits_processor": [forced]}
         return self.answer(question, len(said) + 1, max_frames, speaker, **more)
 
@@ -130,9 +113,9 @@ class ThinkerReference:
 
     def __init__(self, folder: str) -> None:
         self.processor: Any = AutoProcessor.from_pretrained(folder)
-        model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+        model = load(folder, torch.float32, "cpu")
         assert not model.has_talker
-        self._thinker: Any = model.thinker.eval()
+        self._thinker: Any = model.thinker
         self._eos = model.generation_config.eos_token_id
 
     @torch.no_grad()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from support.qwen2_5_omni_reference import for_generate, restore_mask, rows_of
-from transformers import Qwen2_5OmniForConditionalGeneration
+from support.qwen2_5_omni_reference import rows_of
 
+from omnistage.stages.qwen2_5_omni.reference import end_ids, for_generate, load
 from omnistage.stages.vllm.models.rope import Grid
 
 
@@ -41,15 +41,12 @@ class SpokenReference:
     """A checkpoint in transformers, float32 and greedy; nothing is decoded to sound."""
 
     def __init__(self, folder: str) -> None:
-        model = Qwen2_5OmniForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
-        self.model: Any = model.eval()
+        self.model: Any = load(folder, torch.float32)
         self.config = self.model.config
-        talker = self.config.talker_config
-        self.ends = [talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id]
+        self.ends = end_ids(self.model)
         self._scores: list[torch.Tensor] = []
         self._heard: list[int] = []
         self._thought: Any = None
-        restore_mask(self.model.talker)
         self.model.talker.codec_head.register_forward_hook(
             lambda _module, _args, out: self._scores.append(out[0, -1])
         )

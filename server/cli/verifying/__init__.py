@@ -1,0 +1,1 @@
+"""Parts of `omnistage verify`: questions, the reference's process, judgement, report."""

@@ -1,0 +1,1 @@
+"""Published implementations that answers are compared with; one process runs nothing else."""
