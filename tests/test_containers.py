@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -30,31 +29,6 @@ def test_an_image_is_built_in_stages_and_does_not_run_as_root(file: str) -> None
     user = int(last("USER", file).rest)
     assert user != 0
     assert any(f"--uid {user} " in one.rest for one in dockerfile(file)[-1] if one.name == "RUN")
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_what_an_image_is_copied_from_exists_and_is_sent_to_the_builder(file: str) -> None:
-    ignored = (ROOT / ".dockerignore").read_text().splitlines()
-    sent = [line.removeprefix("!") for line in ignored if line.startswith("!")]
-    assert "*" in ignored  # nothing else is
-    copies = [one for stage in dockerfile(file) for one in stage if one.name == "COPY"]
-    sources = [word for one in copies if not one.flags for word in one.words[:-1]]
-    assert sources
-    for source in sources:
-        assert (ROOT / source).exists()
-        assert source == "." or any(
-            fnmatch(source, name) for name in sent + [f"{n}/*" for n in sent]
-        )
-
-
-def test_the_builder_is_sent_all_that_the_package_is_made_of() -> None:
-    sent = (ROOT / ".dockerignore").read_text().splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    package = (ROOT / ".pkg" / "omnistage").iterdir()
-    folders = [path.name for path in package if path.is_symlink()]  # its files are in .pkg
-    assert folders
-    for name in [*folders, ".pkg", "pyproject.toml", project["readme"], *project["license-files"]]:
-        assert f"!{name}" in sent
 
 
 @pytest.mark.parametrize("file", FILES)

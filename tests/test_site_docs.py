@@ -1,9 +1,7 @@
 """The site of docs/ has every page, and its hook changes what mkdocs would read otherwise."""
 
 import types
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,27 +17,6 @@ class Loader(yaml.SafeLoader):
 
 Loader.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda *_: None)
 SITE = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
-
-
-def pages(nav: Any) -> Iterator[str]:
-    for entry in nav:
-        if isinstance(entry, str):
-            yield entry
-        else:
-            for value in entry.values():
-                yield from [value] if isinstance(value, str) else pages(value)
-
-
-def test_every_page_is_in_the_navigation_once() -> None:
-    there = sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
-    assert sorted(pages(SITE["nav"])) == there
-
-
-def test_no_link_may_lead_nowhere() -> None:
-    """What warns ends `mkdocs build --strict`, which `make docs` calls."""
-    assert set(SITE["validation"]["links"].values()) == {"warn"}
-    makefile = (ROOT / "Makefile").read_text()
-    assert "mkdocs build --strict" in makefile
 
 
 def test_the_site_loads_no_fonts_from_elsewhere() -> None:

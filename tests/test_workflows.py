@@ -11,7 +11,6 @@ import yaml
 ROOT = Path(__file__).parent.parent
 GITHUB = ROOT / ".github"
 WORKFLOWS = {path.stem: path for path in sorted((GITHUB / "workflows").glob("*.yml"))}
-FORMS = sorted((GITHUB / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
 
 
 class Loader(yaml.SafeLoader):
@@ -31,17 +30,6 @@ def parsed(path: Path) -> dict[str, Any]:
 
 def jobs() -> dict[str, Any]:
     return {f"{w} {name}": j for w in WORKFLOWS for name, j in parsed(WORKFLOWS[w])["jobs"].items()}
-
-
-def test_there_is_lint_test_wheel_and_images() -> None:
-    assert set(jobs()) == {
-        "check lint",
-        "check test",
-        "check docs",
-        "wheel wheel",
-        "images cpu",
-        "images cuda",
-    }
 
 
 def test_the_suite_runs_on_every_python_that_is_supported() -> None:
@@ -73,36 +61,7 @@ def test_a_workflow_reads_only_and_ends(name: str) -> None:
             assert "@" in step.get("uses", "@") or step["uses"].startswith("docker://")
 
 
-def test_what_images_are_built_from_exists() -> None:
-    text = WORKFLOWS["images"].read_text()
-    for name in re.findall(r"--file (\S+)", text):
-        assert (ROOT / name).is_file()
-    for path in parsed(WORKFLOWS["images"])["on"]["pull_request"]["paths"]:
-        assert (ROOT / path.removesuffix("/**")).exists(), path
-
-
 def test_no_workflow_names_a_host_beyond_this_machine() -> None:
     for path in GITHUB.rglob("*"):
         if path.is_file():
             assert set(re.findall(r"https?://([\w.-]+)", path.read_text())) <= {"localhost"}
-
-
-@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_a_form_has_what_github_asks_for(path: Path) -> None:
-    form = parsed(path)
-    assert form.keys() == {"name", "description", "labels", "body"}
-    fields = [field for field in form["body"] if field["type"] != "markdown"]
-    ids = [field["id"] for field in fields]
-    assert len(ids) == len(set(ids))
-    assert any(field.get("validations", {}).get("required") for field in fields)
-    for field in fields:
-        assert field["type"] in {"textarea", "dropdown"}
-        assert field["attributes"]["label"]
-        assert field["attributes"].keys() <= {"label", "description", "render", "options"}
-        assert (field["type"] == "dropdown") == ("options" in field["attributes"])
-    for name in re.findall(r"\b(?:docs/)?[\w-]+\.md\b", path.read_text()):
-        assert (ROOT / name).is_file(), name
-
-
-def test_there_are_forms() -> None:
-    assert [path.stem for path in FORMS] == ["bug", "wish"]
