@@ -109,14 +109,21 @@ async def test_heavy_schemas_at_once_are_refused_and_others_are_answered_meanwhi
     server: TinyServer, http: httpx.AsyncClient
 ) -> None:
     before = generations(server)
+    # Of a few, so that a machine which stalls for a moment does not decide.
+    assert any([await is_answered_beside_heavy_ones(http) for _ in range(3)])
+    assert before == generations(server)
+
+
+async def is_answered_beside_heavy_ones(http: httpx.AsyncClient) -> bool:
+    """Whether a chat has its answer while heavy schemas, which are refused, are looked at."""
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(http.post(CHAT, content=heavy(number + 1)))
             for number in range(NUM_HEAVY)
         ]
         meanwhile = [await http.post(CHAT, content=chat())]
-        assert not all(task.done() for task in tasks)
+        was_beside = not all(task.done() for task in tasks)
         meanwhile += [await http.post(CHAT, content=chat()) for _ in range(4)]
     assert [response.status_code for response in meanwhile] == [200] * 5
     assert [task.result().status_code for task in tasks] == [400] * NUM_HEAVY
-    assert before == generations(server)
+    return was_beside

@@ -281,6 +281,29 @@ def test_a_chat_is_answered_by_a_picture(images: TinyServer, client: OpenAI, bar
     assert is_same(pixels_of(item["image_url"]["url"].partition(",")[2]), wanted)
 
 
+def test_a_response_is_an_image_with_its_previews(
+    images: TinyServer, client: OpenAI, bare: Any
+) -> None:
+    tool = {"type": "image_generation", "size": "64x64", "num_inference_steps": STEPS}
+    tools: Any = [{**tool, "partial_images": 1}]
+    with client.responses.create(
+        model=images.model,
+        input="a cat",
+        tools=tools,
+        extra_body={"seed": 3},
+        stream=True,
+    ) as stream:
+        events = list(stream)
+    previews = [one for one in events if one.type == "response.image_generation_call.partial_image"]
+    assert [pixels_of(one.partial_image_b64).shape for one in previews] == [(64, 64, 3)]
+    assert events[-1].type == "response.completed"
+    (item,) = events[-1].response.output
+    assert item.type == "image_generation_call"
+    assert item.result is not None
+    (wanted,) = expected(bare, "a cat", 3)
+    assert is_same(pixels_of(item.result), wanted)
+
+
 async def test_a_low_quality_takes_fewer_steps(images: TinyServer, bare: Any) -> None:
     body = {"quality": "low", "num_inference_steps": None}
     answer = (await ask(images, "a cat", 3, **body)).json()

@@ -135,6 +135,22 @@ async def test_text_and_image_without_speech(mixed: TinyServer, bare: Any) -> No
     assert after["talker"]["requests_total"] == before["talker"]["requests_total"]
 
 
+async def test_a_response_has_an_image_of_its_words(mixed: TinyServer, bare: Any) -> None:
+    tool = {"type": "image_generation", **IMAGE}
+    body = {"input": "Say hello.", "seed": 5, "temperature": 0, "max_output_tokens": MAX_TOKENS}
+    async with httpx.AsyncClient(timeout=120) as client:
+        url = f"{mixed.url}/v1/responses"
+        alone = (await client.post(url, json=body)).json()
+        answer = (await client.post(url, json={**body, "tools": [tool]})).json()
+    message, call = answer["output"]
+    assert message["content"] == alone["output"][0]["content"]
+    assert (call["type"], call["status"]) == ("image_generation_call", "completed")
+    said = message["content"][0]["text"]
+    assert is_same(pixels_of(call["result"]), expected(bare, said, 5)[0])
+    assert answer["status"] == alone["status"]
+    assert answer["usage"]["output_tokens"] == alone["usage"]["output_tokens"] + 16
+
+
 async def test_text_alone_runs_neither_talker_nor_image_stage(mixed: TinyServer) -> None:
     before = mixed.health()
     more: dict[str, Any] = {"modalities": ["text"], "audio": None, "return_codes": None}
