@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 
 from omnistage.server.chat.chunks import AnswerChunks, AnswerHead, TextChunks
+from omnistage.server.chat.messages import checked_messages
 from omnistage.server.chat.schema import ChatRequest
 from omnistage.server.endpoints.answers import DeletedResponse, ResponseAnswer, ResponseItems
 from omnistage.server.endpoints.examples import response_examples
@@ -133,6 +134,7 @@ class Responses:
         with fields_named(places.own):
             tool = ImageTool.of(asked, places)
             messages = messages_of(asked, before, places, has_images=True)
+            checked_messages(messages, self.gateway.history)  # all of them are kept
             prompt, media = last_user_prompt(messages)
             images, mask = (media, None) if tool is None else (tool.images(media), tool.mask())
             drawing = Drawing(image_request(asked, tool, prompt, places), True, images, mask)

@@ -57,6 +57,8 @@ class ConversationMessages:
     def _add(self, item: Item, place: str, whole: bool) -> None:
         kind = item.get("type") or "message"
         if kind == IMAGE_CALL and self._has_images:
+            if not isinstance(item.get("result"), str | None):
+                raise invalid(f"{place}.result", "must be a string")
             return  # the model does not see what was made of its words
         if kind in (*NOT_DONE, IMAGE_CALL):
             raise unsupported(f"{place}.type", f"{place}.type {kind!r}")
