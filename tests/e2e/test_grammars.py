@@ -109,8 +109,10 @@ async def test_heavy_schemas_at_once_are_refused_and_others_are_answered_meanwhi
     server: TinyServer, http: httpx.AsyncClient
 ) -> None:
     before = generations(server)
-    # Of a few, so that a machine which stalls for a moment does not decide.
-    assert any([await is_answered_beside_heavy_ones(http) for _ in range(3)])
+    num_late = 0
+    while not await is_answered_beside_heavy_ones(http):
+        num_late += 1
+        assert num_late < 3  # a machine that stalls once does not decide
     assert before == generations(server)
 
 
