@@ -8,7 +8,7 @@ COMMA := ,
 TINY := .cache/tiny
 TORCH := torch==2.13.0
 
-.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-experts thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations compose
+.PHONY: venv demo test test-vllm fuzz parallel repeats chaos soak soak-speech page exact gpu gpu-commands gpu-compiles gpu-ranks gpu-speech gpu-experts thinker-error host overlap turns image-speed balancer kubernetes nodes serve check lock wheel docs snippets words graph open-webui integrations realtime-clients compose
 
 # A virtual environment with the CPU build of torch: the index that has it is named if pip's own settings do not find it.
 define INSTALL
@@ -175,6 +175,17 @@ integrations: venv
 	$(PYTHON) -m venv $(CLIENTS)
 	$(CLIENTS)/bin/python -m pip install --quiet langchain-openai litellm
 	PYTHONPATH=tests $(BIN)/python tools/integrations.py --python $(CLIENTS)/bin/python
+
+# Voice clients of the Realtime API as they are; node and npm are needed.
+REALTIME := .venv-realtime
+realtime-clients: venv
+	$(PYTHON) -m venv $(REALTIME)/livekit
+	$(REALTIME)/livekit/bin/python -m pip install --quiet livekit-agents==1.8.9 livekit-plugins-openai==1.8.9
+	$(PYTHON) -m venv $(REALTIME)/pipecat
+	$(REALTIME)/pipecat/bin/python -m pip install --quiet pipecat-ai==1.14.0 openai "websockets<16"
+	npm install --silent --prefix $(REALTIME)/agents @openai/agents-realtime@0.20.0 zod
+	PYTHONPATH=tests $(BIN)/python tools/realtime_clients.py --livekit $(REALTIME)/livekit/bin/python \
+	  --pipecat $(REALTIME)/pipecat/bin/python --agents $(REALTIME)/agents $(ARGS)
 
 # The rooms and who imports whom, as Mermaid, for docs/architecture.md.
 graph: venv
