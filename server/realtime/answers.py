@@ -165,7 +165,7 @@ class Answers:
         self._out_of_band: dict[str, RealtimeAnswer] = {}
         self._is_owed = False
 
-    def check_free(self, given: Mapping[str, Any]) -> None:
+    def _check_free(self, given: Mapping[str, Any]) -> None:
         """Raise ApiError if a response with these fields cannot begin now."""
         if given.get("conversation") == "none":
             if len(self._out_of_band) >= MAX_OUT_OF_BAND:
@@ -184,6 +184,7 @@ class Answers:
         common, session = self._common, self._settings()
         if isinstance(session, TranscriptionSettings):
             raise unsupported("type", "response.create in a transcription session")
+        self._check_free(given)
         settings = response_settings(session, given)
         for modality in settings.output_modalities:
             check_makes(modality, common.flow.runtime.graph.outputs, modality)

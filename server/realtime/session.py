@@ -166,7 +166,6 @@ class RealtimeSession:
 
     async def _create_response(self, event: events.ResponseCreate) -> None:
         given = without_flat(event.response or {})
-        self._answers.check_free(given)
         items = None
         if given.get("input") is not None:
             items = await self._input_of(given["input"])
