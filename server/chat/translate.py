@@ -1,4 +1,4 @@
-"""Turns a chat request into a Request for the stages, or refuses it with the field to blame."""
+"""Turns a chat request into one for the stages, or refuses it with the field to blame."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -15,11 +15,12 @@ from omnistage.server.chat.tools import checked_tools
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
 from omnistage.server.http.served import adapter_of, check_makes, check_model, made_by
-from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.request import GraphRequest
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.sampling import StageParameters, with_defaults
-from omnistage.stages.messages.to_stage import Parameter
+from omnistage.stages.messages.body import Chat
+from omnistage.stages.messages.to_stage import Parameter, Request
 
 CHAT_FORMATS = tuple(name for name in FORMATS if name != "pcm")
 MODALITIES = (("text",), ("audio",), ("text", "audio"))
@@ -53,7 +54,7 @@ class Translator:
     history: AudioHistory
     adapters: Collection[str] = ()
 
-    def request(self, chat: ChatRequest) -> Request:
+    def request(self, chat: ChatRequest) -> GraphRequest:
         """The request as the stages get it; raises ApiError."""
         check_model(chat.model, self.graph.served_names, self.adapters)
         chat.check()
@@ -65,14 +66,16 @@ class Translator:
         has_audio = "audio" in outputs
         if chat.return_codes and not has_audio:
             raise invalid("return_codes", "needs audio among the modalities")
-        return Request(
+        return GraphRequest(
             id=f"chatcmpl-{uuid4().hex}",
-            outputs=outputs,
-            body=self._body(chat, given.get(self.graph.entry_of("text"), {})),
-            speaker=speaker if has_audio else None,
-            stage_params=stage_params_of(self.graph, path, given),
-            seed=chat.seed,
-            return_codes=bool(chat.return_codes) and has_audio,
+            message=Request(
+                Chat(self._fields(chat, given.get(self.graph.entry_of("text"), {}))),
+                list(outputs),
+                speaker=speaker if has_audio else None,
+                stage_params=stage_params_of(self.graph, path, given),
+                seed=chat.seed,
+                return_codes=bool(chat.return_codes) and has_audio,
+            ),
         )
 
     def _outputs(self, chat: ChatRequest) -> tuple[str, ...]:
@@ -99,7 +102,7 @@ class Translator:
             raise invalid("include_reasoning", "must be true with audio")
         return outputs
 
-    def _body(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, Any]:
+    def _fields(self, chat: ChatRequest, own: Mapping[str, Parameter]) -> dict[str, Any]:
         """The entry stage's chat body: vLLM's fields, its own stage parameters merged over.
 
         Its defaults hold where neither says anything.

@@ -66,7 +66,7 @@ class ChatChunks:
             async for chunk in chunks:
                 completion.add(chunk)
         if self._running.has_audio:
-            return completion.to_speech(self._running.request.return_codes)
+            return completion.to_speech(self._running.request.message.return_codes)
         return completion.to_text()
 
 

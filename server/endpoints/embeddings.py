@@ -2,10 +2,7 @@
 
 import base64
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
-from uuid import uuid4
 
 import msgspec
 from fastapi import APIRouter, Response
@@ -16,17 +13,12 @@ from omnistage.server.endpoints.answers import Embeddings
 from omnistage.server.endpoints.examples import embedding_examples
 from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.http.beside_loop import in_thread
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
-from omnistage.server.http.served import check_makes, check_model
-from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import EmbeddingOutput, Request
-from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.tasks.embedding_fields import EmbeddingRequest, inputs_of
-
-OUTPUT = "embedding"
+from omnistage.server.tasks.embeddings import EmbeddingRequest, RunningEmbeddings, run_embeddings
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -46,39 +38,17 @@ class EmbeddingAnswers:
 
     async def create(self, asked: EmbeddingRequest, http: HttpRequest) -> Response:
         """The vector of each input, once all are there."""
-        request = self._request(asked)
-        ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
-        making = self._collect(request, ticket, asked, http)
-        return await whole_answer(http, request.id, making, warning_headers(asked.unknown))
-
-    def _request(self, asked: EmbeddingRequest) -> Request:
-        graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.served_names)
-        check_makes(OUTPUT, graph.outputs, "embeddings")
-        asked.check()
-        body: dict[str, Any] = {"input": inputs_of(asked.input)}
-        if asked.dimensions is not None:
-            body["dimensions"] = asked.dimensions
-        return Request(f"embd-{uuid4().hex}", (OUTPUT,), body)
+        running = await run_embeddings(self.gateway, asked, HttpCaller(http))
+        making = self._collect(running, asked, http)
+        return await whole_answer(http, running.request.id, making, warning_headers(asked.unknown))
 
     async def _collect(
-        self, request: Request, ticket: Ticket, asked: EmbeddingRequest, http: HttpRequest
+        self, running: RunningEmbeddings, asked: EmbeddingRequest, http: HttpRequest
     ) -> bytes:
-        """The answer as JSON, which is made beside the event loop: it may have millions of numbers.
-
-        Inputs come back in the order in which the engine has done with them.
-        """
-        vectors: list[Tensor | None] = [None] * len(request.body["input"])
-        num_tokens = 0
-        async with aclosing(ticket.run(request)) as outputs:
-            async for output in outputs:
-                assert isinstance(output, EmbeddingOutput)
-                vectors[output.index] = output.vector
-                num_tokens += output.num_tokens
-        found = [vector for vector in vectors if vector is not None]
-        assert len(found) == len(vectors), "the stage left an input out"
+        """The answer as JSON, which is made in a thread: it may have millions of numbers."""
+        vectors, num_tokens = await running.vectors()
         model, is_base64 = self.gateway.runtime.graph.served_name, asked.encoding_format == "base64"
-        return await in_thread(http, lambda: answer_of(found, is_base64, model, num_tokens))
+        return await in_thread(http, lambda: answer_of(vectors, is_base64, model, num_tokens))
 
 
 def answer_of(vectors: Sequence[Tensor], is_base64: bool, model: str, num_tokens: int) -> bytes:

@@ -16,7 +16,7 @@ from omnistage.server.errors import invalid
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described
-from omnistage.server.tasks.embedding_fields import EmbeddingRequest
+from omnistage.server.tasks.embeddings import EmbeddingRequest
 
 Create = Callable[[Any, HttpRequest], Awaitable[Response]]
 

@@ -369,7 +369,7 @@ class Session:
         request = speech_request(asked, runtime, voice.choice)
         request = with_reference(request, voice.reference)
         if voice.takes_pieces:  # also one that is whole: a model may speak it in another way then
-            return ticket.run(replace(request, text=utterance.text))
+            return ticket.run(request.with_text(utterance.text))
         if is_whole:
             return spoken(ticket, pieces_of_request(request, voice.max_text))
         return spoken_by_sentences(ticket, request, utterance.text, voice.max_text)

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
@@ -16,26 +15,20 @@ from omnistage.server.chat.chunks import (
     running_usage,
     with_usage,
 )
-from omnistage.server.chat.schema import COMPLETION_DONE, DEFAULT_TOKENS, CompletionRequest
-from omnistage.server.chat.translate import entry_defaults
+from omnistage.server.chat.schema import CompletionRequest
 from omnistage.server.chat.usage import usage_of
 from omnistage.server.endpoints.answers import TextCompletion
 from omnistage.server.endpoints.examples import text_examples
 from omnistage.server.endpoints.gateway import Gateway
-from omnistage.server.http.beside_loop import beside_loop
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import EVENTS, described, json_examples
-from omnistage.server.http.served import adapter_of, check_makes, check_model
 from omnistage.server.http.sse import EventStream
-from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import Outputs, Request, TextOutput
+from omnistage.server.runtime.request import TextOutput
+from omnistage.server.tasks.completion import RunningCompletion, run_completion
 from omnistage.server.trace import FIRST_TEXT, GATEWAY, current_trace
-from omnistage.stage_configs.sampling import with_defaults
-
-# Read here; the entry stage's body has the other fields that are done.
-OWN_FIELDS = frozenset({"model", "best_of", "stream", "stream_options"})
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -55,48 +48,24 @@ class TextCompletions:
 
     async def create(self, asked: CompletionRequest, http: HttpRequest) -> Response:
         """Answer with what follows each prompt: whole, or as events while it is made."""
-        request = await beside_loop(http, lambda: self._request(asked))
-        ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
+        running = await run_completion(self.gateway, asked, HttpCaller(http))
         head = AnswerHead(
-            request.id,
-            request.body.get("model", self.gateway.runtime.graph.served_name),
-            bool(asked.return_token_ids),
-            "text_completion",
+            running.request.id, running.model, bool(asked.return_token_ids), "text_completion"
         )
         headers = warning_headers(asked.unknown)
-        made = ticket.run(request)
         if asked.stream:
-            events = with_usage(self._chunks(request, head, made), asked.has_usage)
+            events = with_usage(self._chunks(running, head), asked.has_usage)
             limits = (self.gateway.keep_alive_s, self.gateway.max_unsent_bytes)
             return EventStream(events, *limits, headers)
-        return await whole_answer(http, request.id, self._collect(request, head, made), headers)
-
-    def _request(self, asked: CompletionRequest) -> Request:
-        graph = self.gateway.runtime.graph
-        adapters = [lora.name for lora in self.gateway.runtime.fleet.loras]
-        check_model(asked.model, graph.served_names, adapters)
-        check_makes("text", graph.outputs, "text")
-        asked.check()
-        body = asked.model_dump(exclude_none=True, include=set(COMPLETION_DONE - OWN_FIELDS))
-        defaults = {"max_tokens": DEFAULT_TOKENS, **entry_defaults(graph)}
-        return Request(
-            id=f"cmpl-{uuid4().hex}",
-            outputs=("text",),
-            body={
-                **with_defaults(defaults, body),
-                **adapter_of(asked.model, graph.served_names),
-                **({"stream_options": asked.usage_options} if asked.stream else {}),
-            },
-            seed=asked.seed,
-        )
+        return await whole_answer(http, head.id, self._collect(running, head), headers)
 
     async def _chunks(
-        self, request: Request, head: AnswerHead, made: Outputs
+        self, running: RunningCompletion, head: AnswerHead
     ) -> AsyncGenerator[ChatChunk, None]:
         """One piece of text a chunk, the usage last."""
         usage: Mapping[str, Any] = {}
         timeline = current_trace().timeline
-        async with aclosing(made) as outputs:
+        async with aclosing(running.outputs) as outputs:
             async for output in outputs:
                 assert isinstance(output, TextOutput)
                 usage = output.chunk.get("usage") or usage
@@ -104,14 +73,16 @@ class TextCompletions:
                 if choices:
                     yield head.chunk(choices, **running_usage(output.chunk))
                     timeline.mark(GATEWAY, FIRST_TEXT)
-        if request.body["max_tokens"] == 0:  # vLLM makes one to read the prompt, and keeps it
+        if (
+            running.request.fields["max_tokens"] == 0
+        ):  # vLLM makes one to read the prompt, and keeps it
             usage = {**usage, "completion_tokens": 0}
         yield head.chunk([], usage=usage_of(usage, 0))
 
-    async def _collect(self, request: Request, head: AnswerHead, made: Outputs) -> ChatChunk:
+    async def _collect(self, running: RunningCompletion, head: AnswerHead) -> ChatChunk:
         choices: dict[int, Choice] = {}
         usage: ChatChunk = {}
-        async with aclosing(self._chunks(request, head, made)) as chunks:
+        async with aclosing(self._chunks(running, head)) as chunks:
             async for chunk in chunks:
                 usage = chunk.get("usage", usage)
                 for choice in chunk["choices"]:

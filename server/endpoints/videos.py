@@ -2,10 +2,8 @@
 
 import asyncio
 import io
-from contextlib import aclosing
 from dataclasses import dataclass
 from fractions import Fraction
-from uuid import uuid4
 
 import av
 from fastapi import APIRouter, Response
@@ -14,16 +12,13 @@ from PIL import Image
 
 from omnistage.server.endpoints.examples import video_examples
 from omnistage.server.endpoints.gateway import Gateway
+from omnistage.server.http.caller import HttpCaller
 from omnistage.server.http.fields import warning_headers
 from omnistage.server.http.json_body import JsonRoute
 from omnistage.server.http.openapi import described, json_examples
-from omnistage.server.http.served import check_model
-from omnistage.server.http.state import held
 from omnistage.server.http.whole_answer import whole_answer
-from omnistage.server.runtime.request import ImageOutput, Request
-from omnistage.server.runtime.ticket import Ticket
-from omnistage.server.tasks.images import check_draws
-from omnistage.server.tasks.video_fields import VideoRequest
+from omnistage.server.runtime.request import ImageOutput
+from omnistage.server.tasks.videos import RunningVideo, VideoRequest, run_video
 
 MEDIA_TYPE = "video/mp4"
 DEFAULT_FPS = 16
@@ -49,22 +44,13 @@ class Videos:
 
     async def create(self, asked: VideoRequest, http: HttpRequest) -> Response:
         """Answer with an mp4 once all of its frames are made."""
-        graph = self.gateway.runtime.graph
-        check_model(asked.model, graph.served_names)
-        check_draws(graph, "video", "videos")
-        body = asked.model_dump(exclude={"model", "seed", *(asked.model_extra or {})})
-        request = Request(f"video-{uuid4().hex}", ("video",), body, seed=asked.seed)
-        ticket = held(http, self.gateway.runtime.flights.admit(request.outputs))
+        running = await run_video(self.gateway, asked, HttpCaller(http))
         headers = warning_headers(asked.unknown)
-        making = self._make(request, asked.fps, ticket)
-        return await whole_answer(http, request.id, making, headers, MEDIA_TYPE)
+        making = self._make(running, asked.fps)
+        return await whole_answer(http, running.request.id, making, headers, MEDIA_TYPE)
 
-    async def _make(self, request: Request, fps: int | None, ticket: Ticket) -> bytes:
-        frames: list[ImageOutput] = []
-        async with aclosing(ticket.run(request)) as outputs:
-            async for output in outputs:
-                if isinstance(output, ImageOutput) and output.pixels:
-                    frames.append(output)
+    async def _make(self, running: RunningVideo, fps: int | None) -> bytes:
+        frames = await running.frames()
         rate = fps or frames[0].fps or DEFAULT_FPS
         return await asyncio.to_thread(encode, frames, rate)
 

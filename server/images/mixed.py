@@ -2,10 +2,9 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
 
 from omnistage.server.chat.chunks import (
     AnswerChunks,
@@ -21,6 +20,7 @@ from omnistage.server.images.schema import ImageRequest
 from omnistage.server.images.usage import with_image
 from omnistage.server.media.images import Encoding, InputImages
 from omnistage.server.runtime.request import ImageOutput, Output
+from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_gateway import TOKEN_SIDE
 
 # Of an image request's fields, those that a chat has itself, and those that have no meaning in one.
@@ -37,16 +37,16 @@ class Wish:
     """The options of the image that a chat's answer has."""
 
     encoding: Encoding
-    body: Mapping[str, Any]  # as the stage that draws reads it, but for the prompt
+    body: Draw  # as the stage that draws reads it, but for the prompt
 
     @classmethod
     def of(cls, chat: ChatRequest) -> "Wish":
         """From the chat's fields of that name; raises ApiError."""
         said = {name: value for name, value in chat if name in FIELDS & chat.model_fields_set}
         asked = parse(ImageRequest, {**said, "prompt": DRAWN})
-        body = dict(asked.to_request(InputImages()).body)
-        del body["prompt"]
-        return cls(asked.encoding, body)
+        fields = dict(asked.to_request(InputImages()).fields)
+        del fields["prompt"]
+        return cls(asked.encoding, Draw(fields))
 
 
 @dataclass(frozen=True, slots=True)

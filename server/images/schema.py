@@ -11,8 +11,10 @@ from omnistage.server.chat.schema import Loras
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import RequestFields
 from omnistage.server.media.images import Encoding, InputImages
-from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.request import GraphRequest
 from omnistage.stage_configs.sampling import Count, Flag, Number, Seed
+from omnistage.stages.messages.body import Draw
+from omnistage.stages.messages.to_stage import Request
 
 IMAGE_ONLY = ("image",)  # the outputs of such a request
 MIN_SIDE, MAX_SIDE = 16, 4096
@@ -93,7 +95,7 @@ class ImageRequest(RequestFields):
         """The answer's name for what is made: only these two take fewer steps."""
         return self.quality if self.quality in ("low", "medium") else "high"
 
-    def to_request(self, given: InputImages) -> Request:
+    def to_request(self, given: InputImages) -> GraphRequest:
         """Makes the request for the stages; raises ApiError for fields that contradict each
         other.
         """
@@ -106,11 +108,9 @@ class ImageRequest(RequestFields):
         size = None if self.size == "auto" else self.size
         body = {"n": self.n or 1, "size": size, "width": width, "height": height}
         body["num_images"] = len(given.images)
-        return Request(
+        return GraphRequest(
             id=f"img-{uuid4().hex}",
-            outputs=IMAGE_ONLY,
-            body={**sent, **body},
-            seed=self.seed,
+            message=Request(Draw({**sent, **body}), list(IMAGE_ONLY), seed=self.seed),
             tensors=tensors,
         )
 

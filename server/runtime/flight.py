@@ -9,7 +9,7 @@ from omnistage.connectors.chunk import Chunk
 from omnistage.server.errors import ApiError
 from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.audio_pace import AudioPace
-from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.request import GraphRequest
 from omnistage.server.runtime.samples import sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.trace import AGAIN, Trace, current_trace
@@ -27,7 +27,7 @@ class Flight:
     client takes.
     """
 
-    request: Request
+    request: GraphRequest
     path: Sequence[StageLink]
     started_at: float
     unfinished: list[str]  # outputs whose last chunk has not been taken from the queue
@@ -53,7 +53,7 @@ class Flight:
 
     @classmethod
     def begin(
-        cls, request: Request, path: Sequence[StageLink], now: float, first_chunk_s: float
+        cls, request: GraphRequest, path: Sequence[StageLink], now: float, first_chunk_s: float
     ) -> Self:
         """A request that is about to be sent; each output is due `first_chunk_s` from now."""
         deadlines = dict.fromkeys(request.outputs, now + first_chunk_s)

@@ -12,7 +12,7 @@ from omnistage.server.runtime.fleet import Ends, Fleet
 from omnistage.server.runtime.flight import Flight, Item
 from omnistage.server.runtime.media_input import MediaInput
 from omnistage.server.runtime.readiness import dead, lost, stopping
-from omnistage.server.runtime.request import InputTokensOutput, Output, Request, output_of
+from omnistage.server.runtime.request import GraphRequest, InputTokensOutput, Output, output_of
 from omnistage.server.runtime.routes import Routes
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
@@ -142,10 +142,10 @@ class Flights:
         logger.warning("request %s goes again: %s has ended", flight.request.id, struck.name)
         return True
 
-    def _run(self, request: Request, ticket: Ticket) -> AsyncGenerator[Output, None]:
+    def _run(self, request: GraphRequest, ticket: Ticket) -> AsyncGenerator[Output, None]:
         return self._answer(self._begin(request, ticket))
 
-    def _begin(self, request: Request, ticket: Ticket) -> Flight:
+    def _begin(self, request: GraphRequest, ticket: Ticket) -> Flight:
         """Send a request; ApiError if it cannot be."""
         goes_on = bool(ticket.flights)
         is_awaited = any(not one.ended.is_set() for one in ticket.flights)  # before stages sleep

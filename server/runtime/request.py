@@ -1,8 +1,10 @@
 """A request as the stages get it, and the outputs that leave the graph for it."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import structs
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.server.runtime.media_input import MediaInput
@@ -10,43 +12,52 @@ from omnistage.server.runtime.samples import SampleFormat, sample_format_of
 from omnistage.server.runtime.stage_link import StageLink
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.stages.messages import to_gateway, to_stage
+from omnistage.stages.messages.body import GivenText
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """One validated request: which outputs it wants, and the body of the entry stage.
+class GraphRequest:
+    """One validated request: the message that its entry stages get, and what goes with it.
 
-    `image`: the fields of the image that another stage makes of what the entry says. `text`: what
-    follows the text of the body. `media`: what of its media is sent before it.
+    `text`: what follows the text of its body. `media`: what of its media is sent before it.
     """
 
     id: str
-    outputs: tuple[str, ...]
-    body: Mapping[str, Any]
-    speaker: str | None = None
-    stage_params: Mapping[str, Mapping[str, to_stage.Parameter]] = field(default_factory=dict)
-    seed: int | None = None
-    return_codes: bool = False
-    image: Mapping[str, Any] | None = None
+    message: to_stage.Request
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     text: TextInput | None = None
     media: MediaInput | None = None
+
+    @property
+    def outputs(self) -> list[str]:
+        """The graph's outputs that it wants."""
+        return self.message.outputs
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its body, which the stage's library reads."""
+        return self.message.fields
+
+    @property
+    def given_text(self) -> GivenText:
+        """Its body, of a text that is spoken as it is."""
+        assert isinstance(self.message.body, GivenText), "only speech has one"
+        return self.message.body
+
+    def with_text(self, text: TextInput) -> "GraphRequest":
+        """Return the same with the text that follows its body's."""
+        body = structs.replace(self.given_text, is_open=True)
+        return replace(self.changed(body=body), text=text)
+
+    def changed(self, **fields: Any) -> "GraphRequest":
+        """Return the same with other fields of its message."""
+        return replace(self, message=structs.replace(self.message, **fields))
 
     def to_chunk(
         self, path: Sequence[str], traceparent: str | None = None
     ) -> Chunk[to_stage.Request]:
         """The chunk that opens it at an entry stage; engines export spans below `traceparent`."""
-        message = to_stage.Request(
-            body=dict(self.body) if self.text is None else {**self.body, "open": True},
-            outputs=list(self.outputs),
-            path=list(path),
-            image=None if self.image is None else dict(self.image),
-            speaker=self.speaker,
-            stage_params={name: dict(given) for name, given in self.stage_params.items()},
-            seed=self.seed,
-            return_codes=self.return_codes,
-            traceparent=traceparent,
-        )
+        message = structs.replace(self.message, path=list(path), traceparent=traceparent)
         return Chunk(self.id, message, 0, self.tensors)
 
 

@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from omnistage.server.runtime.flight import Flight
-from omnistage.server.runtime.request import Output, Request
+from omnistage.server.runtime.request import GraphRequest, Output
 
 
 class Ticket:
@@ -16,7 +16,7 @@ class Ticket:
 
     def __init__(
         self,
-        run: Callable[[Request, "Ticket"], AsyncGenerator[Output, None]],
+        run: Callable[[GraphRequest, "Ticket"], AsyncGenerator[Output, None]],
         give_back: Callable[["Ticket"], None],
         admitted_at: float,
     ) -> None:
@@ -38,7 +38,7 @@ class Ticket:
         self._is_held = False
         self._give_back(self)
 
-    def run(self, request: Request) -> AsyncGenerator[Output, None]:
+    def run(self, request: GraphRequest) -> AsyncGenerator[Output, None]:
         """Send the request now; its outputs as they come.
 
         Closing them early cancels the request, and giving the place back does before any of them

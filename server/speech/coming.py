@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from omnistage.server.errors import invalid
 from omnistage.server.runtime.flights import late_text
-from omnistage.server.runtime.request import AudioOutput, Output, Request
+from omnistage.server.runtime.request import AudioOutput, GraphRequest, Output
 from omnistage.server.runtime.text_input import TextInput
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.pieces import is_blank, sentence_ends
@@ -34,7 +34,7 @@ async def begun(text: TextInput) -> tuple[str, bool]:
 
 
 async def spoken_by_sentences(
-    ticket: Ticket, request: Request, text: TextInput, max_characters: int
+    ticket: Ticket, request: GraphRequest, text: TextInput, max_characters: int
 ) -> AsyncGenerator[Output, None]:
     """The outputs of what is complete of a text, one request after the other; only the end is last.
 
@@ -42,7 +42,7 @@ async def spoken_by_sentences(
     """
     number = 0
     sound: AudioOutput | None = None
-    async with aclosing(sentences(text, request.body["input"])) as complete:
+    async with aclosing(sentences(text, request.given_text.text)) as complete:
         async for part in complete:
             for piece in words_of(part, max_characters):
                 async with aclosing(ticket.run(numbered(request, piece, number))) as outputs:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Self
 
-from omnistage.server.runtime.request import AudioOutput, Output, Outputs, Request
+from omnistage.server.runtime.request import AudioOutput, GraphRequest, Output, Outputs
 from omnistage.server.runtime.ticket import Ticket
 
 MAX_BEGUN = 2  # pieces of an answer that are in the graph at once
@@ -15,7 +15,7 @@ CHARACTERS_PER_S = 25  # of fast speech; in most languages a second has fewer
 
 
 async def spoken(
-    ticket: Ticket, requests: Sequence[Request], made: Outputs | None = None
+    ticket: Ticket, requests: Sequence[GraphRequest], made: Outputs | None = None
 ) -> Outputs:
     """The outputs of the pieces of a text, in order; of all sound only the end is the last.
 
@@ -54,9 +54,9 @@ class Piece:
     has_ended: bool = False
 
     @classmethod
-    def begin(cls, made: Outputs, request: Request) -> Self:
+    def begin(cls, made: Outputs, request: GraphRequest) -> Self:
         """Ask for its first output at once."""
-        due_s = len(request.body["input"]) / CHARACTERS_PER_S
+        due_s = len(request.given_text.text) / CHARACTERS_PER_S
         return cls(made, asyncio.create_task(_first_of(made)), due_s)
 
     async def outputs(self) -> Outputs:
@@ -91,7 +91,7 @@ class Piece:
             self.has_ended = output.last
 
 
-async def _run(ticket: Ticket, request: Request) -> Outputs:
+async def _run(ticket: Ticket, request: GraphRequest) -> Outputs:
     """Sent when its first output is asked for: a refusal is an output's place too."""
     async with aclosing(ticket.run(request)) as outputs:
         async for output in outputs:

@@ -4,34 +4,38 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.runtime.request import (
     AudioOutput,
+    GraphRequest,
     InputTokensOutput,
     Output,
-    Request,
     TextOutput,
 )
 from omnistage.server.speech.pieces import is_blank, pieces_of
 from omnistage.server.speech.reference import Reference
 from omnistage.stage_configs.sampling import MAX_SEED
+from omnistage.stages.messages.body import VoiceSample
 
 
-def with_reference(request: Request, reference: Reference | None) -> Request:
+def with_reference(request: GraphRequest, reference: Reference | None) -> GraphRequest:
     """The same, spoken with the voice of a sound."""
     if reference is None:
         return request
-    sound = {"key": reference.key, "text": reference.text}
+    sample = VoiceSample(reference.key, reference.text)
     tensors = {"reference": Tensor.from_numpy(reference.samples)}
-    return replace(request, body={**request.body, "reference": sound}, tensors=tensors)
+    body = structs.replace(request.given_text, reference=sample)
+    return replace(request.changed(body=body), tensors=tensors)
 
 
-def pieces_of_request(request: Request, max_characters: int) -> Sequence[Request]:
+def pieces_of_request(request: GraphRequest, max_characters: int) -> Sequence[GraphRequest]:
     """The same request for each piece of its text that has something to say; a short one as it is.
 
     The first has the request's id and seed; those of the others follow from them.
     """
-    text = request.body["input"]
+    text = request.given_text.text
     if len(text) <= max_characters:
         return [request]
     return list(_requests(request, words_of(text, max_characters)))
@@ -42,19 +46,19 @@ def words_of(text: str, max_characters: int) -> list[str]:
     return [one.strip() for one in pieces_of(text, max_characters) if not is_blank(one)]
 
 
-def _requests(request: Request, pieces: Sequence[str]) -> Iterator[Request]:
+def _requests(request: GraphRequest, pieces: Sequence[str]) -> Iterator[GraphRequest]:
     for number, piece in enumerate(pieces):
         yield numbered(request, piece, number)
 
 
-def numbered(request: Request, piece: str, number: int) -> Request:
+def numbered(request: GraphRequest, piece: str, number: int) -> GraphRequest:
     """The request of one piece of its text."""
-    return replace(
-        request,
-        id=f"{request.id}-{number}" if number else request.id,
-        body={**request.body, "input": piece},
-        seed=None if request.seed is None else seed_of_piece(request.seed, number),
+    seed = request.message.seed
+    made = request.changed(
+        body=structs.replace(request.given_text, text=piece),
+        seed=None if seed is None else seed_of_piece(seed, number),
     )
+    return replace(made, id=f"{request.id}-{number}") if number else made
 
 
 def seed_of_piece(seed: int, number: int) -> int:

@@ -24,7 +24,7 @@ from omnistage.server.chat.translate import Translator
 from omnistage.server.http.fields import parse
 from omnistage.server.images.mixed import FIELDS, ImageFile, MixedChunks, Wish
 from omnistage.server.media.medium import media_of
-from omnistage.server.runtime.request import AudioOutput, ImageOutput, Outputs, Request
+from omnistage.server.runtime.request import AudioOutput, GraphRequest, ImageOutput, Outputs
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.tasks.image_chat import (
     ImageChatRequest,
@@ -62,7 +62,7 @@ class RunningChat:
     """A chat that was sent to the stages; closing `outputs` cancels it."""
 
     chat: ChatRequest
-    request: Request
+    request: GraphRequest
     model: str  # its name in answers
     wish: Wish | None  # the image that a stage draws of the words, if one does
     outputs: Outputs
@@ -82,7 +82,7 @@ class RunningChat:
         """Return a maker of OpenAI's chunks of the words and the speech."""
         head = AnswerHead(self.request.id, self.model, bool(self.chat.return_token_ids))
         if self.has_audio:
-            return SpeechChunks(head, self.request.return_codes, self.chat.has_words)
+            return SpeechChunks(head, self.request.message.return_codes, self.chat.has_words)
         return TextChunks(head)
 
 
@@ -97,19 +97,19 @@ async def run_chat(
     request, wish = await caller.compute(lambda: _translated(service, chat))
     if request_id is not None:
         request = replace(request, id=request_id)
-    request, outputs = await send(service, request, caller, media_of(request.body))
-    model = request.body.get("model", service.runtime.graph.served_name)
+    request, outputs = await send(service, request, caller, media_of(request.fields))
+    model = request.fields.get("model", service.runtime.graph.served_name)
     return RunningChat(chat, request, model, wish, outputs)
 
 
-def _translated(service: Service, chat: ChatRequest) -> tuple[Request, Wish | None]:
+def _translated(service: Service, chat: ChatRequest) -> tuple[GraphRequest, Wish | None]:
     graph, fleet = service.runtime.graph, service.runtime.fleet
     adapters = [lora.name for lora in fleet.loras]
     request = Translator(graph, fleet.voices, service.history, adapters).request(chat)
     if "image" not in request.outputs:
         return request, None
     wish = Wish.of(chat)
-    return replace(request, image=wish.body), wish
+    return request.changed(image=wish.body), wish
 
 
 async def answer_chat(
@@ -216,7 +216,7 @@ class Words:
     def answer(self) -> Answer:
         """Return the whole, as the server would put it together."""
         completion, running = self.completion, self._running
-        has_codes = running.request.return_codes
+        has_codes = running.request.message.return_codes
         whole = completion.to_speech(has_codes) if running.has_audio else completion.to_text()
         audio = whole["choices"][0]["message"].get("audio") if whole["choices"] else None
         pcm = audio["data"] if audio else b""

@@ -10,7 +10,7 @@ from omnistage.server.images.schema import IMAGE_ONLY, ImageRequest
 from omnistage.server.images.usage import images_usage
 from omnistage.server.media.image_load import Source, load_images
 from omnistage.server.media.images import InputImages
-from omnistage.server.runtime.request import ImageOutput, Outputs, Request
+from omnistage.server.runtime.request import GraphRequest, ImageOutput, Outputs
 from omnistage.server.tasks.pieces import (
     Answer,
     Choice,
@@ -40,7 +40,7 @@ class RunningImages:
     """An image request that was sent to the stages, and the images that came with it."""
 
     given: InputImages
-    request: Request
+    request: GraphRequest
     outputs: Outputs
 
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 from omnistage.server.chat.audio_history import AudioHistory
 from omnistage.server.media.load import MediaLoader
 from omnistage.server.media.medium import Medium
-from omnistage.server.runtime.request import Outputs, Request
+from omnistage.server.runtime.request import GraphRequest, Outputs
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.speech.stored_voices import StoredVoices
 
@@ -65,8 +65,8 @@ class LocalCaller:
 
 
 async def send(
-    service: Service, request: Request, caller: Caller, media: Iterable[Medium] = ()
-) -> tuple[Request, Outputs]:
+    service: Service, request: GraphRequest, caller: Caller, media: Iterable[Medium] = ()
+) -> tuple[GraphRequest, Outputs]:
     """Admit a request, load its media and send it: the request as sent, and its outputs.
 
     Its place is held until the caller's answer has ended. Raises ApiError.

@@ -14,7 +14,7 @@ from omnistage.server.chat.translate import checked_stage_params, stage_params_o
 from omnistage.server.errors import ApiError, fields_named, invalid
 from omnistage.server.http.served import check_model
 from omnistage.server.runtime.readiness import check_ready
-from omnistage.server.runtime.request import AudioOutput, Outputs, Request
+from omnistage.server.runtime.request import AudioOutput, GraphRequest, Outputs
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.samples import SampleFormat
 from omnistage.server.speech.choice import (
@@ -34,7 +34,9 @@ from omnistage.server.tasks.speech_fields import MAX_TEXT, SpeechRequest
 from omnistage.server.trace import current_trace
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.body import GivenText
 from omnistage.stages.messages.to_gateway import Speech
+from omnistage.stages.messages.to_stage import Request
 
 OUTPUTS = ("text", "audio")  # of the text comes only how many tokens it has
 POSITIONS_OF_CHARACTER = 8
@@ -86,7 +88,7 @@ def speech_choice(asked: SpeechRequest, runtime: Runtime, voices: StoredVoices) 
     return chosen_voice(called, speech, runtime.fleet.voices, voices)
 
 
-def speech_request(asked: SpeechRequest, runtime: Runtime, choice: VoiceChoice) -> Request:
+def speech_request(asked: SpeechRequest, runtime: Runtime, choice: VoiceChoice) -> GraphRequest:
     """The request as the stages get it, with a text of any length; raises ApiError.
 
     The sound that is spoken with is put in by `with_reference`, once it is there.
@@ -96,19 +98,20 @@ def speech_request(asked: SpeechRequest, runtime: Runtime, choice: VoiceChoice) 
     if "text" in outputs:  # what writes texts samples nothing of a given one
         path.remove(graph.entry_of("text"))
     given = checked_stage_params(asked.stage_params or {}, graph, path)
-    return Request(
+    return GraphRequest(
         id=f"speech-{uuid4().hex}",
-        outputs=outputs,
-        body={
-            "input": asked.input,
-            "instructions": asked.instructions or "",
-            "language": chosen_language(asked.language, speech_of(runtime)),
-            "reference": None,
-        },
-        speaker=choice.speaker,
-        stage_params=stage_params_of(graph, path, given),
-        seed=asked.seed,
-        return_codes=bool(asked.return_codes),
+        message=Request(
+            GivenText(
+                asked.input,
+                asked.instructions or "",
+                chosen_language(asked.language, speech_of(runtime)),
+            ),
+            list(outputs),
+            speaker=choice.speaker,
+            stage_params=stage_params_of(graph, path, given),
+            seed=asked.seed,
+            return_codes=bool(asked.return_codes),
+        ),
     )
 
 
@@ -144,7 +147,7 @@ def input_of(place: str) -> str:
 class RunningSpeech:
     """A text whose first piece was sent to be spoken; closing `outputs` cancels it."""
 
-    request: Request
+    request: GraphRequest
     outputs: Outputs
 
 

@@ -1,18 +1,19 @@
 """The tokens of a prompt or a chat, and the text of tokens: the entry stage's tokenizer."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import uuid4
 
 from omnistage.server.errors import ApiError
 from omnistage.server.http.served import check_model, made_by
 from omnistage.server.media.medium import media_of
-from omnistage.server.runtime.request import Outputs, Request, TokensOutput
+from omnistage.server.runtime.request import GraphRequest, Outputs, TokensOutput
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.stage_configs.graph import StageGraph
+from omnistage.stages.messages.body import AnyBody, Detokenize, Tokenize
+from omnistage.stages.messages.to_stage import Request
 
 OF_TOKENIZERS = ("text", "embedding")  # outputs of stages that have a tokenizer
 
@@ -31,7 +32,7 @@ class RunningTokens:
     """A request to a tokenizer that was sent; no engine computes for it."""
 
     service: Service
-    request: Request
+    request: GraphRequest
     outputs: Outputs
 
     async def tokens(self) -> Tokens:
@@ -60,7 +61,7 @@ class RunningTokens:
 async def run_tokenize(service: Service, fields: TokenizeRequest, caller: Caller) -> RunningTokens:
     """Send a prompt, or a chat with its media; raises ApiError."""
     body = await caller.compute(lambda: fields.to_body(service.runtime.graph))
-    request = _request(service, fields.model, {"tokenize": body})
+    request = _request(service, fields.model, Tokenize(body))
     media = media_of(body) if "messages" in body else ()
     return RunningTokens(service, *await send(service, request, caller, media))
 
@@ -70,14 +71,15 @@ async def run_detokenize(
 ) -> RunningTokens:
     """Send tokens whose text is wanted, with the special ones; raises ApiError."""
     fields.check()
-    request = _request(service, fields.model, {"detokenize": {"tokens": fields.tokens}})
+    request = _request(service, fields.model, Detokenize(fields.tokens))
     return RunningTokens(service, *await send(service, request, caller))
 
 
-def _request(service: Service, model: str | None, body: Mapping[str, Any]) -> Request:
+def _request(service: Service, model: str | None, body: AnyBody) -> GraphRequest:
     graph = service.runtime.graph
     check_model(model, graph.served_names)
-    return Request(f"tokens-{uuid4().hex}", (_entry_output(graph),), body)
+    message = Request(body, [_entry_output(graph)])
+    return GraphRequest(f"tokens-{uuid4().hex}", message)
 
 
 def _entry_output(graph: StageGraph) -> str:

@@ -10,7 +10,7 @@ from omnistage.server.errors import ApiError, fields_named
 from omnistage.server.http.served import check_model
 from omnistage.server.media.incoming import Incoming
 from omnistage.server.media.medium import Medium
-from omnistage.server.runtime.request import Outputs, Request, TextOutput
+from omnistage.server.runtime.request import GraphRequest, Outputs, TextOutput
 from omnistage.server.tasks.pieces import Answer, Choice, Piece, Text, Usage, stamps_of
 from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.server.tasks.transcript import Body, Transcript
@@ -30,7 +30,7 @@ def check_hears(graph: StageGraph) -> None:
 class RunningTranscript:
     """A transcript whose audio is on its way to the stages."""
 
-    request: Request
+    request: GraphRequest
     transcript: Transcript
     outputs: Outputs
 
@@ -72,7 +72,7 @@ async def run_transcription(
     with fields_named(_field_of):
         request = Translator(graph, (), service.history).request(_chat_of(transcript))
         audio = Medium("file", {"type": "audio_url", "audio_url": {}}, data=fields.file)
-        request.body["messages"][0]["content"].insert(0, audio.part)
+        request.fields["messages"][0]["content"].insert(0, audio.part)
         request, outputs = await send(service, request, caller, [audio])
     assert isinstance(request.media, Incoming), "its audio was loaded"
     transcript.media = request.media

@@ -222,10 +222,10 @@ class DiffusionStage:
         nothing.
         """
         if self._texts is None:
-            return opened.request.body
+            return opened.request.fields
         text = await self._texts.whole(opened.id)
         self._ports.mark(opened.id, "prompted")
-        return {**opened.request.body, "prompt": text} if text else None
+        return {**opened.request.fields, "prompt": text} if text else None
 
     async def _prompt(self, opened: Opened, body: Mapping[str, Any]) -> Mapping[str, Any]:
         """The prompt as arguments: its text, or what the stage upstream made of it."""

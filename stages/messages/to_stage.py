@@ -5,6 +5,7 @@ from typing import Any, Literal
 import msgspec
 
 from omnistage.connectors.messages import Message, Messages
+from omnistage.stages.messages.body import AnyBody, Draw, WithFields
 
 Parameter = int | float | bool
 MediumKind = Literal["sound", "frames", "file"]
@@ -13,24 +14,31 @@ MediumKind = Literal["sound", "frames", "file"]
 class Request(Message, frozen=True):
     """A request for the entry stage; its images and masks travel as tensors.
 
-    `body`: the validated fields of the endpoint, which the stage's library reads. `outputs`: which
+    `body`: what the entry stage is to do; None where a stage upstream has done it. `outputs`: which
     of the graph's outputs it wants. `path`: the stages that it goes through; an edge between two of
-    them is live. `image`: the fields of the image that a stage further on makes of what the entry
-    says, as an image endpoint has them. `stage_params`: sampling of other stages than the entry.
-    `traceparent`: the request's span, where engines are to export theirs below it.
-
-    A body that has `open` has the first piece of its text; `MoreText` brings the others.
+    them is live. `image`: the image that a stage further on makes of what the entry says, but for
+    its prompt. `stage_params`: sampling of other stages than the entry. `traceparent`: the
+    request's span, where engines are to export theirs below it.
     """
 
-    body: dict[str, Any]
+    body: AnyBody | None
     outputs: list[str]
     path: list[str] = msgspec.field(default_factory=list)
-    image: dict[str, Any] | None = None
+    image: Draw | None = None
     speaker: str | None = None
     stage_params: dict[str, dict[str, Parameter]] = msgspec.field(default_factory=dict)
     seed: int | None = None
     return_codes: bool = False
     traceparent: str | None = None
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of its body that its stage's library reads; none, where it has no such."""
+        return self.body.fields if isinstance(self.body, WithFields) else {}
+
+    def with_body(self, body: AnyBody | None) -> "Request":
+        """Returns the same request with another body, or with none."""
+        return msgspec.structs.replace(self, body=body)
 
 
 class MediumPiece(Message, frozen=True):

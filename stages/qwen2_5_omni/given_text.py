@@ -6,7 +6,7 @@ SAID = "\x00"  # in no template
 START = "<|im_start|>"
 
 
-class GivenText:
+class Qwen2_5OmniGivenText:
     """Makes token ids of a text: the turn of a user who says how to speak, then the text.
 
     The turn is rendered by the checkpoint's chat template. A special token's name is text like any

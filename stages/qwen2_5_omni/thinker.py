@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniThinkerTextModel
 
+from omnistage.stages.messages.body import GivenText
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen2_5_omni.given_text import GivenText
+from omnistage.stages.qwen2_5_omni.given_text import Qwen2_5OmniGivenText
 from omnistage.stages.qwen2_5_omni.speech import SpokenRows
 from omnistage.stages.qwen2_5_omni.thinker_model import thinker_config
 from omnistage.stages.speech.thinker_stage import ThinkerEngine, ThinkerStage
@@ -30,7 +31,7 @@ class Thinker(ThinkerStage[SpokenRows]):
 
     def __init__(self, ports: StagePorts) -> None:
         super().__init__(ports)
-        self._given = GivenText(ports.model) if self._has_talker else None
+        self._given = Qwen2_5OmniGivenText(ports.model) if self._has_talker else None
 
     @property
     def parts(self) -> ThinkerEngine:
@@ -47,12 +48,11 @@ class Thinker(ThinkerStage[SpokenRows]):
         """The rows of every position."""
         return ExportedRows()
 
-    async def read_out(self, request_id: str, request: Request) -> int:
+    async def read_out(self, request_id: str, request: Request, body: GivenText) -> int:
         """Let the engine read the text behind its prompt; the token that it samples is dropped."""
         assert self._given is not None
-        body = request.body
-        prompt_ids = self._given.prompt(body["instructions"])
-        text_ids = self._given.tokens(body["input"])
+        prompt_ids = self._given.prompt(body.instructions)
+        text_ids = self._given.tokens(body.text)
         self._check_length(len(prompt_ids) + len(text_ids))
         for spoken in self._spoken(request_id, request):
             spoken.open_given(prompt_ids, len(text_ids))

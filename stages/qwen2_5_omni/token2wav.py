@@ -164,7 +164,7 @@ class Token2Wav:
     def capture(self) -> None:
         """Record the DiT; then a chunk is decoded, so that libraries have set up the vocoder."""
         codes = self.blank(WARM_UP_BLOCKS * self.dit.codes_per_block)
-        piece = StreamPiece(self.open(Request({}, [])), codes, is_last=True)
+        piece = StreamPiece(self.open(Request(None, [])), codes, is_last=True)
         if self.device.type == "cuda":
             self._record(piece)
             self._vocoder.capture(self._plan.schedule.window_lengths(self.dit.block_frames))

@@ -69,7 +69,7 @@ def token2wav(
     spoken = _read(codes) if codes is not None else _random(num_codes, seed, model)
     title = f"{len(spoken)} codes against chunk: whole"
     table = Table("ahead", "relative error", "largest, of 16 bits", title=title)
-    for error in measure(model, spoken, Request({}, [], speaker=voice, seed=seed)):
+    for error in measure(model, spoken, Request(None, [], speaker=voice, seed=seed)):
         steps = f"{error.peak * SAMPLE_MAX:.1f}"
         table.add_row(str(error.ahead), f"{error.relative:.1e}", steps)
     Console().print(table)

@@ -4,7 +4,7 @@ from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds
 from omnistage.stages.speech.text_tokens import TextTokenizer, TextTokens
 
 
-class GivenText:
+class Qwen3OmniGivenText:
     """Makes token ids of a text: a user turn, the header of an answer, then the text.
 
     The user turn holds what is said of how to speak, and is empty without: of the turns before an

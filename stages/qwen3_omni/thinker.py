@@ -1,13 +1,14 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
 
+from omnistage.stages.messages.body import GivenText
 from omnistage.stages.messages.to_gateway import Speech
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.qwen3_omni.given_text import GivenText
+from omnistage.stages.qwen3_omni.given_text import Qwen3OmniGivenText
 from omnistage.stages.qwen3_omni.speech import SpokenTokens
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, media_ids
 from omnistage.stages.qwen3_omni.thinker_model import thinker_config
@@ -29,7 +30,7 @@ class Thinker(ThinkerStage[SpokenTokens]):
     def __init__(self, ports: StagePorts) -> None:
         super().__init__(ports)
         ids = SpeechIds.of(self._config) if self._has_talker else None
-        self._given = None if ids is None else GivenText(ports.model, ids)
+        self._given = None if ids is None else Qwen3OmniGivenText(ports.model, ids)
         self._texts = ComingTexts()  # those of which more may come
 
     @property
@@ -52,26 +53,25 @@ class Thinker(ThinkerStage[SpokenTokens]):
         """The next piece of a given text."""
         self._texts.add(request_id, text, last)
 
-    async def read_out(self, request_id: str, request: Request) -> int:
+    async def read_out(self, request_id: str, request: Request, body: GivenText) -> int:
         """The talker needs no more than the text's tokens."""
         assert self._given is not None
-        body = request.body
         spoken = self._spoken(request_id, request)
-        if body.get("open"):
+        if body.is_open:
             return await self._read_pieces(request_id, body, spoken)
-        prompt_ids = self._given.prompt(body["input"], body["instructions"])
+        prompt_ids = self._given.prompt(body.text, body.instructions)
         for one in spoken:
             one.open_whole(prompt_ids)
         return len(prompt_ids)
 
     async def _read_pieces(
-        self, request_id: str, body: Mapping[str, Any], spoken: Sequence[SpokenTokens]
+        self, request_id: str, body: GivenText, spoken: Sequence[SpokenTokens]
     ) -> int:
         """Have a text spoken while it comes; how many tokens it has with its prompt."""
         assert self._given is not None
         text = self._texts.open(request_id, body)
         try:
-            prompt_ids = self._given.prompt("", body["instructions"])
+            prompt_ids = self._given.prompt("", body.instructions)
             for one in spoken:
                 one.open(prompt_ids, [])
             return len(prompt_ids) + await self._speak(request_id, text, spoken)

@@ -6,7 +6,7 @@ from omnistage.stages.speech.text_tokens import TextTokenizer, TextTokens
 ROLE = 3  # <|im_start|> assistant \n
 
 
-class GivenText:
+class Qwen3TtsGivenText:
     """Makes token ids as the reference's chat forms have them.
 
     A special token's name is text like any other.

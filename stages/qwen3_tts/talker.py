@@ -11,9 +11,10 @@ import msgspec
 import numpy as np
 
 from omnistage.connectors.chunk import Tensor
+from omnistage.stages.messages.body import GivenText, VoiceSample
 from omnistage.stages.messages.edge import Lead
 from omnistage.stages.messages.to_gateway import Speech
-from omnistage.stages.qwen3_tts.given_text import GivenText
+from omnistage.stages.qwen3_tts.given_text import Qwen3TtsGivenText
 from omnistage.stages.qwen3_tts.model_config import BASE, VOICE_DESIGN, load_config, talker_config
 from omnistage.stages.qwen3_tts.step_schema import VOICE, talker_schema
 from omnistage.stages.qwen3_tts.talker_options import Generation, SpeakerOptions
@@ -64,7 +65,7 @@ class Talker(TalkerStage):
         talker = self._config.talker_config
         self._schema = talker_schema(talker["num_code_groups"], self._type == BASE)
         self._layout = ColumnLayout(self._schema.columns)
-        self._text = GivenText(ports.model, self._ids)
+        self._text = Qwen3TtsGivenText(ports.model, self._ids)
         self._generation = Generation.of(ports.model)
         self.defaults = self._generation.defaults
         self._texts = ComingTexts()  # those of which more may come
@@ -112,11 +113,11 @@ class Talker(TalkerStage):
 
     async def prompt_of(self, opened: Opened, speaker: str) -> SpokenPrompt:
         """Returns the prompt of a given text, or of its beginning: none of it, if more comes."""
-        body = opened.request.body
-        is_open = bool(body.get("open"))
-        language = self._language(body.get("language") or AUTO, speaker)
-        features = await self._features(opened)
-        text = self._text_of(body, "" if is_open else body["input"])
+        body = given_text(opened)
+        is_open = body.is_open
+        language = self._language(body.language or AUTO, speaker)
+        features = await self._features(opened, body.reference)
+        text = self._text_of(body, "" if is_open else body.text)
         if not is_open:
             self._tell_tokens(opened.id, text)
         if features is None:
@@ -143,25 +144,26 @@ class Talker(TalkerStage):
             )
         return self._ids.language(name.lower(), speaker)
 
-    def _text_of(self, body: Mapping[str, Any], words: str) -> SpokenText:
-        instructions = body.get("instructions") or ""
+    def _text_of(self, body: GivenText, words: str) -> SpokenText:
+        instructions = body.instructions
         if self._type == VOICE_DESIGN and not instructions:
             raise RequestError(
                 400, "must describe the voice: this model has no other", param="instructions"
             )
         if self._config.tts_model_size == SMALL or self._type == BASE:
             instructions = ""
-        reference = (body.get("reference") or {}).get("text") or ""
+        reference = "" if body.reference is None else body.reference.text or ""
         text = self._text.spoken(words, instructions, reference)
-        if not text.text and not body.get("open"):
+        if not text.text and not body.is_open:
             raise RequestError(400, "has nothing that can be spoken", param="input")
         return text
 
-    async def _features(self, opened: Opened) -> VoiceFeatures | None:
+    async def _features(
+        self, opened: Opened, reference: VoiceSample | None
+    ) -> VoiceFeatures | None:
         """Returns the features of the request's audio, which a Base model must have and no other
         may.
         """
-        reference = opened.request.body.get("reference")
         if self._voices is None and reference is not None:
             raise RequestError(400, "this model makes no voice of a sound", param="voice")
         if self._voices is None:
@@ -171,8 +173,8 @@ class Talker(TalkerStage):
                 400, "this model speaks with the voice of a sound: give one", param="voice"
             )
         sound = opened.tensors["reference"].numpy()
-        wants_codes = bool(reference.get("text"))
-        key = reference["key"]
+        wants_codes = bool(reference.text)
+        key = reference.key
         known = await asyncio.to_thread(self._voices.known, key, wants_codes)
         if known is not None:
             return known
@@ -218,10 +220,11 @@ class Talker(TalkerStage):
 
     async def serve(self, opened: Opened) -> None:
         """Serves as every talker does; an open text is fed to the engine while it comes."""
-        if not opened.request.body.get("open"):
+        body = given_text(opened)
+        if not body.is_open:
             await super().serve(opened)
             return
-        text = self._texts.open(opened.id, opened.request.body)
+        text = self._texts.open(opened.id, body)
         self._prompted[opened.id] = asyncio.Event()
         feeding = asyncio.create_task(self._feed(opened, text))
         try:
@@ -266,3 +269,10 @@ class Talker(TalkerStage):
             top_p=told.subtalker_top_p,
             seed=int(random.integers(1 << 31)) if params.seed is None else params.seed,
         )
+
+
+def given_text(opened: Opened) -> GivenText:
+    """Return the body of a request, which here is always a text to be spoken."""
+    body = opened.request.body
+    assert isinstance(body, GivenText), "the talker is the entry of speech alone"
+    return body

@@ -38,9 +38,9 @@ class SpokenAnswer(ABC):
         text_length: Callable[[list[int]], int],
     ) -> None:
         self.request_id = request_id
-        self._request = msgspec.structs.replace(request, body={})  # which is long, and ours alone
+        self._request = request.with_body(None)  # which is long, and ours alone
         self._to = edge
-        self._released = ReleasedTokens(request.body, text_length)
+        self._released = ReleasedTokens(request.fields, text_length)
         self._is_open = False
 
     def open(self, prompt_ids: Sequence[int], grids: Sequence[Grid]) -> None:

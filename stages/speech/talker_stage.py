@@ -291,7 +291,7 @@ class TalkerStage(EngineStage, ABC):
                 code="context_length_exceeded",
             )
         announced = Open(
-            msgspec.structs.replace(request, body={}),  # which is long, and ours alone
+            request.with_body(None),  # which is long, and ours alone
             NOTHING if prompt.about is None else described(prompt.about),
         )
         self._say(request_id, self._ports.live(request), announced, prompt.tensors)

@@ -11,15 +11,16 @@ from transformers import AutoConfig
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.body import Chat, Detokenize, GivenText, Tokenize
 from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, Speech, TextDelta
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.speech.spoken_answer import SpokenAnswer
-from omnistage.stages.vllm.answers.chat import Chat
+from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.answers.followers import Follower, wait_for_room
 from omnistage.stages.vllm.answers.released_text import ReleasedText
 from omnistage.stages.vllm.answers.rendered import RenderedLLM
-from omnistage.stages.vllm.answers.tokenization import Tokenization, is_about_tokens
+from omnistage.stages.vllm.answers.tokenization import Tokenization
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.engine.engine import engine_of_all_rows, make_engine
 from omnistage.stages.vllm.engine.warm_up import warm_up_text
@@ -84,7 +85,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         """The rows of a prompt that leave along these edges, one at least; None: none do."""
 
     @abstractmethod
-    async def read_out(self, request_id: str, request: Request) -> int:
+    async def read_out(self, request_id: str, request: Request, body: GivenText) -> int:
         """Have a given text spoken; how many tokens it has with its instructions.
 
         Without a talker the gateway refuses to speak.
@@ -118,7 +119,7 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
         self._engine.rendered = {}
         self._engine.has_row_cache = bridge is not None and bridge.row_cache_gib > 0
         self._engine.grammars = Grammars()
-        self._chat = Chat(self._engine, ports.model, ports.options)
+        self._chat = ChatServing(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         tokenizer = self._engine.renderer.tokenizer
@@ -141,26 +142,26 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
             await self._serve(opened.id, opened.request)
 
     async def _serve(self, request_id: str, request: Request) -> None:
-        if "input" in request.body:
-            num_tokens = await self.read_out(request_id, request)
+        body = request.body
+        if isinstance(body, GivenText):
+            num_tokens = await self.read_out(request_id, request, body)
             usage = {"prompt_tokens": num_tokens, "completion_tokens": 0}
             chunk = {"choices": [], "usage": usage}
             self._ports.send_output(request_id, TextDelta(chunk), last=True)
-        elif is_about_tokens(request.body):
-            await self._tell_tokens(request_id, request.body)
+        elif isinstance(body, Tokenize | Detokenize):
+            await self._tell_tokens(request_id, body)
         else:
             await self._answer(request_id, request)
 
-    async def _tell_tokens(self, request_id: str, body: Mapping[str, Any]) -> None:
-        asked = body.get("tokenize", {})
-        if "messages" in asked:
-            check_markers(asked, self._markers)
+    async def _tell_tokens(self, request_id: str, body: Tokenize | Detokenize) -> None:
+        if isinstance(body, Tokenize) and "messages" in body.fields:
+            check_markers(body.fields, self._markers)
         await self._tokenization.serve(request_id, body)
 
     async def _answer(self, request_id: str, request: Request) -> None:
-        has_turns = "messages" in request.body  # else a prompt: text or ids, no media
+        has_turns = isinstance(request.body, Chat)  # else a prompt: text or ids, no media
         if has_turns:
-            check_markers(request.body, self._markers)
+            check_markers(request.fields, self._markers)
         spoken = self._spoken(request_id, request)
         followers: list[Follower] = [*spoken]
         if self._ports.live(request, Payload.TEXT):
@@ -178,8 +179,8 @@ class ThinkerStage(EngineStage, ABC, Generic[Spoken]):
     ) -> None:
         headers = trace_headers(request, self._ports.name)
         async with (
-            self._adapters.using(request.body.get("model")),
-            aclosing(self._chat.stream(request_id, request.body, headers)) as chunks,
+            self._adapters.using(request.fields.get("model")),
+            aclosing(self._chat.stream(request_id, request.fields, headers)) as chunks,
         ):
             async for chunk in chunks:
                 is_last = not chunk["choices"]  # the usage chunk, always asked for

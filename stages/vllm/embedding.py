@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from omnistage.connectors.chunk import Tensor
+from omnistage.stages.messages.body import Detokenize, Embed, Tokenize
 from omnistage.stages.messages.to_gateway import Embedding, Ready
 from omnistage.stages.vllm.answers.chat import request_error
-from omnistage.stages.vllm.answers.tokenization import Tokenization, is_about_tokens
+from omnistage.stages.vllm.answers.tokenization import Tokenization
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.compat import CLIENT_ERRORS, AsyncLLM, PoolingParams
 from omnistage.stages.vllm.engine.control import EngineControl
@@ -45,13 +46,15 @@ class EmbeddingStage(EngineStage):
     async def serve(self, opened: Opened) -> None:
         """Embed all inputs at once; each leaves when it is done."""
         request_id, request = opened.id, opened.request
-        if is_about_tokens(request.body):
-            await self._tokenization.serve(request_id, request.body)
+        body = request.body
+        if isinstance(body, Tokenize | Detokenize):
+            await self._tokenization.serve(request_id, body)
             return
-        inputs = await self._ids(request.body["input"])
+        assert isinstance(body, Embed), "an embedding stage gets nothing else"
+        inputs = await self._ids(body.inputs)
         self._ports.mark(request_id, "rendered")
         headers = trace_headers(request, self._ports.name)
-        dimensions = request.body.get("dimensions")
+        dimensions = body.dimensions
         embedding = [
             asyncio.create_task(
                 self._embed(f"{request_id}-{index}", index, ids, dimensions, headers)

@@ -9,7 +9,7 @@ from vllm.platforms import current_platform
 
 from omnistage.stages.messages.to_gateway import Lora
 from omnistage.stages.vllm.adapters.adapters import Adapters
-from omnistage.stages.vllm.answers.chat import Chat
+from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.compat import AsyncLLM
 from omnistage.stages.vllm.engine.control import EngineControl
 from omnistage.stages.vllm.engine.warm_up import warm_up_adapters
@@ -35,7 +35,7 @@ class EngineStage:
     _control: EngineControl
     _adapters: Adapters
 
-    async def _take_control(self, ports: StagePorts, chat: Chat, prefix: str = "") -> None:
+    async def _take_control(self, ports: StagePorts, chat: ChatServing, prefix: str = "") -> None:
         """Takes control of an engine of texts: adapters, those of the graph file too, other
         weights.
 

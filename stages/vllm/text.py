@@ -9,14 +9,15 @@ import numpy as np
 
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.kinds import Payload
+from omnistage.stages.messages.body import Detokenize, Tokenize
 from omnistage.stages.messages.edge import Open
 from omnistage.stages.messages.to_gateway import Ready, TextDelta
 from omnistage.stages.messages.to_stage import Request
-from omnistage.stages.vllm.answers.chat import Chat
+from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.answers.followers import wait_for_room
 from omnistage.stages.vllm.answers.released_text import ReleasedText
 from omnistage.stages.vllm.answers.rendered import RenderedLLM
-from omnistage.stages.vllm.answers.tokenization import Tokenization, is_about_tokens
+from omnistage.stages.vllm.answers.tokenization import Tokenization
 from omnistage.stages.vllm.answers.traces import trace_headers
 from omnistage.stages.vllm.engine.engine import engine_of_all_rows, make_engine
 from omnistage.stages.vllm.engine.warm_up import warm_up_text
@@ -54,7 +55,7 @@ class TextStage(EngineStage):
         self._engine.rendered = {}
         self._engine.has_row_cache = bridge is not None and bridge.row_cache_gib > 0
         self._engine.grammars = Grammars()
-        self._chat = Chat(self._engine, ports.model, ports.options)
+        self._chat = ChatServing(self._engine, ports.model, ports.options)
         self._tokenization = Tokenization(self._engine, ports)
         await warm_up_text(self._engine, self._chat)
         await self._take_control(ports, self._chat)
@@ -74,12 +75,12 @@ class TextStage(EngineStage):
 
     async def _serve(self, opened: Opened) -> None:
         request_id, request = opened.id, opened.request
-        if is_about_tokens(request.body):
+        if isinstance(request.body, Tokenize | Detokenize):
             await self._tokenization.serve(request_id, request.body)
             return
         edges = self._ports.live(request, Payload.ROWS)
         if edges:
-            refuse_several(request.body)
+            refuse_several(request.fields)
             self._engine.rendered[request_id] = partial(announce, opened, edges)
         try:
             await self._answer(request_id, request)
@@ -91,8 +92,8 @@ class TextStage(EngineStage):
         released = ReleasedText(request_id, request, self._ports)
         released.open()
         async with (
-            self._adapters.using(request.body.get("model")),
-            aclosing(self._chat.stream(request_id, request.body, headers)) as chunks,
+            self._adapters.using(request.fields.get("model")),
+            aclosing(self._chat.stream(request_id, request.fields, headers)) as chunks,
         ):
             async for chunk in chunks:
                 self._ports.mark(request_id, "first_token")

@@ -16,7 +16,7 @@ Frames = npt.NDArray[Any]
 Samples = npt.NDArray[np.int16]
 """int16 [n] of mono, [n, 2] of stereo."""
 
-UNASKED = Request({}, [])
+UNASKED = Request(None, [])
 """Of a stream that is nobody's."""
 
 State = TypeVar("State")

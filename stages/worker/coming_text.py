@@ -1,8 +1,9 @@
 """The texts of requests as their pieces come."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+
+from omnistage.stages.messages.body import GivenText
 
 
 class ComingText:
@@ -48,9 +49,9 @@ class ComingTexts:
     def __init__(self) -> None:
         self._texts: dict[str, ComingText] = {}
 
-    def open(self, request_id: str, body: Mapping[str, Any]) -> ComingText:
+    def open(self, request_id: str, body: GivenText) -> ComingText:
         """That of a request which is about to be served, as its body begins it."""
-        text = self._texts[request_id] = ComingText(body["input"], not body.get("open"))
+        text = self._texts[request_id] = ComingText(body.text, not body.is_open)
         return text
 
     def add(self, request_id: str, text: str, last: bool) -> None:

@@ -57,7 +57,7 @@ async def test_an_edit_sends_the_picture_and_the_mask(tmp_path: Path) -> None:
         request = last_request(gateway)
     assert len(told[-1].pictures) == 1
     assert told[-1].preview is not None
-    assert request.message.body["strength"] == 0.5
+    assert request.message.fields["strength"] == 0.5
     assert request.tensors["image0"].numpy()[0, 0].tolist() == [255, 0, 0]
     repainted = request.tensors["mask"].numpy()
     assert (repainted[:8, :8] > 0).all()

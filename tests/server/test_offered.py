@@ -50,7 +50,7 @@ class Offered:
 
     def body(self, **more: Any) -> dict[str, Any]:
         """What the entry stage gets of a chat."""
-        return self.request(**more).body
+        return self.request(**more).fields
 
     def request(self, path: str = CHAT, **more: Any) -> Request:
         """What the entry stage gets."""
@@ -116,9 +116,9 @@ def test_no_answer_is_given_the_model_s_folder_in_place_of_its_name() -> None:
 
 def test_defaults_hold_where_a_request_says_nothing(offered: Offered) -> None:
     request = offered.request(**SPOKEN)
-    assert request.body["temperature"] == 0.25
-    assert request.body["max_completion_tokens"] == 77
-    assert "max_tokens" not in request.body
+    assert request.fields["temperature"] == 0.25
+    assert request.fields["max_completion_tokens"] == 77
+    assert "max_tokens" not in request.fields
     assert request.stage_params["talker"] == {"temperature": 0.5, "top_k": 9}
 
 
@@ -129,9 +129,9 @@ def test_what_a_request_says_wins(offered: Offered) -> None:
         "stage_params": {"talker": {"temperature": 0}},
     }
     request = offered.request(**SPOKEN, **asked)
-    assert request.body["temperature"] == 0
-    assert request.body["max_completion_tokens"] == 3
-    assert request.body["min_tokens"] == 3  # the default of 5 gives way
+    assert request.fields["temperature"] == 0
+    assert request.fields["max_completion_tokens"] == 3
+    assert request.fields["min_tokens"] == 3  # the default of 5 gives way
     assert request.stage_params["talker"] == {"temperature": 0, "top_k": 9}
     own = {"stage_params": {"thinker": {"temperature": 1, "max_tokens": 8}}}
     body = offered.body(**BODY, **own, temperature=0)

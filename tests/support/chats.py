@@ -4,10 +4,11 @@ import itertools
 import time
 from typing import Any
 
+from support.bodies import chat_request
 from support.gateway import MODEL, RunningGateway
 from support.waiting import wait_until
 
-from omnistage.server.runtime.request import Request
+from omnistage.server.runtime.request import GraphRequest
 
 URL = "/v1/chat/completions"
 TEXT = {"model": MODEL, "messages": [{"role": "user", "content": "words"}]}
@@ -22,10 +23,10 @@ def spoken(script: str, **more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": messages, **wanted, **more}
 
 
-def request_of(script: str, *outputs: str) -> Request:
+def request_of(script: str, *outputs: str) -> GraphRequest:
     """A chat as it enters the graph, with an id of its own."""
     body = {"messages": [{"role": "user", "content": script}]}
-    return Request(id=f"{script}-{next(NUMBERS)}", outputs=outputs, body=body)
+    return chat_request(f"{script}-{next(NUMBERS)}", outputs, body)
 
 
 def settled_after_s(gateway: RunningGateway, within_s: float = 1.0) -> float:

@@ -16,7 +16,7 @@ from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vocoder.stage import DecoderStage
 from omnistage.stages.worker.stage import Opened, StagePorts
 
-OPEN = Open(Request({}, ["text", "audio"]))
+OPEN = Open(Request(None, ["text", "audio"]))
 
 
 class StageHarness:

@@ -14,6 +14,15 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Connector
 from omnistage.stage_configs.replicas import stage_of
 from omnistage.stage_configs.work import WorkBound
+from omnistage.stages.messages.body import (
+    AnyBody,
+    Detokenize,
+    Draw,
+    Embed,
+    GivenText,
+    Tokenize,
+    WithFields,
+)
 from omnistage.stages.messages.to_gateway import (
     ABOUT_ITSELF,
     Alive,
@@ -57,13 +66,14 @@ ALIVE_INTERVAL_S = 0.2
 SLOW_S = 0.4
 
 
-def text_of(body: Mapping[str, Any]) -> str:
+def text_of(body: AnyBody | None) -> str:
     """The text to be spoken, a prompt, that of a transcript, or the last message: the script."""
-    if "input" in body:
-        return str(body["input"])
-    if "prompt" in body:
-        return str(body["prompt"])
-    content = body["messages"][-1].get("content", "")
+    if isinstance(body, GivenText):
+        return body.text
+    assert isinstance(body, WithFields)
+    if "prompt" in body.fields:
+        return str(body.fields["prompt"])
+    content = body.fields["messages"][-1].get("content", "")
     text = content if isinstance(content, str) else content[-1].get("text", "")
     return str(text.rpartition("before it: ")[2])
 
@@ -118,11 +128,11 @@ class FakeGraph:
         self.launched.append(name)
         return self.stages[name]
 
-    async def pieces(self, request_id: str, body: Mapping[str, Any]) -> AsyncIterator[str]:
+    async def pieces(self, request_id: str, body: GivenText) -> AsyncIterator[str]:
         """A text as it comes."""
-        yield body["input"]
+        yield body.text
         num_given = 0
-        while body.get("open"):
+        while body.is_open:
             pieces = self.texts.get(request_id, [])
             for piece in pieces[num_given:]:
                 num_given += 1
@@ -262,7 +272,7 @@ class FakeStage:
     @property
     def last_body(self) -> dict[str, Any]:
         """Its body."""
-        return self.last_request.body
+        return self.last_request.fields
 
     def begin(self, request_id: str, request: Request) -> None:
         """Serve one request."""
@@ -320,7 +330,7 @@ class FakeThinker(FakeStage):
     """Answers in chunks shaped like vLLM's."""
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
-        if "tokenize" in request.body or "detokenize" in request.body:
+        if isinstance(request.body, Tokenize | Detokenize):
             for said in tokens_of(request.body):
                 yield said
             return
@@ -335,17 +345,17 @@ class FakeThinker(FakeStage):
             await asyncio.Event().wait()
         if script == "slow":
             await asyncio.sleep(SLOW_S)
-        if "input" in request.body:
+        if isinstance(request.body, GivenText):
             pieces = [piece async for piece in self.graph.pieces(request_id, request.body)]
             usage = {"prompt_tokens": len("".join(pieces)), "completion_tokens": 0}
             yield TextDelta({"choices": [], "usage": usage}), {}, True
             return
-        num_choices = request.body.get("n", 1)
-        so_far, num_words = partial(usage_so_far, request.body), 0
+        num_choices = request.fields.get("n", 1)
+        so_far, num_words = partial(usage_so_far, request.fields), 0
         for index in range(num_choices):
             opening = {"role": "assistant", "content": ""}
             yield self._text(opening, index=index, prompt=[1, 2], usage=so_far(0))
-        has_logprobs = request.body.get("logprobs")
+        has_logprobs = request.fields.get("logprobs")
         words = partial(with_logprobs, "stop") if has_logprobs else spoken_words
         make: Callable[[], list[Any]] = SCRIPTS.get(script, words)
         for delta, more in make():
@@ -366,7 +376,9 @@ class FakeThinker(FakeStage):
             yield self._text({"content": "x" * 50_000})
             await asyncio.sleep(0)
         if request.image is not None:
-            drawn = msgspec.structs.replace(request, body={**request.image, "prompt": script})
+            drawn = msgspec.structs.replace(
+                request, body=Draw({**request.image.fields, "prompt": script})
+            )
             self.graph.on_path("dit", request).begin(request_id, drawn)
         usage = {"prompt_tokens": 5, "completion_tokens": 3 * num_choices, "total_tokens": 8}
         yield TextDelta({"id": "v", "choices": [], "usage": usage}), {}, True
@@ -478,11 +490,12 @@ class FakeEmbedding(FakeStage):
     """Says of each input how long it is, which it is and how large its vector; the last first."""
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
-        if "input" not in request.body:
+        if isinstance(request.body, Tokenize | Detokenize):
             for said in tokens_of(request.body, "embedding"):
                 yield said
             return
-        inputs, size = request.body["input"], request.body.get("dimensions", 4)
+        assert isinstance(request.body, Embed)
+        inputs, size = request.body.inputs, request.body.dimensions or 4
         if inputs == ["refuse"]:
             yield self.failure(400, "too long", "input[0]")
             return
@@ -495,15 +508,15 @@ class FakeEmbedding(FakeStage):
             yield Embedding(index, len(inputs[index])), tensors, index == 0
 
 
-def tokens_of(body: Mapping[str, Any], output: Any = "text") -> Iterator[Said]:
+def tokens_of(body: Tokenize | Detokenize, output: Any = "text") -> Iterator[Said]:
     """A byte is a token, of a conversation the last message's; in two pieces."""
-    if "detokenize" in body:
-        text = "".join(chr(one % 128) for one in body["detokenize"]["tokens"])
+    if isinstance(body, Detokenize):
+        text = "".join(chr(one % 128) for one in body.tokens)
         yield Tokenized(output, text=text[:1]), {}, False
         yield Tokenized(output, text=text[1:]), {}, True
         return
-    ids = list(text_of(body["tokenize"]).encode())
-    has_strs = body["tokenize"].get("return_token_strs")
+    ids = list(text_of(body).encode())
+    has_strs = body.fields.get("return_token_strs")
     for piece, last in ((ids[:1], False), (ids[1:], True)):
         yield Tokenized(output, piece, list(map(chr, piece)) if has_strs else None), {}, last
 
@@ -512,7 +525,7 @@ class FakeDit(FakeStage):
     """Makes pictures of one colour a picture; the prompt names the script."""
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
-        body = request.body
+        body = request.fields
         prompts = [body["prompt"]] if isinstance(body["prompt"], str) else body["prompt"]
         script, num_pictures = prompts[0], body["n"] * len(prompts)
         width, height = body["width"] or 48, body["height"] or 32
@@ -560,7 +573,9 @@ class FakeCode2Wav(FakeStage):
         while script == "endless":
             yield Sound(), self._sound(0, 1, False), False
             await asyncio.sleep(0.001)
-        if request.body.get("open"):  # a frame a piece that says something
+        if (
+            isinstance(request.body, GivenText) and request.body.is_open
+        ):  # a frame a piece that says something
             async for piece in self.graph.pieces(request_id, request.body):
                 if piece:
                     yield Sound(), self._sound(num_frames, 1, False), False
@@ -589,7 +604,7 @@ class FakeCamera(FakeStage):
     work = WorkBound(max_megapixels=0.1, reason="its camera", side_multiple=16)
 
     async def answer(self, request_id: str, request: Request) -> AsyncIterator[Said]:
-        body = request.body
+        body = request.fields
         if body["prompt"] == "refuse":
             yield self.failure(400, "makes no video")
             return

@@ -24,7 +24,7 @@ from omnistage.server.http.head_limit import MAX_HEAD_BYTES
 from omnistage.server.http.http_protocol import GATEWAY_PROTOCOL
 from omnistage.server.http.socket_protocol import SOCKETS
 from omnistage.server.options import GatewayOptions
-from omnistage.server.runtime.request import Output, Request
+from omnistage.server.runtime.request import GraphRequest, Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Speech
@@ -188,7 +188,7 @@ def waiting_in(thread: threading.Thread, loop: asyncio.AbstractEventLoop) -> str
     return stacks.getvalue()
 
 
-async def outputs_of(runtime: Runtime, request: Request) -> AsyncGenerator[Output, None]:
+async def outputs_of(runtime: Runtime, request: GraphRequest) -> AsyncGenerator[Output, None]:
     """What an endpoint does: the outputs of a request that has its place meanwhile."""
     with runtime.flights.admit(request.outputs) as ticket:
         async with aclosing(ticket.run(request)) as outputs:

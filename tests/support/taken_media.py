@@ -11,6 +11,7 @@ from omnistage.server.media.frames import video_pixels
 from omnistage.server.media.images import File, as_plain_png, check_whole, look_at
 from omnistage.server.media.incoming import MediaFile, Reader
 from omnistage.server.media.medium import Medium, media_of
+from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_gateway import Reading
 from omnistage.stages.messages.to_stage import MediumKind, Request
 from omnistage.stages.worker.coming_media import ComingMedia, Received
@@ -41,14 +42,14 @@ def taken_of(body: Mapping[str, Any], reading: Reading = READING) -> list[Receiv
 
 def opened_with_media(name: str, request: Request, reading: Reading = READING) -> Opened:
     """A request of a chat as a stage gets it: its sounds and videos are beside it, read."""
-    body = copy.deepcopy(request.body)
+    fields = copy.deepcopy(request.fields)
     media: Received = {}
-    for medium in list(media_of(body)):
+    for medium in list(media_of(fields)):
         url = f"{name}/{medium.place}"
         if got := taken(medium, base64.b64decode(medium.encoded), reading, url):
             media |= got
             medium.refer_to(url)
-    return Opened(name, msgspec.structs.replace(request, body=body), media=media)
+    return Opened(name, msgspec.structs.replace(request, body=Chat(fields)), media=media)
 
 
 def only(received: Received, kind: MediumKind) -> Any:

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from support.bodies import body_of
 from support.parallel import sizes
 from support.tiny_text import likeliest
 from transformers import AutoTokenizer, Qwen3ForCausalLM
@@ -77,7 +78,8 @@ class TextHarness:
 
     async def chunks(self, name: str, body: Mapping[str, Any]) -> list[Any]:
         """Serve one request; OpenAI's chunks."""
-        serving = asyncio.create_task(self.stage.serve(Opened(name, Request(dict(body), ["text"]))))
+        opened = Opened(name, Request(body_of(body), ["text"]))
+        serving = asyncio.create_task(self.stage.serve(opened))
         try:
             async with asyncio.timeout(60):
                 while not (serving.done() and self._has_all(name)):
@@ -92,7 +94,7 @@ class TextHarness:
 
     async def told(self, name: str, body: Mapping[str, Any]) -> list[Tokenized]:
         """What is told of tokens."""
-        await self.stage.serve(Opened(name, Request(dict(body), ["text"])))
+        await self.stage.serve(Opened(name, Request(body_of(body), ["text"])))
         self._look()
         chunks = self._came.pop(name)
         assert [chunk.last for chunk in chunks if not isinstance(chunk.message, Marks)][-1]

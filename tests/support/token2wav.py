@@ -112,7 +112,7 @@ def random_codes(num_codes: int, seed: int = 0) -> npt.NDArray[np.int32]:
 
 def asked(seed: int = 0, speaker: str | None = None) -> Request:
     """A request that is spoken."""
-    return Request({}, [], seed=seed, speaker=speaker)
+    return Request(None, [], seed=seed, speaker=speaker)
 
 
 def speak(

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 from references.qwen3_tts_talks import MAX_FRAMES, Talk, sound_of
+from support.bodies import spoken_of
 
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
@@ -35,7 +36,7 @@ def opened(name: str, body: Mapping[str, Any], **more: Any) -> Opened:
     """A request as the stage gets it."""
     sound = more.pop("sound", None)
     tensors = {} if sound is None else {"reference": Tensor.from_numpy(sound)}
-    return Opened(name, Request({"instructions": "", **body}, ["audio"], PATH, **more), tensors)
+    return Opened(name, Request(spoken_of(body), ["audio"], PATH, **more), tensors)
 
 
 def asked(name: str, talk: Talk, **more: Any) -> Opened:

@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
+from support.bodies import given_text
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.connectors.contract import Receiver
@@ -34,7 +35,7 @@ class ScriptedStage:
         return Ready()
 
     async def serve(self, opened: Opened) -> None:
-        request_id, script = opened.id, opened.request.body["script"]
+        request_id, script = opened.id, opened.request.fields["script"]
         if script == "hang":
             await asyncio.Event().wait()
         if script == "engine":  # it holds something a little longer than its request lasts
@@ -253,7 +254,7 @@ class StageThatFeedsItself(StageWithoutCommands):
 
     async def serve(self, opened: Opened) -> None:
         assert self._ports.own_feed is not None
-        text = self._texts.open(opened.id, opened.request.body)
+        text = self._texts.open(opened.id, given_text(opened.request))
         ended = self._ended[opened.id] = asyncio.Event()
         feed = OwnFeed(self._ports.own_feed, opened.id)
         try:

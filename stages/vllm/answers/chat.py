@@ -34,7 +34,7 @@ UNPROCESSED = "cannot be processed by the model: it is too short, too small or t
 CONSTRAINING = ("structured_outputs", "response_format", "tools")
 
 
-class Chat:
+class ChatServing:
     """Chat and text completions of one engine, as dicts of OpenAI's chunks."""
 
     def __init__(self, engine: AsyncLLM, name: str, options: Mapping[str, Any]) -> None:

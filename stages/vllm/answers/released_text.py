@@ -5,8 +5,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
-
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload
 from omnistage.stages.messages.edge import NothingToSay, Open, ReleasedWords, Waits
@@ -26,9 +24,9 @@ class ReleasedText:
 
     def __init__(self, request_id: str, request: Request, ports: StagePorts) -> None:
         self._id = request_id
-        self._request = msgspec.structs.replace(request, body=request.image or {})
+        self._request = request.with_body(request.image)
         self._edges = ports.live(request, Payload.TEXT)
-        self._call = ImageCall() if allows_image_tool(request.body) else None
+        self._call = ImageCall() if allows_image_tool(request.fields) else None
         self._num_sent = 0
         self._told_at = time.monotonic()
         self._quiet_s = ports.deadlines.next_chunk_s / 2

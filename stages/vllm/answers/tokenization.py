@@ -5,6 +5,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from omnistage.stages.messages.body import Detokenize, Tokenize
 from omnistage.stages.messages.to_gateway import Tokenized
 from omnistage.stages.vllm.answers.chat import failed, request_error
 from omnistage.stages.vllm.answers.rendering import Rendering
@@ -25,13 +26,6 @@ from omnistage.stages.worker.stage import StagePorts
 MAX_TOKENS = 1 << 18  # of one answer
 PIECE_TOKENS = 1 << 14  # of one message: each fits a channel, whatever its tokens are
 PIECE_CHARACTERS = 1 << 18
-
-
-def is_about_tokens(body: Mapping[str, Any]) -> bool:
-    """Returns whether a request asks for tokens, or for their text, and for nothing of the
-    model.
-    """
-    return "tokenize" in body or "detokenize" in body
 
 
 class Tokenization:
@@ -59,12 +53,12 @@ class Tokenization:
         }
         self._serving = ServingTokenization(**accepted(ServingTokenization, options))
 
-    async def serve(self, request_id: str, body: Mapping[str, Any]) -> None:
-        """Send what `body` asks for, in pieces; RequestError refuses it."""
-        if "tokenize" in body:
-            pieces = await self._tokens(body["tokenize"])
+    async def serve(self, request_id: str, body: Tokenize | Detokenize) -> None:
+        """Send the tokens or their text, in pieces; RequestError refuses it."""
+        if isinstance(body, Tokenize):
+            pieces = await self._tokens(body.fields)
         else:
-            pieces = await self._text(body["detokenize"]["tokens"])
+            pieces = await self._text(body.tokens)
         for piece in pieces[:-1]:
             self._ports.send_output(request_id, piece)
             await self._ports.room.wait(request_id)

@@ -9,7 +9,7 @@ from typing import Any
 from vllm.config import VllmConfig
 from vllm.platforms import current_platform
 
-from omnistage.stages.vllm.answers.chat import Chat
+from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.compat import (
     CLIENT_ERRORS,
     AsyncLLM,
@@ -112,7 +112,7 @@ def kinds_of_speech() -> Sequence[Kind]:
     return KINDS_OF_SPEECH if current_platform.is_cuda_alike() else ()
 
 
-async def warm_up_text(engine: AsyncLLM, chat: Chat) -> None:
+async def warm_up_text(engine: AsyncLLM, chat: ChatServing) -> None:
     """Let an engine of texts answer all of it; nothing stays in its prefix cache.
 
     A kind that it refuses, such as `min_p` beside drafts, is left out: it refuses every such

@@ -22,7 +22,7 @@ from omnistage.server.responses.schema import (
     WITHOUT_EFFECT,
     ResponseRequest,
 )
-from omnistage.server.tasks.embedding_fields import EmbeddingRequest
+from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.server.tasks.token_fields import DetokenizeRequest, TokenizeRequest
 from omnistage.server.tasks.transcription_fields import TranscriptionRequest

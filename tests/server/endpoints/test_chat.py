@@ -474,7 +474,7 @@ def test_the_entry_stage_gets_vllm_s_fields_and_its_own_parameters(
     assert request.seed == 11
     assert request.return_codes is False
     assert request.stage_params["talker"] == {"seed": 3}
-    assert request.body == {
+    assert request.fields == {
         "messages": [{"role": "user", "content": "words"}],
         "seed": 11,
         "temperature": 0,

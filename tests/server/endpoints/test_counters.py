@@ -4,13 +4,13 @@ import asyncio
 import time
 from pathlib import Path
 
+from support.bodies import chat_request
 from support.fake_stages import FakeGraph
 from support.gateway import OMNI, SharedConnector, outputs_of
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.server.endpoints.counters import RequestCounters as Counters
-from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.families import MetricFamily
@@ -41,7 +41,7 @@ async def test_a_page_at_1000_requests_in_flight_takes_less_than_10_ms(tmp_path:
 
     async def ask(runtime: Runtime, number: int, script: str) -> None:
         body = {"messages": [{"role": "user", "content": script}]}
-        async for _ in outputs_of(runtime, Request(f"r{number}", ("text",), body)):
+        async for _ in outputs_of(runtime, chat_request(f"r{number}", ["text"], body)):
             continue
 
     async with Runtime(graph, tmp_path, stages.launch, shared, NUM_REQUESTS) as runtime:

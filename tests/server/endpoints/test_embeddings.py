@@ -13,7 +13,8 @@ from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
 
-from omnistage.server.tasks.embedding_fields import MAX_INPUTS, EmbeddingRequest
+from omnistage.server.tasks.embeddings import MAX_INPUTS, EmbeddingRequest
+from omnistage.stages.messages.body import Embed
 
 URL = "/v1/embeddings"
 ONE_SHOT = httpx.Limits(max_keepalive_connections=0)
@@ -71,12 +72,13 @@ def test_numbers_and_base64_are_the_same_vector(vectors: httpx.Client) -> None:
 def test_the_stage_gets_inputs_and_dimensions(
     embedding: RunningGateway, vectors: httpx.Client
 ) -> None:
-    for given, expected in (("x", ["x"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])):
+    cases: list[tuple[Any, Any]] = [("x", ["x"]), ([1, 2], [[1, 2]]), ([[1], [2]], [[1], [2]])]
+    for given, expected in cases:
         response = vectors.post(URL, json=body_of(given, dimensions=5, user="me"))
         assert len(response.json()["data"][0]["embedding"]) == 5
         request = embedding.stages.stages["embedding"].last_request
         assert request.outputs == ["embedding"]
-        assert request.body == {"input": expected, "dimensions": 5}
+        assert request.body == Embed(expected, 5)
 
 
 def test_as_many_inputs_as_openai_s_are_answered(vectors: httpx.Client) -> None:

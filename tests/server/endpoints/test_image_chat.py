@@ -62,8 +62,8 @@ def test_the_strict_sdk_takes_a_picture(
     assert made.usage is not None
     assert (made.usage.prompt_tokens, made.usage.completion_tokens) == (4, 8)
     request = body_of(images)
-    assert request.message.body["prompt"] == "a hat\nin red"
-    assert request.message.body["num_inference_steps"] == 2
+    assert request.message.fields["prompt"] == "a hat\nin red"
+    assert request.message.fields["num_inference_steps"] == 2
     assert request.message.seed == 3
 
 

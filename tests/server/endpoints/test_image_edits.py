@@ -53,8 +53,8 @@ def test_the_strict_sdk_edits_one_picture(
     assert_valid(made.model_dump(exclude_none=True), "ImagesResponse", "images")
     request = last_request(images)
     assert request.message.seed == -4
-    assert request.message.body["num_inference_steps"] == 3
-    assert request.message.body["guidance_scale"] == 1.5
+    assert request.message.fields["num_inference_steps"] == 3
+    assert request.message.fields["guidance_scale"] == 1.5
     pixels = request.tensors["image0"].numpy()
     assert pixels.shape == (32, 64, 3)
     assert pixels[0, 0].tolist() == [200, 0, 0]
@@ -94,7 +94,7 @@ def test_a_form_has_its_numbers_as_words(
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["data"]) == 2
     assert "typo" in answer.headers["x-omnistage-warning"]
-    assert last_request(images).message.body["lora"] == [{"name": "a"}]
+    assert last_request(images).message.fields["lora"] == [{"name": "a"}]
 
 
 def test_every_field_is_words_or_what_json_says() -> None:
@@ -168,7 +168,7 @@ def test_fields_and_files_that_are_sent_empty_are_not_given(
     request = last_request(images)
     assert set(request.tensors) == {"image0"}
     assert post(images_client, {"image": PNG}).status_code == 200
-    assert last_request(images).message.body == request.message.body
+    assert last_request(images).message.fields == request.message.fields
 
 
 def test_a_picture_without_a_filename_is_refused_as_no_file(images_client: httpx.Client) -> None:

@@ -102,7 +102,7 @@ def test_the_strict_sdk_reads_an_image(images: RunningGateway, images_openai: Op
     assert made.status == "completed"
     assert made.usage is not None
     assert (made.usage.input_tokens, made.usage.output_tokens) == (3, 8)
-    assert images.stages.stages["dit"].opened[-1].message.body["prompt"] == "a red cat"
+    assert images.stages.stages["dit"].opened[-1].message.fields["prompt"] == "a red cat"
 
 
 @pytest.mark.parametrize("tools", [None, [TOOL], [{**TOOL, "partial_images": 2}]])
@@ -154,8 +154,8 @@ def test_the_tool_says_what_an_image_request_says(
     assert item["quality"] == "low"
     assert answer["tools"] == [tool]
     request = images.stages.stages["dit"].opened[-1].message
-    assert (request.seed, request.body["num_inference_steps"]) == (3, 2)
-    assert request.body["negative_prompt"] == "dogs"
+    assert (request.seed, request.fields["num_inference_steps"]) == (3, 2)
+    assert request.fields["negative_prompt"] == "dogs"
 
 
 def test_previews_are_for_streams_and_have_no_effect_without_one(
@@ -174,7 +174,7 @@ def test_images_of_the_last_message_are_edited_unless_a_new_one_is_wanted(
     said = [{"role": "system", "content": "Draw."}, *user(part())]
     assert len(whole(images_client, said, tools=[tool])["output"]) == 1
     opened = images.stages.stages["dit"].opened[-1]
-    assert (opened.message.body["prompt"], set(opened.tensors)) == ("a hat", tensors)
+    assert (opened.message.fields["prompt"], set(opened.tensors)) == ("a hat", tensors)
 
 
 def test_a_mask_comes_with_its_image(images: RunningGateway, images_client: httpx.Client) -> None:
@@ -191,7 +191,7 @@ def test_a_response_with_an_image_is_kept_and_gone_on_with(
     first = whole(images_client, "a cat")
     assert images_client.get(f"{URL}/{first['id']}").json() == first
     more = whole(images_client, "a dog", previous_response_id=first["id"])
-    assert images.stages.stages["dit"].opened[-1].message.body["prompt"] == "a dog"
+    assert images.stages.stages["dit"].opened[-1].message.fields["prompt"] == "a dog"
     kept = images_client.get(f"{URL}/{more['id']}/input_items?order=asc").json()["data"]
     assert [item["type"] for item in kept] == ["message", CALL, "message"]
     assert kept[1] == first["output"][0]
@@ -282,8 +282,8 @@ def test_a_model_that_draws_what_it_writes_draws_where_the_tool_is_given(
     request = mixed.stages.stages["thinker"].last_request
     assert request.path == ["thinker", "dit"]
     assert request.image is not None
-    assert (request.image["width"], request.image["num_inference_steps"]) == (64, 3)
-    assert "tools" not in request.body
+    assert (request.image.fields["width"], request.image.fields["num_inference_steps"]) == (64, 3)
+    assert "tools" not in request.fields
 
 
 def test_fields_that_a_drawn_answer_cannot_have_are_named(mixed_client: httpx.Client) -> None:
@@ -318,7 +318,7 @@ def test_the_choice_of_tools_says_whether_there_is_an_image(
 ) -> None:
     answer = whole(mixed_client, "Hi", tools=[TOOL, FUNCTION], tool_choice=choice)
     assert any(item["type"] == CALL for item in answer["output"]) == is_drawn
-    body: Any = mixed.stages.stages["thinker"].last_request.body
+    body: Any = mixed.stages.stages["thinker"].last_body
     chosen: Any = body.get("tool_choice")
     if isinstance(functions, dict):
         assert chosen["function"] == functions["function"]
@@ -329,7 +329,7 @@ def test_the_choice_of_tools_says_whether_there_is_an_image(
 def test_a_drawn_answer_is_gone_on_with(mixed: RunningGateway, mixed_client: httpx.Client) -> None:
     first = whole(mixed_client, "Hi", tools=[TOOL])
     whole(mixed_client, "Hi", previous_response_id=first["id"])
-    said = mixed.stages.stages["thinker"].last_request.body["messages"]
+    said = mixed.stages.stages["thinker"].last_request.fields["messages"]
     assert [message["role"] for message in said] == ["user", "assistant", "user"]
 
 

@@ -186,7 +186,7 @@ def test_our_fields_reach_the_stage(images: RunningGateway, images_client: httpx
     assert "lora" not in answer.headers["x-omnistage-warning"]
     request = images.stages.stages["dit"].last_request
     assert request.seed == 5
-    assert {name: request.body[name] for name in ours} == ours
+    assert {name: request.fields[name] for name in ours} == ours
 
 
 @pytest.mark.parametrize(

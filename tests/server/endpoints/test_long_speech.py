@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 from support.audio import samples_of
+from support.bodies import given_text
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 
@@ -99,9 +100,9 @@ def test_each_sentence_is_a_request_with_a_seed_of_its_own(
     before = len(opened(long))
     assert speaker.post(URL, json=asked(seed=5, instructions="Whisper.")).status_code == 200
     requests = opened(long)[before:]
-    assert [request.body["input"] for request in requests] == SENTENCES
+    assert [given_text(request).text for request in requests] == SENTENCES
     assert [request.seed for request in requests] == [5, seed_of_piece(5, 1), seed_of_piece(5, 2)]
-    assert {request.body["instructions"] for request in requests} == {"Whisper."}
+    assert {given_text(request).instructions for request in requests} == {"Whisper."}
     assert {request.speaker for request in requests} == {"ethan"}
 
 
@@ -171,7 +172,7 @@ def test_without_a_word_of_the_stage_pieces_fit_the_talker(
         text = "Here is a sentence of words. " * 100
         response = client.post(URL, json=asked(text, instructions=instructions))
         assert response.status_code == 200
-        texts = [request.body["input"] for request in opened(gateway)[before:]]
+        texts = [given_text(request).text for request in opened(gateway)[before:]]
         assert " ".join(texts) == text.strip()
         assert longest - 29 < max(map(len, texts)) <= longest
 
@@ -230,7 +231,7 @@ def test_a_graph_without_text_says_itself_how_many_tokens_there_are(
         assert usage["input_tokens"] == sum(map(len, SENTENCES))
         requests = opened(speaks_only, "talker")
         assert [request.outputs for request in requests] == [["audio"]] * 3
-        assert {request.body["language"] for request in requests} == {"English"}
+        assert {given_text(request).language for request in requests} == {"English"}
         assert requests[0].stage_params == {"talker": {"temperature": 0.0}}
         chat = {"messages": [{"role": "user", "content": "words"}]}
         assert client.post("/v1/chat/completions", json=chat).status_code == 400

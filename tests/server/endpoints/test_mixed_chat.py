@@ -60,9 +60,9 @@ def test_a_whole_answer_has_words_sound_and_image(mixed: RunningGateway) -> None
     request = mixed.stages.stages["thinker"].last_request
     assert set(request.path) == {"thinker", "talker", "code2wav", "dit"}
     assert request.image is not None
-    assert (request.image["width"], request.image["num_inference_steps"]) == (64, 3)
+    assert (request.image.fields["width"], request.image.fields["num_inference_steps"]) == (64, 3)
     assert request.seed == 4
-    assert "size" not in request.body
+    assert "size" not in request.fields
 
 
 def test_words_and_an_image_without_sound(mixed: RunningGateway) -> None:

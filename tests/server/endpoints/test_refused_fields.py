@@ -31,7 +31,7 @@ from omnistage.server.responses.schema import (
     ResponseRequest,
     TextOptions,
 )
-from omnistage.server.tasks.embedding_fields import EmbeddingRequest
+from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.speech_fields import SpeechRequest
 from omnistage.server.tasks.token_fields import TokenizeRequest
 from omnistage.server.tasks.voice_fields import VoiceRequest

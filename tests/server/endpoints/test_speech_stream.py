@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from support.bodies import given_text
 from support.fake_stages import SAMPLES_PER_FRAME
 from support.gateway import MODEL, OMNI, TEXT_ONLY, RunningGateway, running_gateway
 from support.waiting import wait_until
@@ -138,9 +139,10 @@ def test_sound_comes_while_text_still_comes(piecewise: RunningGateway) -> None:
     done = {"type": "session.done", "utterance_index": 0, "total_sentences": 1}
     assert session == {**done, "status": "completed"}
     request = piecewise.stages.stages["thinker"].last_request
-    assert request.body["input"] == "Hel"
-    assert request.body["open"]
-    assert (request.body["instructions"], request.speaker, request.seed) == ("Whisper.", "ethan", 3)
+    body = given_text(request)
+    assert body.text == "Hel"
+    assert body.is_open
+    assert (body.instructions, request.speaker, request.seed) == ("Whisper.", "ethan", 3)
     assert texts_sent(piecewise) == [("lo", False), ("", True)]
 
 
@@ -179,7 +181,7 @@ def test_a_text_that_comes_at_once_is_spoken_in_the_same_way(piecewise: RunningG
             say(ws, "input.done")
         until_done(ws), until_done(ws)
     request = piecewise.stages.stages["thinker"].last_request
-    assert (request.body["input"], request.body["open"]) == ("Two. ", True)
+    assert (given_text(request).text, given_text(request).is_open) == ("Two. ", True)
     assert texts_sent(piecewise)[-1] == ("", True)
 
 
@@ -219,9 +221,9 @@ def test_blanks_before_a_text_are_sent_with_its_first_words(piecewise: RunningGa
         say(ws, "input.done")
         until_done(ws)
     request = piecewise.stages.stages["thinker"].last_request
-    sent = request.body["input"] + "".join(text for text, _ in texts_sent(piecewise))
+    sent = given_text(request).text + "".join(text for text, _ in texts_sent(piecewise))
     assert sent == " \u200bHm"
-    assert request.body["input"].endswith("Hm")
+    assert given_text(request).text.endswith("Hm")
 
 
 def test_a_text_of_which_only_blanks_come_is_late(
@@ -279,11 +281,11 @@ def test_a_model_that_wants_whole_texts_speaks_each_sentence_as_it_is_complete(
             say(ws, "input.text", text=piece)
         first = event(ws)
         assert first["type"] == "audio.start"
-        assert gateway.stages.stages["thinker"].last_body["input"] == "One is here."
+        assert given_text(gateway.stages.stages["thinker"].last_request).text == "One is here."
         say(ws, "input.text", text=" yet.")
         say(ws, "input.done")
         sound, (audio, done) = until_done(ws)
-    assert gateway.stages.stages["thinker"].last_body["input"] == "Two is not yet."
+    assert given_text(gateway.stages.stages["thinker"].last_request).text == "Two is not yet."
     assert sound == samples(5) * 2
     assert audio["usage"]["input_tokens"] == len("One is here.") + len("Two is not yet.")
     assert (done["total_sentences"], done["status"]) == (1, "completed")

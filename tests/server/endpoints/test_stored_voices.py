@@ -8,6 +8,7 @@ import httpx
 import numpy as np
 import pytest
 from openai import BadRequestError
+from support.bodies import given_text
 from support.gateway import MODEL, OMNI, RunningGateway, running_gateway
 from support.openai_answers import strict_client
 from support.openai_spec import assert_valid
@@ -79,10 +80,11 @@ def last_opened(gateway: RunningGateway) -> Chunk[Request]:
 def sound_of(gateway: RunningGateway) -> tuple[Any, str | None]:
     """What the entry got to speak with: samples, and their words."""
     chunk = last_opened(gateway)
-    reference = chunk.message.body["reference"]
+    reference = given_text(chunk.message).reference
     samples = chunk.tensors["reference"].numpy()
-    assert reference["key"] == key_of(samples)
-    return samples, reference["text"]
+    assert reference is not None
+    assert reference.key == key_of(samples)
+    return samples, reference.text
 
 
 # Voices
@@ -276,7 +278,7 @@ def test_a_sound_comes_with_the_text(asking: httpx.Client, cloning: RunningGatew
     assert text == "said"
     request = last_opened(cloning).message
     assert request.speaker is None
-    assert request.body["language"] == "English"
+    assert given_text(request).language == "English"
 
 
 def test_a_sound_may_be_a_file_below_the_allowed_folder(

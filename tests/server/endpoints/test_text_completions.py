@@ -92,7 +92,7 @@ def test_the_stage_gets_the_prompt_and_openai_s_number_of_tokens(
     assert client.post(URL, json=body).status_code == 200
     request = gateway.stages.stages["thinker"].last_request
     assert request.outputs == ["text"]
-    assert request.body == {
+    assert request.fields == {
         "prompt": [[1, 2], [3]],
         "n": 2,
         "top_k": 3,

@@ -9,6 +9,7 @@ from support.gateway import EMBEDDING, MODEL, RunningGateway, running_gateway
 
 from omnistage.server.http.keys import Keys
 from omnistage.server.tasks.token_fields import MAX_CHARACTERS
+from omnistage.stages.messages.body import Detokenize, Tokenize
 
 HELLO = [{"role": "user", "content": "Hi."}]
 
@@ -30,14 +31,14 @@ def test_a_prompt_and_a_conversation_have_tokens_that_are_vllm_s_answer(
     assert answer == {**expected, "token_strs": ["H", "i", "."]}
     request = gateway.stages.stages["thinker"].last_request
     assert request.outputs == ["text"]
-    assert request.body == {"tokenize": asked}
+    assert request.body == Tokenize(asked)
 
 
 def test_tokens_have_a_text(gateway: RunningGateway, client: httpx.Client) -> None:
     response = client.post("/detokenize", json={"model": MODEL, "tokens": [72, 105, 46]})
     assert response.json() == {"prompt": "Hi."}
     request = gateway.stages.stages["thinker"].last_request
-    assert request.body == {"detokenize": {"tokens": [72, 105, 46]}}
+    assert request.body == Detokenize([72, 105, 46])
 
 
 @pytest.mark.parametrize(

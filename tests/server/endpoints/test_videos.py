@@ -52,7 +52,7 @@ def test_the_file_has_the_rate_that_was_asked_for_or_that_the_pipeline_made(
     answer = ask(videos, prompt=prompt, **asked)
     with av.open(io.BytesIO(answer.content)) as container:
         assert container.streams.video[0].average_rate == rate
-    assert videos.stages.stages["camera"].opened[-1].message.body["fps"] == asked.get("fps")
+    assert videos.stages.stages["camera"].opened[-1].message.fields["fps"] == asked.get("fps")
 
 
 @pytest.mark.parametrize(("field", "value"), [("width", 72), ("height", 66)])

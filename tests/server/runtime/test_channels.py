@@ -18,6 +18,7 @@ from omnistage.server.runtime.channels import GATEWAY_CONNECTOR, REQUESTS_ARENA_
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stage_configs.kinds import Kind
+from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_stage import TO_STAGE, Request
 
 
@@ -26,11 +27,11 @@ def test_the_largest_body_fits_the_channel_of_requests(run_directory: Path) -> N
     connector.create("requests")
     sender, receiver = connector.sender("requests"), connector.receiver("requests", TO_STAGE)
     for index in range(3):
-        sender.send(Chunk("a", Request({"text": "x" * MAX_BODY_BYTES}, ["text"]), index))
+        sender.send(Chunk("a", Request(Chat({"text": "x" * MAX_BODY_BYTES}), ["text"]), index))
         got = receiver.receive()
         assert got is not None
         assert isinstance(got.message, Request)
-        assert len(got.message.body["text"]) == MAX_BODY_BYTES
+        assert len(got.message.fields["text"]) == MAX_BODY_BYTES
     sender.close()
     receiver.close()
     connector.destroy("requests")

@@ -1,16 +1,16 @@
 """One request in the graph: what it waits for, and how it ended."""
 
 import pytest
+from support.bodies import chat_request
 
 from omnistage.server.errors import ApiError
 from omnistage.server.outcome import Outcome
 from omnistage.server.runtime.flight import Flight
-from omnistage.server.runtime.request import Request
 
 
 def flight_of(*outputs: str) -> Flight:
     """A request that began at 100 s and has 10 s for the first chunk of each output."""
-    return Flight.begin(Request("a", outputs, {}), [], 100.0, 10.0)
+    return Flight.begin(chat_request("a", outputs, {}), [], 100.0, 10.0)
 
 
 def test_of_outputs_due_at_once_the_one_asked_for_first_is_next() -> None:

@@ -16,11 +16,11 @@ from support.waiting import until
 from omnistage.connectors.chunk import Tensor
 from omnistage.server.errors import ApiError, invalid
 from omnistage.server.runtime.media_input import Piece
-from omnistage.server.runtime.request import Output, Request
+from omnistage.server.runtime.request import Output
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 from omnistage.stages.messages.to_gateway import Reading
-from omnistage.stages.messages.to_stage import MediumPiece
+from omnistage.stages.messages.to_stage import MediumPiece, Request
 
 FIRST_S = 1.5  # long enough for a busy machine
 NUM_PIECES = 40  # more than a request has credit for

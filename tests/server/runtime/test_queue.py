@@ -5,12 +5,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.bodies import chat_request
 from support.fake_stages import FakeGraph
 from support.gateway import MODEL, OMNI, SharedConnector, running_gateway
 from support.waiting import wait_until
 
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.request import Request
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.graph import StageGraph
 
@@ -58,4 +58,4 @@ async def test_a_request_that_is_prepared_has_its_place(tmp_path: Path) -> None:
             assert (runtime.flights.num_waiting, runtime.flights.num_running) == (1, 0)
         assert (runtime.flights.num_waiting, runtime.flights.num_running) == (0, 0)
         with pytest.raises(AssertionError, match="given back"):
-            ticket.run(Request("late", ("text",), {}))
+            ticket.run(chat_request("late", ["text"], {}))

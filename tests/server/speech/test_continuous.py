@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.bodies import given_text, speech_request
 from support.fake_stages import FRAMES, SAMPLES_PER_FRAME, FakeGraph
 from support.gateway import OMNI, SharedConnector
 
 from omnistage.server.errors import ApiError
-from omnistage.server.runtime.request import AudioOutput, Request
+from omnistage.server.runtime.request import AudioOutput, GraphRequest
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.server.runtime.ticket import Ticket
 from omnistage.server.speech.continuous import CHARACTERS_PER_S, MAX_BEGUN, spoken
@@ -35,13 +36,13 @@ async def running(tmp_path: Path) -> AsyncIterator[Running]:
         yield runtime, stages
 
 
-def pieces(*texts: str) -> Sequence[Request]:
+def pieces(*texts: str) -> Sequence[GraphRequest]:
     """The requests of the pieces of a text; each script of the fake stages is one."""
-    return [Request(f"piece-{next(NUMBERS)}", OUTPUTS, {"input": text}) for text in texts]
+    return [speech_request(f"piece-{next(NUMBERS)}", OUTPUTS, input=text) for text in texts]
 
 
 def begun(stages: FakeGraph) -> list[str]:
-    return [chunk.message.body["input"] for chunk in stages.stages["thinker"].opened]
+    return [given_text(chunk.message).text for chunk in stages.stages["thinker"].opened]
 
 
 async def eventually(holds: Callable[[], bool]) -> None:

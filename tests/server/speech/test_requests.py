@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from support.bodies import speech_request
 
 from omnistage.server.runtime.request import (
     AudioOutput,
     InputTokensOutput,
-    Request,
     TextOutput,
 )
 from omnistage.server.runtime.samples import SampleFormat
@@ -19,10 +19,9 @@ from omnistage.server.speech.requests import (
     with_reference,
 )
 from omnistage.stage_configs.sampling import MAX_SEED
+from omnistage.stages.messages.body import VoiceSample
 
-REQUEST = Request(
-    "speech-1", ("audio",), {"input": "One two. Three four.", "language": "x"}, seed=7
-)
+REQUEST = speech_request("speech-1", ["audio"], 7, input="One two. Three four.", language="x")
 
 
 def test_a_short_text_is_one_request_as_it_is() -> None:
@@ -33,12 +32,12 @@ def test_each_piece_has_an_id_and_a_seed_of_its_own_and_all_else_in_common() -> 
     sound = Reference.of(np.ones(24_000, np.float32), "said")
     asked = with_reference(REQUEST, sound)
     first, second = pieces_of_request(asked, 12)
-    assert [one.body["input"] for one in (first, second)] == ["One two.", "Three four."]
-    assert (first.id, first.seed) == ("speech-1", 7)
-    assert (second.id, second.seed) == ("speech-1-1", seed_of_piece(7, 1))
+    assert [one.given_text.text for one in (first, second)] == ["One two.", "Three four."]
+    assert (first.id, first.message.seed) == ("speech-1", 7)
+    assert (second.id, second.message.seed) == ("speech-1-1", seed_of_piece(7, 1))
     for one in (first, second):
-        assert one.body["language"] == "x"
-        assert one.body["reference"] == {"key": sound.key, "text": "said"}
+        assert one.given_text.language == "x"
+        assert one.given_text.reference == VoiceSample(sound.key, "said")
         assert np.array_equal(one.tensors["reference"].numpy(), sound.samples)
 
 
@@ -46,14 +45,14 @@ def test_seeds_of_pieces_are_derived_and_differ() -> None:
     seeds = {seed_of_piece(seed, number) for seed in (-1, 0, 1) for number in range(100)}
     assert len(seeds) == 300
     assert all(-1 <= seed <= MAX_SEED for seed in seeds)
-    unseeded = Request("a", ("audio",), {"input": "One. Two."})
-    assert [one.seed for one in pieces_of_request(unseeded, 5)] == [None, None]
+    unseeded = speech_request("a", ["audio"], input="One. Two.")
+    assert [one.message.seed for one in pieces_of_request(unseeded, 5)] == [None, None]
 
 
 @pytest.mark.parametrize("blank", [" ", "\u200b", "\ufeff "])
 def test_pieces_without_a_word_are_left_out(blank: str) -> None:
-    spaced = Request("a", ("audio",), {"input": f"One. {blank * 40} Two."})
-    pieces = [one.body["input"] for one in pieces_of_request(spaced, 10)]
+    spaced = speech_request("a", ["audio"], input=f"One. {blank * 40} Two.")
+    pieces = [one.given_text.text for one in pieces_of_request(spaced, 10)]
     assert not any(map(is_blank, pieces))
     assert [piece.strip(blank) for piece in pieces] == ["One.", "Two."]
 

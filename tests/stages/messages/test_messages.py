@@ -9,14 +9,25 @@ from omnistage.connectors.codec import decode, encode
 from omnistage.connectors.messages import M, Message, Messages, UnknownMessage
 from omnistage.stage_configs.work import WorkBound
 from omnistage.stages.messages import addresses, edge, to_gateway, to_stage
+from omnistage.stages.messages.body import (
+    AnyBody,
+    Chat,
+    Detokenize,
+    Draw,
+    Embed,
+    GivenText,
+    Prompt,
+    Tokenize,
+    VoiceSample,
+)
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.families import MetricFamily
 
 REQUEST = to_stage.Request(
-    {"messages": [{"role": "user", "content": "é"}], "seed": -1, "stop": None},
+    Chat({"messages": [{"role": "user", "content": "é"}], "seed": -1, "stop": None}),
     ["text", "audio"],
     ["thinker", "talker"],
-    {"size": "256x256", "n": 1},
+    Draw({"size": "256x256", "n": 1}),
     speaker="ethan",
     stage_params={"talker": {"temperature": 0.5, "ignore_eos": True, "seed": 3}},
     seed=-4,
@@ -25,8 +36,21 @@ REQUEST = to_stage.Request(
 )
 BOUND = WorkBound(1.5, 30.0, "max_megapixels", 1024, 512, 1, 50, keeps_size=True)
 FAILED = to_gateway.Failed(400, "no", "invalid_request_error", "thinker", "x", "y")
+VOICE = VoiceSample("key", "said")
+BODIES: list[AnyBody] = [
+    Chat({"messages": []}),
+    Prompt({"prompt": "é"}),
+    GivenText("One", "Whisper.", "english", VOICE, is_open=True),
+    GivenText("One"),
+    Tokenize({"prompt": "é"}),
+    Detokenize([1, 2]),
+    Embed(["a", [1, 2]], 4),
+    Embed([[1]]),
+    Draw({"prompt": "a cat", "size": None}),
+]
 SAID: list[tuple[Messages[Any], Message]] = [
     (to_stage.TO_STAGE, REQUEST),
+    *((to_stage.TO_STAGE, to_stage.Request(body, ["text"])) for body in BODIES),
     (to_stage.TO_STAGE, to_stage.MediumPiece("omnistage:a", "sound", {"rate_hz": 16_000})),
     (to_stage.TO_STAGE, to_stage.MoreText("and more")),
     (to_stage.TO_STAGE, to_stage.Cancel()),
@@ -52,6 +76,8 @@ SAID: list[tuple[Messages[Any], Message]] = [
         to_gateway.Ready(speech=to_gateway.Speech(["english"], True, max_text=9)),
     ),
     (to_gateway.TO_GATEWAY, to_gateway.Marks({"first_token": 1 << 60})),
+    (edge.EDGE, edge.Open(REQUEST.with_body(None))),
+    (edge.EDGE, edge.Open(REQUEST.with_body(REQUEST.image))),
     (edge.EDGE, edge.NothingToSay()),
     (edge.EDGE, edge.Waits()),
     (edge.EDGE, edge.ReleasedWords("é\n")),

@@ -4,6 +4,7 @@ from typing import Any
 
 from omnistage.connectors.chunk import Chunk
 from omnistage.stage_configs.kinds import Payload, payloads
+from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.edge import NothingToSay, Open, RowsReleased, Waits
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen2_5_omni.speech import SpokenRows
@@ -33,7 +34,7 @@ class Talker:
         ends: tuple[Any, Any] = opens, feed
         carried = payloads(Payload.TOKENS, Payload.ROWS)
         edge = Downstream("talker", carried, *ends, Port("", "shm", "", {}), [1])
-        self.spoken = SpokenRows("r", Request(body, ["audio"]), edge, len)
+        self.spoken = SpokenRows("r", Request(Chat(body), ["audio"]), edge, len)
         self._opens, self._feed = opens, feed
 
     @property
@@ -65,7 +66,7 @@ def test_the_talker_hears_of_the_prompt_and_then_of_each_token_that_is_released(
     (opened,) = talker.told
     assert isinstance(opened, Open)
     assert opened.read(ThinkerPrompt).grids == [grid]
-    assert opened.request.body == {}
+    assert opened.request.body is None
     assert talker.prompt == PROMPT
     for chunk in (delta([1], "a"), delta([2, 3], "bc"), delta([4, 9], "d", "stop")):
         talker.spoken.add(chunk)

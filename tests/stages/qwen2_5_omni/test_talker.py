@@ -77,7 +77,7 @@ class Harness:
     def opened(self, name: str, spoken: Spoken, **request: Any) -> Opened:
         """As the stage's worker gives it to the stage."""
         options = {"stage_params": {"talker": GREEDY}, "speaker": SPEAKER, **request}
-        asked = Request({}, ["text", "audio"], PATH, **options)
+        asked = Request(None, ["text", "audio"], PATH, **options)
         message = Open(asked, described(ThinkerPrompt(list(spoken.grids))))
         prompt = Tensor.from_numpy(np.zeros(spoken.num_prompt, np.int32))
         return Opened(name, message, {"prompt": prompt})

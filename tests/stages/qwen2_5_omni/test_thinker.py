@@ -29,6 +29,7 @@ from support.thinker_stage import (
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stages.messages.body import Chat, GivenText
 from omnistage.stages.messages.edge import Edge, NothingToSay, Open, RowsReleased
 from omnistage.stages.messages.to_gateway import TextDelta
 from omnistage.stages.messages.to_stage import Request
@@ -86,7 +87,7 @@ def greedy(question: Question, outputs: Sequence[str] = ("text", "audio"), **mor
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": NUM_TOKENS}
     if question.options:
         body["mm_processor_kwargs"] = question.options
-    return Request({**body, **more}, list(outputs), PATH if "audio" in outputs else PATH[:1])
+    return Request(Chat({**body, **more}), list(outputs), PATH if "audio" in outputs else PATH[:1])
 
 
 def check_rows(chunks: list[Chunk[Edge]], expected: torch.Tensor) -> None:
@@ -187,7 +188,7 @@ async def test_an_answer_of_one_token_is_not_spoken(thinker: ThinkerHarness) -> 
 
 
 def given(text: str, instructions: str = "") -> Request:
-    return Request({"input": text, "instructions": instructions}, ["audio"], PATH)
+    return Request(GivenText(text, instructions), ["audio"], PATH)
 
 
 @pytest.mark.parametrize(

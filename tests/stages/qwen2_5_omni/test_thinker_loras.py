@@ -14,6 +14,7 @@ from support.qwen2_5_omni_reference import Qwen2_5Reference, ThinkerRun
 from support.text_loras import adapted, write_text_lora
 from support.thinker_stage import ThinkerHarness, rows_of, running_thinker
 
+from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
@@ -89,7 +90,7 @@ def expected_of(
 
 def greedy(question: Question, lora: str | None) -> Request:
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": NUM_TOKENS}
-    return Request(body if lora is None else {**body, "model": lora}, ["text", "audio"], PATH)
+    return Request(Chat(body if lora is None else {**body, "model": lora}), ["text", "audio"], PATH)
 
 
 async def add(thinker: ThinkerHarness, name: str, folder: Path) -> None:

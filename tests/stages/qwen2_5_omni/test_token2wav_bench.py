@@ -14,7 +14,7 @@ from omnistage.stages.qwen2_5_omni.token2wav_bench import measure
 
 
 def test_a_stream_that_sees_all_blocks_has_no_error(tiny_qwen2_5_omni: Path) -> None:
-    codes, request = random_codes(60), Request({}, [], seed=1)
+    codes, request = random_codes(60), Request(None, [], seed=1)
     little, everything = measure(str(tiny_qwen2_5_omni), codes, request, ahead=(0, 3))
     assert little.relative > 1e-4
     assert little.peak > 1e-4

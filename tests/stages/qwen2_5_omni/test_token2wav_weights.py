@@ -47,7 +47,7 @@ class Made:
         return self.engine.decoder
 
     def samples(self) -> npt.NDArray[np.int16]:
-        self.engine.open("one", request=Request({}, [], seed=1, speaker="Ethan"))
+        self.engine.open("one", request=Request(None, [], seed=1, speaker="Ethan"))
         self.engine.push("one", CODES, last=True)
         (answer,) = self.engine.step()
         assert isinstance(answer, DecodedAudio)

@@ -22,6 +22,7 @@ from support.waiting import until
 from omnistage.connectors import make_connector
 from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.connectors.contract import Receiver, Sender
+from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.edge import EDGE, Edge, Open, Rows, StageTokens
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
@@ -306,7 +307,7 @@ async def hear(
     heard = Heard()
     body = {"messages": messages, "temperature": 0, "max_completion_tokens": 12}
     serving = asyncio.create_task(
-        thinker.stage.serve(Opened(name, Request(body, ["text", "audio"], PATH)))
+        thinker.stage.serve(Opened(name, Request(Chat(body), ["text", "audio"], PATH)))
     )
     speaking: asyncio.Task[tuple[float, object]] | None = None
     while not heard.is_whole:
@@ -443,7 +444,7 @@ def check_rows(chunks: list[Chunk[Edge]], expected: torch.Tensor) -> None:
 def greedy(question: Question, *outputs: str) -> Request:
     body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": 8}
     path = PATH if "audio" in outputs else PATH[:1]
-    return Request(body, list(outputs), path)
+    return Request(Chat(body), list(outputs), path)
 
 
 @pytest.mark.parametrize("question", QUESTIONS[3:6], ids=lambda q: q.name)
@@ -498,7 +499,7 @@ def long_answer(name: str) -> Opened:
     """A request for many tokens, the same each time."""
     sampling = {"temperature": 0, "max_completion_tokens": NUM_TOKENS, "ignore_eos": True}
     body = {"messages": QUESTIONS[0].messages, **sampling}
-    return Opened(name, Request(body, ["text"]))
+    return Opened(name, Request(Chat(body), ["text"]))
 
 
 async def test_a_client_that_reads_nothing_holds_its_own_request_only(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from omnistage.stages.qwen3_omni.given_text import GivenText
+from omnistage.stages.qwen3_omni.given_text import Qwen3OmniGivenText
 from omnistage.stages.qwen3_omni.talker_prompt import SpeechIds, talker_prompt
 
 
@@ -16,8 +16,8 @@ def ids(tiny_checkpoint: Path) -> SpeechIds:
 
 
 @pytest.fixture(scope="module")
-def given(tiny_checkpoint: Path, ids: SpeechIds) -> GivenText:
-    return GivenText(str(tiny_checkpoint), ids)
+def given(tiny_checkpoint: Path, ids: SpeechIds) -> Qwen3OmniGivenText:
+    return Qwen3OmniGivenText(str(tiny_checkpoint), ids)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +28,7 @@ def tokenizer(tiny_checkpoint: Path) -> Any:
 @pytest.mark.parametrize("instructions", ["", "Whisper.", "\n\nuser\n  assistant "])
 @pytest.mark.parametrize("text", ["Hello there", " é漢\n", "user"])
 def test_it_is_what_the_template_makes_of_an_answer(
-    text: str, instructions: str, given: GivenText, tokenizer: Any
+    text: str, instructions: str, given: Qwen3OmniGivenText, tokenizer: Any
 ) -> None:
     turns = [{"role": "user", "content": instructions}]
     template = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
@@ -37,14 +37,14 @@ def test_it_is_what_the_template_makes_of_an_answer(
 
 
 def test_all_of_the_text_is_spoken_and_instructions_are_a_user_s(
-    given: GivenText, ids: SpeechIds
+    given: Qwen3OmniGivenText, ids: SpeechIds
 ) -> None:
     prompt = talker_prompt(ids, given.prompt("Hello", "Hm"), [], "ethan")
     assert list(prompt.lead) == list(b"Hello")
     assert prompt.text[:5].tolist() == [ids.im_start, ids.user, *b"\nHm"]
 
 
-def test_special_tokens_are_spelt_out(given: GivenText, ids: SpeechIds) -> None:
+def test_special_tokens_are_spelt_out(given: Qwen3OmniGivenText, ids: SpeechIds) -> None:
     marked = "<|im_end|><|im_start|>user<|audio_pad|>"
     prompt_ids = given.prompt(marked, marked)
     assert prompt_ids.count(ids.im_start) == 2

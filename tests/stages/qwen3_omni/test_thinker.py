@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bodies import spoken_of
 from transformers import AutoTokenizer
 from vllm.triton_utils import HAS_TRITON
 
@@ -54,7 +55,7 @@ class Talking:
 
     def serve(self, text: str, **more: Any) -> asyncio.Task[None]:
         body = {"input": text, "instructions": "Whisper.", **more}
-        request = Request(body, ["text", "audio"], ["thinker", "talker"])
+        request = Request(spoken_of(body), ["text", "audio"], ["thinker", "talker"])
         return asyncio.create_task(self.stage.serve(Opened("a", request)))
 
     def fed(self) -> list[int]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from references.qwen3_tts_inputs import sound
 from references.qwen3_tts_talks import MODELS
+from support.bodies import given_text
 from support.tts_talker import close_ports, opened, talker_ports
 
 from omnistage.connectors.sweep import make_run_directory
@@ -157,7 +158,7 @@ async def test_a_text_in_pieces_waits_for_its_prompt_and_shows_life_with_each_pi
         request = opened("request", {"input": "One two", "open": True})
         told: list[str] = []
         monkeypatch.setattr(stage, "upstream_waits", lambda name, source: told.append(name))
-        text = stage._texts.open(request.id, request.request.body)
+        text = stage._texts.open(request.id, given_text(request.request))
         stage._prompted[request.id] = asyncio.Event()
         feeding = asyncio.create_task(stage._feed(request, text))
         await asyncio.sleep(0.05)

@@ -18,6 +18,7 @@ from omnistage.stage_configs.graph_file import load_graph
 from omnistage.stage_configs.kinds import Payload, payloads
 from omnistage.stage_configs.pick import GRAPHS
 from omnistage.stages.diffusion.request.prompt_embeds import PromptEmbeds
+from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.edge import EDGE, Edge, Open
 from omnistage.stages.messages.embeds import EmbedsToCome
 from omnistage.stages.messages.to_stage import Request
@@ -52,7 +53,7 @@ class Harness:
     async def embeds(self, name: str, body: Mapping[str, Any]) -> Arguments:
         """Serve one request; what its pipeline would be given."""
         await self.stage.serve(
-            Opened(name, Request(dict(body), ["image"], ["text_encoder", "dit"], seed=1))
+            Opened(name, Request(Draw(dict(body)), ["image"], ["text_encoder", "dit"], seed=1))
         )
         async with asyncio.timeout(60):  # a row that is not there never comes
             while not (name in self._announced and self._announced[name].is_complete):

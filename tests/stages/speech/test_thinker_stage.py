@@ -20,6 +20,7 @@ from support.thinker_stage import ThinkerHarness, positions_of, rows_of, running
 from support.waiting import until
 
 from omnistage.connectors.chunk import Chunk
+from omnistage.stages.messages.body import Chat
 from omnistage.stages.messages.edge import Edge
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.ledger import Ledger
@@ -62,8 +63,10 @@ def graph(family: str, vocoder: str) -> str:
 
 
 def greedy(question: Question, num_tokens: int = NUM_TOKENS) -> Request:
-    body = {"messages": question.messages, "temperature": 0, "max_completion_tokens": num_tokens}
-    return Request({**body, "ignore_eos": num_tokens > NUM_TOKENS}, ["text", "audio"], PATH)
+    body: dict[str, Any] = {"messages": question.messages, "temperature": 0}
+    body["max_completion_tokens"] = num_tokens
+    body["ignore_eos"] = num_tokens > NUM_TOKENS
+    return Request(Chat(body), ["text", "audio"], PATH)
 
 
 def check(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 import torch
+from support.bodies import embed_of
 from transformers import AutoModel, AutoTokenizer
 
 from omnistage.connectors import make_connector
@@ -58,7 +59,7 @@ class Harness:
     async def chunks(self, body: Mapping[str, Any]) -> list[Chunk[ToGateway]]:
         """All that the stage sends for one request."""
         self._number += 1
-        opened = Opened(f"request-{self._number}", Request(dict(body), ["embedding"]))
+        opened = Opened(f"request-{self._number}", Request(embed_of(body), ["embedding"]))
         came: list[Chunk[ToGateway]] = []
         serving = asyncio.create_task(self.stage.serve(opened))
         async with asyncio.timeout(60):

@@ -13,7 +13,7 @@ from vllm.entrypoints.pooling.embed.protocol import EmbeddingCompletionRequest
 from omnistage.server.chat.schema import ChatRequest, CompletionRequest
 from omnistage.server.http.fields import RequestFields
 from omnistage.server.responses.schema import ResponseRequest
-from omnistage.server.tasks.embedding_fields import EmbeddingRequest
+from omnistage.server.tasks.embeddings import EmbeddingRequest
 from omnistage.server.tasks.token_fields import TokenizeRequest
 from omnistage.stages.vllm.compat import ChatCompletionRequest, TokenizeChatRequest
 from omnistage.stages.vllm.compat import CompletionRequest as VllmCompletionRequest

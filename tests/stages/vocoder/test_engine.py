@@ -265,7 +265,7 @@ def test_an_answer_without_frames_has_no_samples(make: Make, shape: tuple[int, .
 def test_a_decoder_hears_what_a_stream_was_asked_for() -> None:
     decoder = Pairs(2)
     engine = DecoderEngine(decoder)
-    asked = {name: Request({}, [], speaker=name, seed=seed) for seed, name in enumerate("ab")}
+    asked = {name: Request(None, [], speaker=name, seed=seed) for seed, name in enumerate("ab")}
     for name, request in asked.items():
         engine.open(name, request=request)
         push(engine, name, floats_of(2), 2)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from omnistage.stages.messages.body import GivenText
 from omnistage.stages.worker.coming_text import ComingText, ComingTexts
 
 
@@ -19,7 +20,7 @@ async def test_a_whole_text_is_one_piece() -> None:
 
 async def test_pieces_that_nobody_took_become_one_and_the_last_ends_the_text() -> None:
     texts = ComingTexts()
-    text = texts.open("a", {"input": "", "open": True})
+    text = texts.open("a", GivenText("", is_open=True))
     reading = asyncio.create_task(read(text))
     await asyncio.sleep(0)
     for piece, last in (("one ", False), ("two", False)):
@@ -59,7 +60,7 @@ async def test_life_is_shown_behind_each_piece_however_soon_the_next_one_comes()
 
 async def test_pieces_of_a_text_that_is_closed_or_unknown_are_dropped() -> None:
     texts = ComingTexts()
-    text = texts.open("a", {"input": "x"})
+    text = texts.open("a", GivenText("x"))
     texts.close("a")
     texts.add("a", "y", True)
     texts.add("b", "z", True)

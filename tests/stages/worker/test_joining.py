@@ -44,7 +44,7 @@ GRAPH = {
     "outputs": {"text": "d"},
     "deadlines": {"first_chunk_s": 0.5},
 }
-REQUEST = Request({}, ["text"], ["a", "b", "c", "d"])
+REQUEST = Request(None, ["text"], ["a", "b", "c", "d"])
 Say = str | None  # a piece of text; None: the source has nothing to say
 
 

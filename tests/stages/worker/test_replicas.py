@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.bodies import chat_request
 from support.gateway import outputs_of
 from support.in_process import served
 from support.waiting import until
 
-from omnistage.server.runtime.request import Request, TextOutput
+from omnistage.server.runtime.request import TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
@@ -56,7 +57,7 @@ async def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 
 async def answer(runtime: Runtime, name: str) -> dict[str, str]:
     """What each stage before the last wrote of a request."""
-    request = Request(name, ("text",), {})
+    request = chat_request(name, ["text"], {})
     [output] = [output async for output in outputs_of(runtime, request)]
     assert isinstance(output, TextOutput)
     return dict(output.chunk)

@@ -18,6 +18,7 @@ from omnistage.connectors.chunk import Chunk, Tensor
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph, StageSpec
 from omnistage.stage_configs.kinds import Kind, Payload, payloads
+from omnistage.stages.messages.body import Chat, GivenText
 from omnistage.stages.messages.families import page
 from omnistage.stages.messages.start_failure import read_start_failure
 from omnistage.stages.messages.to_gateway import (
@@ -81,7 +82,7 @@ class Gateway:
     def send(self, request_id: str, message: Cancel | Stop | str) -> None:
         """A message, or a request with this script."""
         if isinstance(message, str):
-            self.requests.send(Chunk(request_id, Request({"script": message}, ["text"])))
+            self.requests.send(Chunk(request_id, Request(Chat({"script": message}), ["text"])))
         else:
             self.requests.send(Chunk(request_id, message, last=True))
 
@@ -435,7 +436,7 @@ def test_a_start_that_fails_leaves_its_reason(
         file.unlink()
 
 
-SPOKEN = Request({"input": "ab", "open": True}, ["text"])
+SPOKEN = Request(GivenText("ab", is_open=True), ["text"])
 
 
 def read(gateway: Gateway, request_id: str) -> str:

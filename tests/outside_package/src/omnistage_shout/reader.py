@@ -30,7 +30,7 @@ class Reader:
 
     async def serve(self, opened: Opened) -> None:
         """Announce the request to the next stage, then send its words one by one."""
-        text = opened.request.body["messages"][-1]["content"]
+        text = opened.request.fields["messages"][-1]["content"]
         if not isinstance(text, str):
             raise RequestError(400, "This model reads text only.", param="messages")
         words = re.findall(r"\s*\S+", text)

@@ -17,6 +17,7 @@ from support.tiny_pipelines import doubled, error, made, quiet, result
 
 from omnistage.stages.diffusion.engine.step_batcher import StepBatcher
 from omnistage.stages.diffusion.request.outputs import to_uint8
+from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.stage import Opened
 
@@ -88,7 +89,7 @@ async def test_its_folder_is_served(folder: Path) -> None:
     async def ask(seed: int) -> None:
         body = {**arguments(seed), "n": 1}
         del body["generator"]
-        await stage.serve(Opened(str(seed), Request(body, ["image"], seed=seed)))
+        await stage.serve(Opened(str(seed), Request(Draw(body), ["image"], seed=seed)))
 
     await asyncio.gather(*map(ask, range(4)))
     await stage.close()

@@ -15,6 +15,7 @@ from support.tiny_pipelines import TIMEOUT_S, Served, Settings, error, result
 from omnistage.stages.diffusion.engine import job as job_module
 from omnistage.stages.diffusion.merging import targets
 from omnistage.stages.diffusion.merging.targets import Component
+from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
 from omnistage.stages.worker.stage import Opened
@@ -171,7 +172,7 @@ async def test_its_client_is_told_what_happened(
 
     def ask(name: str, seed: int) -> "asyncio.Task[None]":
         body = {"prompt": "a cat", "height": 32, "width": 32, "num_inference_steps": NUM_STEPS}
-        request = Request(body, ["image"], seed=seed)
+        request = Request(Draw(body), ["image"], seed=seed)
         return asyncio.create_task(stage.serve(Opened(name, request)))
 
     await ask("before", GUILTY)

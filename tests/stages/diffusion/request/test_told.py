@@ -20,6 +20,7 @@ from omnistage.stage_configs.graph import Deadlines
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.told import Told
 from omnistage.stages.diffusion.stage import DiffusionStage
+from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_gateway import TO_GATEWAY, ImagePixels, Step, ToGateway
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.stage import Opened, StagePorts
@@ -77,7 +78,7 @@ def ask(stage: DiffusionStage, name: str, num_frames: int) -> "asyncio.Task[None
     """A request for a video."""
     sizes: dict[str, Any] = {**SMALL, "num_frames": num_frames}
     body = {"prompt": "a cat", **sizes, "num_inference_steps": 2, "guidance_scale": 1.0}
-    return asyncio.create_task(stage.serve(Opened(name, Request(body, ["video"]))))
+    return asyncio.create_task(stage.serve(Opened(name, Request(Draw(body), ["video"]))))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from support.tiny_pipelines import quiet
 from omnistage.stages.diffusion.checkpoint import write_tiny
 from omnistage.stages.diffusion.request.outputs import to_uint8
 from omnistage.stages.diffusion.request.videos import counted, output_kind
+from omnistage.stages.messages.body import Draw
 from omnistage.stages.messages.to_gateway import ImagePixels, Step
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.worker.failure import RequestError
@@ -29,11 +30,11 @@ async def test_frames_of_a_video_equal_the_bare_pipeline_s(tmp_path: Path) -> No
     await stage.start()
 
     async def ask(seed: int) -> None:
-        await stage.serve(Opened(str(seed), Request(BODY, ["video"], seed=seed)))
+        await stage.serve(Opened(str(seed), Request(Draw(BODY), ["video"], seed=seed)))
 
     await asyncio.gather(*map(ask, range(3)))
     with pytest.raises(RequestError, match="makes no image; it makes video"):
-        await stage.serve(Opened("a", Request(BODY, ["image"])))
+        await stage.serve(Opened("a", Request(Draw(BODY), ["image"])))
     await stage.close()
     bare = quiet(DiffusionPipeline.from_pretrained(tmp_path))
     for seed in range(3):

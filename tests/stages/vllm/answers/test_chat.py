@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omnistage.stages.vllm.answers.chat import Chat
+from omnistage.stages.vllm.answers.chat import ChatServing
 from omnistage.stages.vllm.answers.rendering import Rendering
 from omnistage.stages.worker.failure import RequestError
 
@@ -31,7 +31,7 @@ class ScriptedServing:
 
 
 async def chunks(lines: list[Any]) -> list[Any]:
-    chat = Chat.__new__(Chat)
+    chat = ChatServing.__new__(ChatServing)
     chat._chat = ScriptedServing(lines)
     chat._rendering = Rendering.__new__(Rendering)
     chat._name = "some/model"

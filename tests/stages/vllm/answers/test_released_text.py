@@ -11,6 +11,7 @@ from omnistage.connectors import make_connector
 from omnistage.connectors.contract import Receiver
 from omnistage.stage_configs.graph import Deadlines
 from omnistage.stage_configs.kinds import Payload, Payloads, payloads
+from omnistage.stages.messages.body import Chat, Draw
 from omnistage.stages.messages.edge import EDGE, Edge, NothingToSay, Open, ReleasedWords, Waits
 from omnistage.stages.messages.to_stage import Request
 from omnistage.stages.vllm.answers.released_text import ReleasedText
@@ -75,8 +76,12 @@ def edges(tmp_path: Path) -> Iterator[Edges]:
     edges.close()
 
 
+DRAWN = Draw({"size": "1x1"})
+
+
 def request(*path: str, **body: Any) -> Request:
-    return Request({"messages": ["…"], **body}, ["text", "image"], ["one", *path], {"size": "1x1"})
+    fields = {"messages": ["…"], **body}
+    return Request(Chat(fields), ["text", "image"], ["one", *path], DRAWN)
 
 
 def delta(**fields: Any) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def test_words_go_along_live_edges_that_carry_text_and_no_others(edges: Edges) -
     assert edges.text("dit") == [("a ", False), ("hat", False), ("", True)]
     [opened] = edges.said("dit")
     assert isinstance(opened, Open)
-    assert (opened.request.body, opened.request.path[1:]) == ({"size": "1x1"}, ["dit", "talker"])
+    assert (opened.request.body, opened.request.path[1:]) == (DRAWN, ["dit", "talker"])
     for target in ("other", "talker"):
         assert edges.said(target) == []
         assert edges.text(target) == []

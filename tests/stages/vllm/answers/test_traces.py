@@ -8,14 +8,14 @@ CONTEXT = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 
 
 def test_an_engine_s_spans_lie_below_its_stage_s() -> None:
-    request = Request({}, ["text"], traceparent=CONTEXT.header)
+    request = Request(None, ["text"], traceparent=CONTEXT.header)
     headers = trace_headers(request, "thinker")
     assert headers == {"traceparent": CONTEXT.named("thinker").header}
     assert trace_headers(request, "talker") != headers
 
 
 def test_a_request_that_is_not_recorded_has_no_headers() -> None:
-    assert trace_headers(Request({}, ["text"]), "thinker") is None
+    assert trace_headers(Request(None, ["text"]), "thinker") is None
     assert as_http(None) is None
 
 

@@ -13,6 +13,7 @@ import pytest_asyncio
 import torch
 import yaml
 from prometheus_client import REGISTRY
+from support.bodies import chat_request
 from support.drafts import Drafted
 from support.gateway import outputs_of
 from support.in_process import served
@@ -22,7 +23,7 @@ from support.tiny_text import likeliest, write_tiny_text
 from torch import nn
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
-from omnistage.server.runtime.request import AudioOutput, Output, Request, TextOutput
+from omnistage.server.runtime.request import AudioOutput, Output, TextOutput
 from omnistage.server.runtime.runtime import Runtime
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph_file import load_graph
@@ -77,7 +78,7 @@ class Harness:
 
     async def ask(self, name: str, body: dict[str, Any], *outputs: str) -> list[Output]:
         """All that leaves the graph for one request; by default with the probe's."""
-        request = Request(name, outputs or ("text", "audio"), {**SAMPLING, **body})
+        request = chat_request(name, outputs or ("text", "audio"), {**SAMPLING, **body})
         async with asyncio.timeout(WAIT_S):
             return [output async for output in outputs_of(self._runtime, request)]
 

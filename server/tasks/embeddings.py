@@ -1,12 +1,23 @@
-"""The fields of POST /v1/embeddings."""
+"""Texts or tokens in, a vector of each out."""
 
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
+from uuid import uuid4
 
 from pydantic import Field, WithJsonSchema, field_validator
 
+from omnistage.connectors.chunk import Tensor
 from omnistage.server.http.fields import Refused, RequestFields
+from omnistage.server.http.served import check_makes, check_model
+from omnistage.server.runtime.request import EmbeddingOutput, GraphRequest, Outputs
+from omnistage.server.tasks.service import Caller, Service, send
 from omnistage.stage_configs.sampling import Count
+from omnistage.stages.messages.body import Embed
+from omnistage.stages.messages.to_stage import Request
 
+OUTPUT = "embedding"
 MAX_INPUTS = 2048  # OpenAI's
 MAX_TOKENS = 300_000  # OpenAI's, of all inputs that come as tokens
 MAX_CHARACTERS = 4 << 20  # of all inputs that come as text
@@ -74,3 +85,42 @@ def _is_ids(value: Any) -> bool:
         and bool(value)
         and all(type(one) is int and 0 <= one < 1 << 31 for one in value)
     )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEmbeddings:
+    """Inputs that were sent to be embedded."""
+
+    request: GraphRequest
+    num_inputs: int
+    outputs: Outputs
+
+    async def vectors(self) -> tuple[Sequence[Tensor], int]:
+        """Collect the vectors, float32 [size] each, in order, and count the tokens; ApiError.
+
+        Inputs come back in the order in which the engine has done with them.
+        """
+        vectors: list[Tensor | None] = [None] * self.num_inputs
+        num_tokens = 0
+        async with aclosing(self.outputs) as outputs:
+            async for output in outputs:
+                assert isinstance(output, EmbeddingOutput)
+                vectors[output.index] = output.vector
+                num_tokens += output.num_tokens
+        found = [vector for vector in vectors if vector is not None]
+        assert len(found) == len(vectors), "the stage left an input out"
+        return found, num_tokens
+
+
+async def run_embeddings(
+    service: Service, fields: EmbeddingRequest, caller: Caller
+) -> RunningEmbeddings:
+    """Check the inputs and send them; raises ApiError."""
+    graph = service.runtime.graph
+    check_model(fields.model, graph.served_names)
+    check_makes(OUTPUT, graph.outputs, "embeddings")
+    fields.check()
+    inputs = inputs_of(fields.input)
+    message = Request(Embed(inputs, fields.dimensions), [OUTPUT])
+    request = GraphRequest(f"embd-{uuid4().hex}", message)
+    return RunningEmbeddings(request, len(inputs), (await send(service, request, caller))[1])

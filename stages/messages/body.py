@@ -1,0 +1,72 @@
+"""What a request wants of its entry stage: one type for each task, so that no stage guesses."""
+
+from typing import Any
+
+import msgspec
+
+
+class Body(
+    msgspec.Struct, frozen=True, tag_field="task", tag=str.lower, forbid_unknown_fields=True
+):
+    """The part of a request that its entry stage reads."""
+
+
+class WithFields(Body, frozen=True):
+    """A body whose checked fields go on to the stage's library as they are."""
+
+    fields: dict[str, Any]
+
+
+class Chat(WithFields, frozen=True):
+    """A conversation to answer: fields of vLLM's chat completion."""
+
+
+class Prompt(WithFields, frozen=True):
+    """A text, or several, to continue: fields of vLLM's completion."""
+
+
+class Tokenize(WithFields, frozen=True):
+    """A prompt or a conversation whose tokens are wanted: fields of vLLM's tokenize."""
+
+
+class Draw(WithFields, frozen=True):
+    """Images or a video to make: fields of an image or a video request."""
+
+
+class Detokenize(Body, frozen=True):
+    """Token ids whose text is wanted."""
+
+    tokens: list[int]
+
+
+class Embed(Body, frozen=True):
+    """Texts, or the token ids of texts, to embed; `dimensions`: None for the model's own."""
+
+    inputs: list[str | list[int]]
+    dimensions: int | None = None
+
+
+class VoiceSample(msgspec.Struct, frozen=True):
+    """The reference audio of a voice, which is the request's tensor `reference`.
+
+    `key` names its samples: what a stage computes of them is kept under it. `text`: its words.
+    """
+
+    key: str
+    text: str | None = None
+
+
+class GivenText(Body, frozen=True):
+    """A text to be spoken as it is.
+
+    `is_open`: `text` is only its first piece; `MoreText` brings the others.
+    """
+
+    text: str
+    instructions: str = ""
+    language: str | None = None
+    reference: VoiceSample | None = None
+    is_open: bool = False
+
+
+AnyBody = Chat | Prompt | GivenText | Tokenize | Detokenize | Embed | Draw
