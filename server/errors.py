@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi.responses import JSONResponse
-
 from omnistage.stages.messages.log_bound import MAX_MESSAGE_BYTES, MAX_PARAM_BYTES, shortened
 from omnistage.stages.messages.to_gateway import Failed
 
@@ -73,10 +71,6 @@ class ApiError(Exception):
                 "code": self.code,
             }
         }
-
-    def to_response(self) -> JSONResponse:
-        """Returns it as an HTTP response."""
-        return JSONResponse(self.envelope, self.status, self.headers)
 
 
 @contextmanager

@@ -305,6 +305,15 @@ def test_what_answers_requests_knows_nothing_of_http(room: str) -> None:
     refuse(f"server/{room}", WEB)
 
 
+def test_tasks_load_no_web_framework() -> None:
+    """Neither they nor what they import: another door needs none."""
+    names = [f"{OURS}.server.tasks.{path.stem}" for path in files("server/tasks")]
+    found = f"{set(WEB)} & set(sys.modules)"
+    program = f"import sys, {', '.join(names)};sys.exit(' '.join({found}) or 0)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stderr.strip(), done.returncode) == ("", 0)
+
+
 @pytest.mark.parametrize(
     ("name", "users"),
     [("stage_link.OwnedStage", {"fleet", "supervisor"}), ("runtime", set())],

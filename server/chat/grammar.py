@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from omnistage.server.errors import ApiError, invalid
-from omnistage.server.http.json_body import parse_json
+from omnistage.server.http.json_text import parse_json
 
 MAX_COUNT = 4096
 MAX_GRAMMAR_CHARACTERS = 64 << 10

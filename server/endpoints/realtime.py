@@ -15,7 +15,7 @@ from omnistage.server.endpoints.gateway import Gateway
 from omnistage.server.endpoints.socket_answers import answered
 from omnistage.server.errors import ApiError
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
-from omnistage.server.http.json_body import parse_json
+from omnistage.server.http.json_text import parse_json
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse
 from omnistage.server.http.served import check_makes, check_model

@@ -21,7 +21,7 @@ from omnistage.server.errors import ApiError, internal_error, invalid
 from omnistage.server.http.beside_loop import MAX_LOOP_BYTES
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.fields import parse, warning_headers
-from omnistage.server.http.json_body import parse_json
+from omnistage.server.http.json_text import parse_json
 from omnistage.server.http.keys import KEY_PROTOCOL
 from omnistage.server.http.outbox import Outbox
 from omnistage.server.http.refusal import refuse

@@ -14,6 +14,7 @@ from starlette.requests import ClientDisconnect
 from omnistage.server.errors import CLIENT_CLOSED_REQUEST, ApiError, internal_error
 from omnistage.server.http.disconnect import ClientGone
 from omnistage.server.http.fields import refusal_of
+from omnistage.server.http.refusal import response_of
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def install_error_handlers(app: FastAPI) -> None:
 
 async def _on_api_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ApiError)
-    return error.to_response()
+    return response_of(error)
 
 
 async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
@@ -40,7 +41,7 @@ async def _on_invalid(_: Request, error: Exception) -> JSONResponse:
     first = error.errors()[0]
     place, *location = first["loc"]
     at = location if place == "body" else first["loc"]
-    return refusal_of(at, first["msg"]).to_response()
+    return response_of(refusal_of(at, first["msg"]))
 
 
 async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
@@ -48,7 +49,7 @@ async def _on_http_error(request: Request, error: Exception) -> JSONResponse:
     message = f"{error.detail}: {request.method} {request.url.path}"
     if error.status_code == HTTPStatus.NOT_FOUND and (meant := meant_path(request)):
         message += f"; did you mean {meant}?"
-    return ApiError(error.status_code, message, headers=error.headers).to_response()
+    return response_of(ApiError(error.status_code, message, headers=error.headers))
 
 
 def meant_path(request: Request) -> str:
@@ -75,4 +76,4 @@ async def _on_client_gone(_: Request, __: Exception) -> Response:
 
 async def _on_unforeseen(request: Request, _: Exception) -> JSONResponse:
     logger.error("%s %s failed", request.method, request.url.path)
-    return internal_error().to_response()
+    return response_of(internal_error())

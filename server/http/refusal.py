@@ -1,7 +1,8 @@
-"""Answers a request before its body is read."""
+"""Errors as HTTP responses; refusals are sent before the body is read."""
 
 import asyncio
 
+from fastapi.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from omnistage.server.errors import ApiError
@@ -12,6 +13,11 @@ LINGER_S = 5.0
 A connection closed with bytes unread is reset, and a reset takes the answer back that the
 client has not read yet; most clients read only after they have sent everything.
 """
+
+
+def response_of(error: ApiError) -> JSONResponse:
+    """Return an error in its envelope, with its status and headers."""
+    return JSONResponse(error.envelope, error.status, error.headers)
 
 
 async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
@@ -30,4 +36,4 @@ async def refuse(error: ApiError, scope: Scope, receive: Receive, send: Send) ->
             pass
         await send({"type": "http.response.body", "body": b""})
 
-    await error.to_response()(scope, receive, send_then_linger)
+    await response_of(error)(scope, receive, send_then_linger)

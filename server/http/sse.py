@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from omnistage.server.errors import ApiError, internal_error
 from omnistage.server.http.deadline import within_deadline
 from omnistage.server.http.disconnect import ClientGone, unless_gone
+from omnistage.server.http.refusal import response_of
 from omnistage.server.http.state import state_of
 from omnistage.server.outcome import Outcome
 
@@ -119,7 +120,7 @@ class EventStream(Response):
             state_of(scope).reported_outcome = Outcome.CANCELLED
             return
         if refusal is not None:
-            await refusal.to_response()(scope, receive, send)
+            await response_of(refusal)(scope, receive, send)
 
     async def _send_all(self, scope: Scope, send: Send) -> ApiError | None:
         """A refusal comes back if nothing was sent before it."""

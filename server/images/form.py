@@ -13,7 +13,8 @@ from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.beside_loop import beside_loop
 from omnistage.server.http.fields import parse
 from omnistage.server.http.form_body import NO_FILE, given_items, opened_form
-from omnistage.server.http.json_body import JsonRequest, check_values
+from omnistage.server.http.json_body import JsonRequest
+from omnistage.server.http.json_text import check_values
 from omnistage.server.images.schema import WORDS, EditRequest
 from omnistage.server.media.image_load import Source
 from omnistage.server.media.images import File

@@ -12,7 +12,7 @@ import msgspec
 
 from omnistage.server.errors import invalid
 from omnistage.server.http.fields import parse
-from omnistage.server.http.json_body import check_values
+from omnistage.server.http.json_text import check_values
 from omnistage.server.offline.engine import Engine
 from omnistage.server.offline.errors import as_ours
 from omnistage.server.tasks.command_fields import LoadWeights, OfStages, Scale, Wake

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omnistage.server.http.fields import warning_headers
-from omnistage.server.http.json_body import check_values
+from omnistage.server.http.json_text import check_values
 from omnistage.server.offline.content import has_objects, messages_of
 
 

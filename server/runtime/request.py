@@ -40,7 +40,7 @@ class GraphRequest:
 
     @property
     def given_text(self) -> GivenText:
-        """Its body, of a text that is spoken as it is."""
+        """The body of a text that is spoken as it is."""
         assert isinstance(self.message.body, GivenText), "only speech has one"
         return self.message.body
 

@@ -1,4 +1,4 @@
-"""What a request wants of its entry stage: one type for each task, so that no stage guesses."""
+"""The tasks of entry stages: one type of body for each, so that no stage guesses."""
 
 from typing import Any
 

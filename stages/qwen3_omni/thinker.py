@@ -1,7 +1,6 @@
 """The thinker stage: text out, and what the talker needs: token ids and a few hidden rows."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeThinkerTextModel
 

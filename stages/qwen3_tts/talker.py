@@ -2,10 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import msgspec
 import numpy as np

@@ -134,7 +134,7 @@ def test_speed_and_limit_of_a_session_hold(talk: Talk, gateway: RunningGateway) 
     assert len(sound_of(talk)) == pytest.approx(2 * 5 * SAMPLES_PER_FRAME * 2, rel=0.02)
     assert (response["max_output_tokens"], response["audio"]["output"]["voice"]) == (7, "ethan")
     thinker = gateway.do(lambda: gateway.stages.stages["thinker"].last_request)
-    assert (thinker.body["max_completion_tokens"], thinker.speaker) == (7, "ethan")
+    assert (thinker.fields["max_completion_tokens"], thinker.speaker) == (7, "ethan")
 
 
 @pytest.mark.parametrize("voice", ["alloy", "marin", "cedar", "Ethan"])
@@ -442,7 +442,7 @@ def test_a_conversation_that_is_too_long_is_shortened_by_turns(
     opened = gateway.stages.stages["thinker"].opened
     before = gateway.do(lambda: len(opened))
     assert talk.answer()["status_details"]["error"]["code"] == "context_length_exceeded"
-    given = gateway.do(lambda: [len(one.message.body["messages"]) for one in opened[before:]])
+    given = gateway.do(lambda: [len(one.message.fields["messages"]) for one in opened[before:]])
     assert given == lengths
     talk.write("Hello")  # what was left out stays so
     talk.answer()

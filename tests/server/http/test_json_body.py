@@ -7,7 +7,7 @@ import pytest
 from support.gateway import MODEL
 
 from omnistage.server.errors import ApiError
-from omnistage.server.http.json_body import MAX_DEPTH, parse_json
+from omnistage.server.http.json_text import MAX_DEPTH, parse_json
 
 URL = "/v1/chat/completions"
 JSON = {"content-type": "application/json"}
