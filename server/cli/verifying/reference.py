@@ -34,7 +34,10 @@ def check_packages(python: str, needs: Sequence[str]) -> None:
         raise NoReference(f"--reference-python {python}: {error}") from None
     for name in done.stdout.split():
         where = "" if python == sys.executable else f" for {python}"
-        raise NoReference(f"the reference cannot be run{where}: {not_installed(name)}")
+        raise NoReference(
+            f"the reference cannot be run{where}: {not_installed(name)}; --reference-python names "
+            "another Python"
+        )
 
 
 def run_reference(python: str, job: ReferenceJob) -> Findings:
