@@ -1,10 +1,13 @@
-"""The names of the arguments that the engine of a stage takes, known before anything loads."""
+"""The arguments that the engine of a stage takes, by name and type, before anything loads."""
 
 import ast
 from collections.abc import Collection, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from omnistage.stage_configs.families import KINDS
 
@@ -14,6 +17,12 @@ CLASSES = ("EngineArgs", "AsyncEngineArgs")
 PROFILER_SOURCE = Path("config", "profiler.py")
 PROFILER_CLASSES = ("ProfilerConfig",)
 OURS = frozenset({"model"})  # the graph says it
+# Types as vLLM writes them, and in words.
+SCALARS: Mapping[str, tuple[type, str]] = {
+    "int": (int, "an integer"),
+    "float": (float, "a number"),
+    "bool": (bool, "true or false"),
+}
 
 
 def engine_arguments(kind: str) -> frozenset[str]:
@@ -37,6 +46,22 @@ def profiler_fields() -> frozenset[str]:
 def is_switch(argument: str) -> bool:
     """Returns whether an argument of vLLM's engine is true or false."""
     return _vllm_types().get(argument, "").startswith("bool")
+
+
+def value_problem(argument: str, value: Any) -> str | None:
+    """Returns what is wrong with the value of a number or a switch of vLLM's; None: nothing is.
+
+    It is read as vLLM reads it: "8" is an integer, too.
+    """
+    names = [name for name in _vllm_types().get(argument, "").split(" | ") if name != "None"]
+    if value is None or len(names) != 1 or names[0] not in SCALARS:
+        return None
+    scalar, words = SCALARS[names[0]]
+    try:
+        TypeAdapter(scalar).validate_python(value)
+    except ValidationError:
+        return f"must be {words}, not {value!r}"
+    return None
 
 
 @cache

@@ -23,7 +23,7 @@ from omnistage.connectors import CONNECTORS, connector_type
 from omnistage.connectors.options import Option, OptionError, checked
 from omnistage.stage_configs.determinism import determining, determinism_problem
 from omnistage.stage_configs.edge_payloads import NoPayload, carried_between, named
-from omnistage.stage_configs.engine_arguments import engine_arguments
+from omnistage.stage_configs.engine_arguments import engine_arguments, value_problem
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.gpus import used_gpus
 from omnistage.stage_configs.kinds import Payload, Payloads
@@ -571,6 +571,11 @@ class StageGraph(FrozenModel):
             for argument in sorted(stage.engine.keys() - known) if known else ():
                 message = f"unknown key; {nearest(argument, known)}"
                 raise problem(message, "stages", name, "engine", argument)
+            if not KINDS[stage.kind].is_parallel:
+                continue
+            for argument, value in stage.engine.items():
+                if wrong := value_problem(argument, value):
+                    raise problem(wrong, "stages", name, "engine", argument)
 
     def _sent(self, name: str) -> Payloads:
         """Returns what goes along all edges from a stage."""
