@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.realtime import silence, tone
+from support.gateway import RunningGateway
+from support.realtime import silence, talking, tone
 
 from omnistage.server.realtime.detectors import EnergyDetector, Probabilities
 from omnistage.server.realtime.formats import Samples
@@ -110,6 +111,18 @@ def test_the_model_is_loaded_without_torch_and_reports_nothing(tmp_path: Path) -
     environment = {**os.environ, "HOME": str(tmp_path)}
     subprocess.run([sys.executable, "-c", OURS], check=True, env=environment)
     assert not list(tmp_path.rglob("*onnxruntime*"))
+
+
+@needs_silero
+def test_a_session_tells_turns_by_the_model(gateway: RunningGateway) -> None:
+    with talking(gateway) as talk:
+        for piece in np.array_split(np.concatenate([speech_like(), silence(1)]), 200):
+            talk.append(piece)
+        started = talk.until("input_audio_buffer.speech_started")
+        stopped = talk.until("input_audio_buffer.speech_stopped")
+        talk.until("response.done")
+    assert started["audio_start_ms"] == pytest.approx(1000 - 300, abs=100)
+    assert stopped["audio_end_ms"] == pytest.approx(2000 + 500, abs=200)
 
 
 def speech_like() -> Samples:
