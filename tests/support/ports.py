@@ -9,22 +9,21 @@ from contextlib import contextmanager
 LOOPBACK = "127.0.0.1"
 FIRST, PART = 20_000, 1_000  # the processes of a parallel run have a part each, below the kernel's
 NUM_PARTS = 10
-RUN = 4  # ports in a row, as cells and their balancer take them
 
 _given = itertools.count(os.getpid())  # another run on this machine begins elsewhere
 
 
 def free_port() -> int:
-    """The first of `RUN` ports on which nobody listens; each is given out once.
+    """A port on which nobody listens; each is given out once.
 
     One that the kernel chose would be anybody's again until the server has it: the kernel gives
     it to the next connection or socket of any process.
     """
-    for _ in range(PART // RUN):
-        port = _first_of_part() + next(_given) * RUN % PART
-        if all(_is_free(one) for one in range(port, port + RUN)):
+    for _ in range(PART):
+        port = _first_of_part() + next(_given) % PART
+        if _is_free(port):
             return port
-    raise OSError(f"no {RUN} ports in a row are free from {_first_of_part()}")
+    raise OSError(f"no port is free from {_first_of_part()}")
 
 
 @contextmanager
