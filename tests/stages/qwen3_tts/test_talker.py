@@ -2,8 +2,9 @@
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,9 @@ from references.qwen3_tts_talks import MODELS
 from support.bodies import given_text
 from support.tts_talker import close_ports, opened, talker_ports
 
+from omnistage.connectors import make_connector
 from omnistage.connectors.sweep import make_run_directory
-from omnistage.stages.messages.edge import Waits
+from omnistage.stages.messages.edge import EDGE, Open, Waits
 from omnistage.stages.qwen3_tts.talker import Talker
 from omnistage.stages.speech.talker_stage import SpokenPrompt
 from omnistage.stages.worker.failure import RequestError
@@ -172,3 +174,27 @@ async def test_a_text_in_pieces_waits_for_its_prompt_and_shows_life_with_each_pi
             assert len(told) == number
         feeding.cancel()
         await asyncio.gather(feeding, return_exceptions=True)
+
+
+async def test_the_vocoder_can_read_what_a_talker_announces(tts_checkpoints: Path) -> None:
+    """Without the body, which is the talker's alone."""
+
+    def generate(*_: Any, **__: Any) -> None:
+        raise Announced
+
+    with talker(tts_checkpoints / CUSTOM_VOICE) as stage:
+        stage._max_model_len = 512
+        stage._engine = SimpleNamespace(generate=generate)
+        (edge,) = stage._ports.downstream
+        connector = make_connector("shm", Path(edge.rows.directory), {"credit": 0})
+        with pytest.raises(Announced):
+            await stage._speak(opened("request", {"input": "Yes"}), stage.default_speaker)
+        with closing(connector.receiver("open", EDGE)) as vocoder:
+            announced = vocoder.receive()
+        assert announced is not None
+        assert isinstance(announced.message, Open)
+        assert announced.message.request.body is None
+
+
+class Announced(Exception):
+    """The engine was asked, which is after the announcement."""
