@@ -57,7 +57,7 @@ class EmbeddingCache:
         signature = inspect.signature(forward)
 
         @wraps(forward)
-        def look_up(*args: Any, **kwargs: Any) -> Any:
+        def look_up(*args: object, **kwargs: object) -> Any:
             arguments = signature.bind(*args, **kwargs).arguments
             try:
                 key = name, self._variant(name), fingerprint(arguments)
@@ -116,7 +116,7 @@ class EmbeddingCache:
             }
 
 
-def fingerprint(value: Any) -> Hashable:
+def fingerprint(value: object) -> Hashable:
     """Equal for equal inputs only; raises NotCacheable for what has hidden parts."""
     if isinstance(value, torch.Tensor):
         data = value.detach().contiguous().cpu().flatten().view(torch.uint8).numpy()

@@ -33,7 +33,7 @@ class HiddenState:
             setattr(hook, name, state)
 
 
-def _hooks(module: torch.nn.Module) -> Iterable[Any]:
+def _hooks(module: torch.nn.Module) -> Iterable[object]:
     """All: one that is not called stateful may share the state of one that is."""
     for part in module.modules():
         registry = vars(part).get("_diffusers_hook")

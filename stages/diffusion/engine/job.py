@@ -85,7 +85,7 @@ class Job:
         if self._state is not None:
             self._state.put()
 
-    def _enter(self, value: Any) -> None:
+    def _enter(self, value: object) -> None:
         assert self._run is not None, "a job that is over was resumed"
         self.put_state()
         for name in self.direct:

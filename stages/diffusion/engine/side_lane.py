@@ -193,7 +193,7 @@ class SideLane:
             self._stream.synchronize()
 
 
-def lend(value: Any, stream: Any) -> None:
+def lend(value: object, stream: Any) -> None:
     """Tell CUDA's allocator that the lane's results are used on another stream."""
     for tensor in tensors_in(value):
         if tensor.is_cuda:

@@ -71,7 +71,7 @@ class Stopwatch:
         decodings: list[float] = []
         pixels: list[int] = []
 
-        def note(method: str, seconds: float, result: Any) -> None:
+        def note(method: str, seconds: float, result: object) -> None:
             (steps if method == "forward" else decodings).append(seconds)
             if method == "decode":
                 pixels.append(max(map(_num_pixels, tensors_in(result)), default=0))
@@ -92,7 +92,7 @@ class Stopwatch:
         self, function: Callable[..., Any], method: str, note: Callable[[str, float, Any], None]
     ) -> Callable[..., Any]:
         @functools.wraps(function)  # the signature says which argument is which
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> Any:
             started = self._now()
             result = function(*args, **kwargs)
             note(method, self._now() - started, result)

@@ -113,7 +113,7 @@ class StepBatcher:
         """Calls in the side lanes, by how many requests shared them."""
         return Counter() if self._lanes is None else self._lanes.batch_sizes
 
-    def submit(self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: Any) -> Job:
+    def submit(self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: object) -> Job:
         """Run the pipeline, or another over the same modules, with these arguments."""
         pipeline = pipeline or self._pipeline
         direct = list(pipeline.components) if self._lanes is None else []

@@ -45,7 +45,7 @@ class Switchboard:
         self._connected.append((owner, method, vars(owner).get(method)))
 
         @wraps(original)  # pipelines read signatures
-        def put_through(*args: Any, **kwargs: Any) -> Any:
+        def put_through(*args: object, **kwargs: object) -> Any:
             if isinstance(getcurrent(), RequestGreenlet):
                 return wait(target, args, kwargs)
             return original(*args, **kwargs)

@@ -57,7 +57,7 @@ class BlockStream:
                 movable.leave()
         self._bring(following)
 
-    def _after(self, index: int, block: Module, args: Any, result: Any) -> None:
+    def _after(self, index: int, block: Module, args: Any, result: object) -> None:
         ended = None
         if self._copies is not None:
             ended = torch.cuda.current_stream(self._device).record_event()

@@ -10,7 +10,7 @@ OPTION = "custom_pipeline_args"
 OURS = "dtype"  # what from_pretrained is given anyway, beside the folder
 
 
-def check_custom_args(path: str | None, made: Any, given: Any) -> None:
+def check_custom_args(path: str | None, made: Any, given: object) -> None:
     """Raise ValueError for arguments that the class of a dotted path does not take."""
     if not isinstance(given, Mapping):
         raise ValueError(f"{OPTION}: must be a mapping of arguments, not {given!r}")

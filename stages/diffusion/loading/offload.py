@@ -57,7 +57,7 @@ class TakesTurn(ModelHook):  # type: ignore[misc]  # accelerate has no types
         self._name = name
         self.execution_device = turns.device
 
-    def pre_forward(self, module: Module, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def pre_forward(self, module: Module, *args: object, **kwargs: object) -> tuple[Any, Any]:
         """The module's turn; its inputs follow it."""
         self._turns.begin(self._name)
         device = self._turns.device

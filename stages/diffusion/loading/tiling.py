@@ -12,7 +12,7 @@ PREFIX = "tile_"  # of what Diffusers' VAEs call the sizes
 Tiling = bool | Mapping[str, float]  # sizes; true: the class's own
 
 
-def check_tiling(given: Any) -> None:
+def check_tiling(given: object) -> None:
     """Raise ValueError for what is neither true, false nor sizes."""
     if type(given) is bool:
         return

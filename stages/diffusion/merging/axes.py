@@ -141,7 +141,7 @@ def _some_rows(value: Any, axis: int | None, start: int, stop: int) -> Any:
     return value[start:stop]
 
 
-def form(value: Any, *free_axes: int | None) -> Hashable:
+def form(value: object, *free_axes: int | None) -> Hashable:
     """Returns what two values have in common if one may be put beside the other along
     `free_axes`.
     """
@@ -155,11 +155,11 @@ def form(value: Any, *free_axes: int | None) -> Hashable:
     return repr(value)
 
 
-def _has_rows(value: Any) -> bool:
+def _has_rows(value: object) -> bool:
     return isinstance(value, torch.Tensor | list | tuple)
 
 
-def _doubled(once: Any, twice: Any) -> int | None:
+def _doubled(once: object, twice: object) -> int | None:
     if isinstance(once, torch.Tensor) and isinstance(twice, torch.Tensor):
         if once.dim() != twice.dim():
             return None
@@ -170,7 +170,7 @@ def _doubled(once: Any, twice: Any) -> int | None:
     return None
 
 
-def _length(value: Any, axis: int) -> int | None:
+def _length(value: object, axis: int) -> int | None:
     if isinstance(value, torch.Tensor):
         return int(value.shape[axis]) if value.dim() > axis else None
     return len(value) if isinstance(value, list) else None

@@ -38,7 +38,7 @@ class SeenCall:
     """One call of a denoiser and its result."""
 
     arguments: Arguments
-    result: Any
+    result: object
 
 
 @torch.inference_mode()
@@ -62,7 +62,7 @@ def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, SeenCall]) ->
             module: Any,
             args: Any,
             kwargs: Any,
-            result: Any,
+            result: object,
             name: str = name,
             signature: inspect.Signature = signature,
         ) -> None:
@@ -146,7 +146,7 @@ def _with_other_rows(axes: Axes, call: Arguments) -> Arguments:
     }
 
 
-def _is_like(forward: Callable[..., Any], arguments: Arguments, result: Any) -> bool:
+def _is_like(forward: Callable[..., Any], arguments: Arguments, result: object) -> bool:
     try:
         return is_close(result, forward(**nested(arguments)))
     except Exception:  # noqa: BLE001 - a model may refuse what was only tried

@@ -31,7 +31,7 @@ class Target(Protocol):
 
     name: str
 
-    def call(self, args: Sequence[Any], kwargs: Arguments) -> Call: ...
+    def call(self, args: Sequence[object], kwargs: Arguments) -> Call: ...
 
     def may_join(self, one: Call, other: Call) -> bool: ...
 
@@ -46,7 +46,7 @@ class Beside(Protocol):
         """How many at once."""
 
     def run(
-        self, name: str, calls: Sequence[tuple[tuple[Any, ...], Mapping[str, Any]]]
+        self, name: str, calls: Sequence[tuple[tuple[object, ...], Mapping[str, Any]]]
     ) -> list[Any]:
         """The results, in the same order."""
 
@@ -68,7 +68,7 @@ class Denoiser:
         self._axes = axes
         self._beside = beside if beside is not None and beside.num_groups > 1 else None
 
-    def call(self, args: Sequence[Any], kwargs: Arguments) -> Call:
+    def call(self, args: Sequence[object], kwargs: Arguments) -> Call:
         """With its place among others."""
         arguments, modes = bind(self._signature, args, kwargs), TorchModes.now()
         axes = self._axes
@@ -147,7 +147,7 @@ class Component:
         self._may_merge = may_merge
         self._is_safe: dict[Hashable, bool] = {}  # by what the calls are like, but for shapes
 
-    def call(self, args: Sequence[Any], kwargs: Arguments) -> Call:
+    def call(self, args: Sequence[object], kwargs: Arguments) -> Call:
         """With its place among others."""
         arguments, modes = bind(self._signature, args, kwargs), TorchModes.now()
         tensors = [value for value in arguments.values() if isinstance(value, torch.Tensor)]

@@ -261,7 +261,7 @@ class Ranks:
 
     def _mirrored(self, name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(whole)  # who looks for a denoiser reads its signature
-        def forward(*args: Any, **kwargs: Any) -> Any:
+        def forward(*args: object, **kwargs: object) -> Any:
             return self.run(name, [(args, kwargs)])[0]
 
         return forward
@@ -333,7 +333,7 @@ class Ranks:
                 self._with_tensors(rank, reply.result)
         self.others("go_on")
 
-    def rpc(self, method: str, *args: Any, reply: bool = True, from_all: bool = False) -> Any:
+    def rpc(self, method: str, *args: object, reply: bool = True, from_all: bool = False) -> Any:
         """A method on all ranks at once, between two steps: rank 0's result, or a list of all.
 
         Without a reply nobody waits for the others. An error of any rank is everyone's: RankError.
@@ -357,7 +357,7 @@ class Ranks:
                 raise RankError("; ".join(failed))
             return [own, *found] if from_all else own
 
-    def others(self, method: str, *args: Any) -> None:
+    def others(self, method: str, *args: object) -> None:
         """A method on all ranks but ours, when ours is done; RankError."""
         with self._lock:
             order, _ = self._send(method, args, False)
@@ -366,7 +366,7 @@ class Ranks:
                 if isinstance(answer, Reply):
                     raise RankError(f"rank {rank}: {answer.error}")
 
-    def follow(self, method: str, *args: Any) -> None:
+    def follow(self, method: str, *args: object) -> None:
         """Repeats the order that rank 0 has executed: a rank that cannot is no copy any more."""
         try:
             self.others(method, *args)

@@ -34,11 +34,11 @@ class ShardedDenoiser(Module):
             for block in (*blocks, self):
                 fully_shard(block, mesh=mesh, reshard_after_forward=True)
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """The denoiser's, as it was when it was last told."""
         return self.whole(*args, **kwargs)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: object, **kwargs: object) -> Any:
         """A forward; one that fails leaves nothing gathered."""
         try:
             return self(*args, **kwargs)

@@ -52,7 +52,7 @@ class FromBefore:
 class TileCall:
     """The arguments of a decoder."""
 
-    args: tuple[Any, ...]
+    args: tuple[object, ...]
     kwargs: Mapping[str, Any]
 
 
@@ -65,7 +65,7 @@ class OwnLists:
     def __init__(self) -> None:
         self._copies: dict[int, tuple[Any, Any]] = {}  # the list is kept, so that its id is
 
-    def own(self, value: Any) -> Any:
+    def own(self, value: object) -> Any:
         """The copy of a list; other values as they are."""
         if not isinstance(value, list):
             return value
@@ -91,7 +91,7 @@ def decoded(tile: Tile, forward: Forward) -> list[Any]:
     return results
 
 
-def _apart(result: Any) -> tuple[Any, Any]:
+def _apart(result: object) -> tuple[Any, Any]:
     """A result, and what was given beside it for the next call."""
     return result if isinstance(result, tuple) else (result, None)
 
@@ -103,7 +103,7 @@ class _AllNoted(Exception):
 class _Notes:
     """The forward of a decoder that notes its calls."""
 
-    def __init__(self, outline: Forward, known: Sequence[Any] | None) -> None:
+    def __init__(self, outline: Forward, known: Sequence[object] | None) -> None:
         """`outline`: the decoder on the meta device. `known`: its results, if it was called."""
         self.tiles: list[Tile] = []
         self.results: list[Any] = []
@@ -111,7 +111,7 @@ class _Notes:
         self._lists = OwnLists()
         self._before: TileCall | None = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> Any:
         """Note it; raise _AllNoted if it is known to be the last one."""
         call = TileCall(args, kwargs)
         noted = TileCall(args, {n: self._noted(value) for n, value in kwargs.items()})
@@ -126,7 +126,7 @@ class _Notes:
             raise _AllNoted
         return self.results[-1]
 
-    def _noted(self, value: Any) -> Any:
+    def _noted(self, value: object) -> Any:
         """A value of a call, or the sign that the call before gives it."""
         state = _apart(self.results[-1])[1] if self.results else None
         return FromBefore() if state is not None and value is state else value
@@ -146,7 +146,7 @@ class _Notes:
         kwargs = {name: self._as_outline(value) for name, value in call.kwargs.items()}
         return self._outline(*args, **kwargs)
 
-    def _as_outline(self, value: Any) -> Any:
+    def _as_outline(self, value: object) -> Any:
         if not isinstance(value, torch.Tensor):
             return self._lists.own(value)
         dtype = torch.get_default_dtype() if value.is_floating_point() else value.dtype
@@ -175,7 +175,7 @@ class SharedTiles:
         self._vae.enable_tiling()
         self._vae.tiled_decode = self.decode
 
-    def decode(self, *args: Any, **kwargs: Any) -> Any:
+    def decode(self, *args: object, **kwargs: object) -> Any:
         """In place of `tiled_decode`."""
         notes = self._noted(args, kwargs)
         made: list[Any] = []
@@ -187,13 +187,13 @@ class SharedTiles:
         answers = iter(made)
         has_state = isinstance(notes.results[0], tuple)
 
-        def answer(*_: Any, **__: Any) -> Any:
+        def answer(*_: object, **__: object) -> Any:
             return (next(answers), None) if has_state else next(answers)
 
         with self._forward(answer):
             return self._tiled_decode(*args, **kwargs)
 
-    def _noted(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Notes:
+    def _noted(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> _Notes:
         key = self._key(args, kwargs)
         notes = _Notes(self._outline, self._known.get(key))
         try:
@@ -206,7 +206,7 @@ class SharedTiles:
         self._known[key] = notes.results
         return notes
 
-    def _key(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Hashable:
+    def _key(self, args: Sequence[object], kwargs: Mapping[str, Any]) -> Hashable:
         """Returns what the shapes of all results depend on."""
         values = [*args, *(kwargs[name] for name in sorted(kwargs))]
         shapes = [one.shape if isinstance(one, torch.Tensor) else repr(one) for one in values]

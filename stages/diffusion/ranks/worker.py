@@ -46,7 +46,7 @@ ALONE_S = 20.0
 FAILED_ALONE = 71  # our exit code
 COLLECTIVE = ("shard", "spread", "run")  # methods in which ranks of a group wait for each other
 
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]  # arguments as they are given
+Call = tuple[tuple[object, ...], Mapping[str, Any]]  # arguments as they are given
 
 
 class RankOrder(msgspec.Struct, frozen=True):

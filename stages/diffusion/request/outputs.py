@@ -14,7 +14,7 @@ Picture = npt.NDArray[np.uint8]
 CHANNELS = (1, 3, 4)
 
 
-def pictures_of(result: Any, num: int) -> list[Picture]:
+def pictures_of(result: object, num: int) -> list[Picture]:
     """Pictures [height, width, channels], as many as asked for; of a video its frames.
 
     A result is a mapping (`images`, or `frames` of videos), a tensor [n, channels, height, width],
@@ -34,7 +34,7 @@ def pictures_of(result: Any, num: int) -> list[Picture]:
     return to_uint8(pictures)
 
 
-def to_uint8(pictures: Iterable[Any]) -> list[Picture]:
+def to_uint8(pictures: Iterable[object]) -> list[Picture]:
     """Pictures [height, width, channels] of 0..255; raises RequestError for what is none."""
     return [_picture(one) for one in pictures]
 
@@ -57,7 +57,7 @@ def _picture(picture: Any) -> Picture:
     return np.ascontiguousarray(np.repeat(array, 3, -1) if array.shape[-1] == 1 else array)
 
 
-def _unwrapped(result: Any) -> tuple[Any, bool]:
+def _unwrapped(result: object) -> tuple[Any, bool]:
     """The pictures, one after the other; and whether they are videos."""
     if isinstance(result, Mapping):
         key = next((one for one in RESULTS if result.get(one) is not None), None)

@@ -71,7 +71,7 @@ class Previews:
     def decode(self, pipeline: Any, latents: torch.Tensor) -> Any:
         """Returns what the request's call would return for these latents."""
 
-        def replace(shadow: Any, step: int, time: Any, tensors: Any) -> dict[str, Any]:
+        def replace(shadow: Any, step: int, time: object, tensors: object) -> dict[str, Any]:
             shadow.__dict__["_interrupt"] = True
             return {"latents": latents}
 
@@ -147,7 +147,7 @@ class FreeDenoiser:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._denoiser, name)
 
-    def __call__(self, *args: Any, return_dict: bool = True, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, return_dict: bool = True, **kwargs: object) -> Any:
         """Zeros of the form of the sample."""
         sample = args[0] if args else kwargs.get("hidden_states", kwargs.get("sample"))
         zeros = _zeros(sample)
@@ -171,7 +171,7 @@ def _listening(pipeline_class: type, before_steps: re.Pattern[str]) -> type:
 
 def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(method)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Any, *args: object, **kwargs: object) -> Any:
         return self.heard.call(name, lambda: method(self, *args, **kwargs))
 
     return call

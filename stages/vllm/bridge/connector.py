@@ -16,6 +16,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorRole,
     SupportsHMA,
 )
+from vllm.forward_context import ForwardContext
+from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.request import Request
 
@@ -111,7 +113,9 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         """`None` is vLLM's "not yet" for a request that has not started."""
         return (0 if self.scheduler_half.can_run(request) else None), False
 
-    def update_state_after_alloc(self, request: Request, blocks: Any, num_external: int) -> None:
+    def update_state_after_alloc(
+        self, request: Request, blocks: KVCacheBlocks, num_external: int
+    ) -> None:
         """No KV is loaded; the request runs."""
         self.scheduler_half.admit(request)
 
@@ -168,13 +172,13 @@ class OmnistageConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is not None and isinstance(meta, StepMeta):
             self._worker.after_forward(meta)
 
-    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: object) -> None:
         """Runs after the forward since vLLM 0.32: too late for inputs."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Skipped when a full CUDA graph replays: not used."""
 
-    def save_kv_layer(self, *args: Any, **kwargs: Any) -> None:
+    def save_kv_layer(self, *args: object, **kwargs: object) -> None:
         """Skipped when a full CUDA graph replays: not used."""
 
     def shutdown(self) -> None:

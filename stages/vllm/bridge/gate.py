@@ -12,10 +12,10 @@ and it cannot get more than has come.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import Request, RequestStatus
@@ -29,98 +29,94 @@ LIMITS = ("max_num_running_reqs", "max_num_active_reqs")  # the second since vLL
 QUEUES = ("waiting", "skipped_waiting")
 
 
-class _Gate:
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+class GatedScheduler(Scheduler):
+    """For engines without async scheduling."""
+
+    running: list[Request]
+    max_num_scheduled_tokens: int
+
+    def schedule(self, *args: object, **kwargs: object) -> SchedulerOutput:
         output = self._schedule(*args, **kwargs)
-        scheduler: Any = self
-        gate = scheduler.connector.scheduler_half
+        gate = self.connector.scheduler_half
         if output.scheduled_new_reqs or output.finished_req_ids:
-            pool = scheduler.kv_cache_manager.block_pool
+            pool = self.kv_cache_manager.block_pool
             in_use = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # one is a null block
             gate.count_blocks(in_use)
-        is_full = len(scheduler.running) >= scheduler.max_num_running_reqs
+        is_full = len(self.running) >= self.max_num_running_reqs
         gate.count_waiting(sum(map(len, self._waiting())) if is_full else 0)
         return output
 
-    def _waiting(self) -> list[Any]:
+    def _waiting(self) -> list[RequestQueue]:
         """The queues in which requests wait to be run."""
         return [queue for name in QUEUES if (queue := getattr(self, name, None))]
 
-    def _schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        scheduler: Any = self
-        gate = scheduler.connector.scheduler_half
+    def _schedule(self, *args: object, **kwargs: object) -> SchedulerOutput:
+        gate = self.connector.scheduler_half
         gate.collect()
-        running, waiting = scheduler.running, self._waiting()
+        running, waiting = self.running, self._waiting()
         part = self._choose_part()
         held = gate.held(running)
         if not held and part is None and (running or not waiting):
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)
         if len(held) == len(running) and not gate.is_any_ready(chain.from_iterable(waiting)):
             in_flight = any(request.num_output_placeholders for request in held)
-            if not in_flight and not scheduler.finished_req_ids:
+            if not in_flight and not self.finished_req_ids:
                 gate.wait(IDLE_WAIT_S)
         with self._without(held), self._limited_to(part):
-            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+            return super().schedule(*args, **kwargs)
 
     def _choose_part(self) -> PrefillPart | None:
         """A request may begin early only while less than half of the seats are taken."""
-        scheduler: Any = self
-        num_taken, num_seats = len(scheduler.running), scheduler.max_num_running_reqs
+        num_taken, num_seats = len(self.running), self.max_num_running_reqs
         waiting = self._waiting() if num_taken < num_seats else []
-        part: PrefillPart | None = scheduler.connector.scheduler_half.choose_part(
-            scheduler.running, chain.from_iterable(waiting), 2 * num_taken < num_seats
+        part: PrefillPart | None = self.connector.scheduler_half.choose_part(
+            self.running, chain.from_iterable(waiting), 2 * num_taken < num_seats
         )
         return part
 
     @contextmanager
     def _without(self, held: list[Request]) -> Iterator[None]:
         """Held requests are no part of `running` meanwhile, and nobody gets their seats."""
-        scheduler: Any = self
         held_ids = {request.request_id for request in held}
-        scheduler.running = [r for r in scheduler.running if r.request_id not in held_ids]
-        limits = [name for name in LIMITS if hasattr(scheduler, name)]
+        self.running = [r for r in self.running if r.request_id not in held_ids]
+        limits = [name for name in LIMITS if hasattr(self, name)]
         for name in limits:
-            setattr(scheduler, name, getattr(scheduler, name) - len(held))
+            setattr(self, name, getattr(self, name) - len(held))
         try:
             yield
         finally:
-            scheduler.running = held + scheduler.running
+            self.running = held + self.running
             for name in limits:
-                setattr(scheduler, name, getattr(scheduler, name) + len(held))
+                setattr(self, name, getattr(self, name) + len(held))
 
     @contextmanager
     def _limited_to(self, part: PrefillPart | None) -> Iterator[None]:
         """Within a step that runs a part: no more tokens than it has, and others before it."""
-        scheduler: Any = self
         if part is None:
             yield
             return
-        scheduler.running.sort(key=lambda request: request.request_id == part.request_id)
-        limit = scheduler.max_num_scheduled_tokens
-        scheduler.max_num_scheduled_tokens = part.num_tokens
+        self.running.sort(key=lambda request: request.request_id == part.request_id)
+        limit = self.max_num_scheduled_tokens
+        self.max_num_scheduled_tokens = part.num_tokens
         try:
             yield
         finally:
-            scheduler.max_num_scheduled_tokens = limit
+            self.max_num_scheduled_tokens = limit
 
     def add_request(self, request: Request) -> None:
-        scheduler: Any = self
-        scheduler.connector.scheduler_half.expect(request)
-        super().add_request(request)  # type: ignore[misc]
+        self.connector.scheduler_half.expect(request)
+        super().add_request(request)
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
+    def update_from_output(self, *args: object, **kwargs: object) -> dict[int, EngineCoreOutputs]:
         """Updates like the scheduler; requests whose input is overdue end here, as aborted ones
         do.
         """
-        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(  # type: ignore[misc]
-            *args, **kwargs
-        )
-        scheduler: Any = self
-        for request_id in scheduler.connector.scheduler_half.overdue():
-            request = scheduler.requests.get(request_id)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(*args, **kwargs)
+        for request_id in self.connector.scheduler_half.overdue():
+            request = self.requests.get(request_id)
             if request is None or request.num_output_placeholders:
                 continue  # ended, or in a step: the next look finds it again
-            scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+            self.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
             told = outputs.setdefault(request.client_index, EngineCoreOutputs(outputs=[]))
             told.outputs.append(
                 EngineCoreOutput(
@@ -133,9 +129,5 @@ class _Gate:
         return outputs
 
 
-class GatedScheduler(_Gate, Scheduler):
-    """For engines without async scheduling."""
-
-
-class GatedAsyncScheduler(_Gate, AsyncScheduler):
+class GatedAsyncScheduler(GatedScheduler, AsyncScheduler):
     """For engines with async scheduling."""

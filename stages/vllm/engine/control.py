@@ -91,15 +91,15 @@ class EngineControl:
             return ""
         return "its engine has no profiler_config"
 
-    async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def obey(self, command: str, arguments: Mapping[str, Any]) -> Mapping[str, object]:
         """Do it; RequestError refuses it."""
         if "weights" in self._asleep and command in (*LORA[:3], "load_weights"):
             raise RequestError(409, "the weights are asleep; wake them first", code="sleeping")
         run: Callable[..., Any] = getattr(self, f"_{command}")
-        result: Mapping[str, Any] = await run(**arguments)
+        result: Mapping[str, object] = await run(**arguments)
         return result
 
-    async def _sleep(self, level: int, tags: Collection[str] | None) -> Mapping[str, Any]:
+    async def _sleep(self, level: int, tags: Collection[str] | None) -> Mapping[str, object]:
         if tags is not None:
             message = "an engine of vLLM's sleeps as a whole; tags are for wake"
             raise RequestError(400, message, param="tags", code="invalid_value")
@@ -120,7 +120,7 @@ class EngineControl:
             return NO_LEVEL_2
         return self._weights.no_source
 
-    async def _wake(self, tags: Collection[str] | None) -> Mapping[str, Any]:
+    async def _wake(self, tags: Collection[str] | None) -> Mapping[str, object]:
         for tag in tags or ():
             if tag not in TAGS:
                 message = f"no part {tag!r}; allowed: {', '.join(TAGS)}"
@@ -140,7 +140,7 @@ class EngineControl:
         self._is_dropped = False
         await self._restore_adapters()
 
-    async def _load_weights(self, path: str | None) -> Mapping[str, Any]:
+    async def _load_weights(self, path: str | None) -> Mapping[str, object]:
         assert isinstance(self._weights, EngineWeights)
         folder = self._weights.checked(path)
         try:
@@ -155,22 +155,22 @@ class EngineControl:
 
     async def _add_lora(
         self, name: str, path: str, weight_name: str | None, pinned: bool
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, object]:
         if weight_name is not None:
             message = "weight_name is for a pipeline; here a path is a folder as peft writes it"
             raise RequestError(400, message, param="weight_name", code="invalid_value")
         await self._known_adapters.add(name, path, pinned)
         return await self._list_loras()
 
-    async def _remove_lora(self, name: str) -> Mapping[str, Any]:
+    async def _remove_lora(self, name: str) -> Mapping[str, object]:
         await self._known_adapters.remove(name)
         return await self._list_loras()
 
-    async def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, Any]:
+    async def _pin_lora(self, name: str, pinned: bool) -> Mapping[str, object]:
         await self._known_adapters.pin(name, pinned)
         return await self._list_loras()
 
-    async def _list_loras(self) -> Mapping[str, Any]:
+    async def _list_loras(self) -> Mapping[str, object]:
         return {"loras": msgspec.to_builtins(self._known_adapters.listed)}
 
     @property
@@ -178,7 +178,7 @@ class EngineControl:
         assert self._adapters is not None
         return self._adapters
 
-    async def _start_profile(self, prefix: str | None) -> Mapping[str, Any]:
+    async def _start_profile(self, prefix: str | None) -> Mapping[str, object]:
         """One that is cancelled may still take effect, so only a failure means that none runs."""
         if self._is_profiling:
             raise already_profiling()
@@ -194,7 +194,7 @@ class EngineControl:
             raise
         return {"folder": self._profile_folder}
 
-    async def _stop_profile(self) -> Mapping[str, Any]:
+    async def _stop_profile(self) -> Mapping[str, object]:
         """The `files`: a trace of each process of the engine, as far as the folder is a path.
 
         Without a folder (`profiler: cuda`) there are none. vLLM 0.26 gives no name to those of a
@@ -213,7 +213,7 @@ class EngineControl:
 
     async def _rpc(
         self, method: str, args: Sequence[Any], reply: bool, from_all: bool
-    ) -> Mapping[str, Any]:
+    ) -> Mapping[str, object]:
         """Call a method of the user's extension on all ranks, between two steps.
 
         Rank 0's result or a list of all, of several lanes those of the first.

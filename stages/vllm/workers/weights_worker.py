@@ -2,11 +2,12 @@
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from torch import nn
+from vllm.config import LoadConfig, ModelConfig, VllmConfig
 from vllm.platforms import current_platform
 
 from omnistage.stages.vllm.adapters.adapted_modules import refuse_ignored
@@ -36,15 +37,15 @@ class WeightsWorker:
     """Mixed into a worker of any platform; called by its engine's `collective_rpc`."""
 
     rank: int
-    vllm_config: Any
+    vllm_config: VllmConfig
     model_runner: Any
-    model_config: Any
-    load_config: Any
-    reload_weights: Any
-    add_lora: Any
-    pin_lora: Any
+    model_config: ModelConfig
+    load_config: LoadConfig
+    reload_weights: Callable[..., None]
+    add_lora: Callable[[LoRARequest], bool]
+    pin_lora: Callable[[int], bool]
 
-    def omnistage_together(self, method: str, *arguments: Any) -> None:
+    def omnistage_together(self, method: str, *arguments: object) -> None:
         """Call a method in every rank; RuntimeError, in the last one, if it failed in any.
 
         vLLM reads the answers in the order of the ranks and stops at the first that is an error.
@@ -59,7 +60,7 @@ class WeightsWorker:
         if problem and is_read_last():
             raise RuntimeError(problem)
 
-    def omnistage_rpc(self, method: str, arguments: Sequence[Any]) -> str:
+    def omnistage_rpc(self, method: str, arguments: Sequence[object]) -> str:
         """Call a user's method in every rank of this lane; `Called` as JSON.
 
         An error is an answer like others, because vLLM would read the next ones wrongly: see

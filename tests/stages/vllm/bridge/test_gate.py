@@ -5,8 +5,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from vllm.v1.core.sched.scheduler import Scheduler
 
-from omnistage.stages.vllm.bridge.gate import QUEUES, _Gate
+from omnistage.stages.vllm.bridge.gate import QUEUES, GatedScheduler
 from omnistage.stages.vllm.bridge.prefill_part import PrefillPart
 
 
@@ -45,7 +46,7 @@ class Half:
         self.num_waits += 1
 
 
-class Queues:
+class Queues(Scheduler):  # type: ignore[misc]
     """The part of vLLM's scheduler that the gate reads and writes."""
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Queues:
         return SimpleNamespace(scheduled_new_reqs=[], finished_req_ids=set())
 
 
-class GatedQueues(_Gate, Queues):
+class GatedQueues(GatedScheduler, Queues):
     """A gate over nothing else."""
 
 
