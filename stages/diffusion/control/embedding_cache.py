@@ -53,7 +53,7 @@ class EmbeddingCache:
         self._wrapped.clear()
         self.clear()
 
-    def _cached(self, name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+    def _cached(self, name: str, forward: Callable[..., object]) -> Callable[..., object]:
         signature = inspect.signature(forward)
 
         @wraps(forward)
@@ -81,7 +81,7 @@ class EmbeddingCache:
             self._kept.move_to_end(key)
             return self._kept[key][0]
 
-    def _keep(self, key: Hashable, made: Any) -> None:
+    def _keep(self, key: Hashable, made: object) -> None:
         num_bytes = sum(tensor.nbytes for tensor in tensors_in(made))
         if num_bytes > self._max_bytes:
             return

@@ -16,7 +16,7 @@ CONFIGS = {
 class StepCache:
     """One of them on a denoiser, to be switched on for requests that want it and off for others."""
 
-    def __init__(self, denoiser: torch.nn.Module, name: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, denoiser: torch.nn.Module, name: str, options: Mapping[str, object]) -> None:
         """Raises ValueError for an unknown name, a wrong option, or a denoiser without caches."""
         if name not in CONFIGS:
             raise ValueError(f"step_cache: {name!r} is none of {', '.join(CONFIGS)}")

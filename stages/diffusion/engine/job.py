@@ -26,7 +26,7 @@ class Job:
 
     number: int
     pipeline: Any
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, object]
     setting: Setting = DEFAULT
     direct: Sequence[str] = ()  # parts of the pipeline that it calls without the engine
     result: "Future[Any]" = field(default_factory=Future)

@@ -53,8 +53,8 @@ class StepBatcher:
     def __init__(
         self,
         pipeline: Any,
-        once: Mapping[str, Any],
-        twice: Mapping[str, Any],
+        once: Mapping[str, object],
+        twice: Mapping[str, object],
         max_batch: int = MAX_BATCH,
         has_side_lanes: bool = True,
         denoisers: Mapping[str, torch.nn.Module] | None = None,
@@ -113,7 +113,9 @@ class StepBatcher:
         """Calls in the side lanes, by how many requests shared them."""
         return Counter() if self._lanes is None else self._lanes.batch_sizes
 
-    def submit(self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: object) -> Job:
+    def submit(
+        self, pipeline: Any = None, setting: Setting = DEFAULT, /, **arguments: object
+    ) -> Job:
         """Run the pipeline, or another over the same modules, with these arguments."""
         pipeline = pipeline or self._pipeline
         direct = list(pipeline.components) if self._lanes is None else []
@@ -174,7 +176,7 @@ class StepBatcher:
         self._checkpoints.close()
 
     def _learned(
-        self, once: Mapping[str, Any], twice: Mapping[str, Any], measures_speed: bool
+        self, once: Mapping[str, object], twice: Mapping[str, object], measures_speed: bool
     ) -> dict[str, Denoiser]:
         watch = Stopwatch(self._pipeline, self._denoisers, self._device)
         with watch.timed() as took_once:

@@ -38,7 +38,7 @@ class Switchboard:
         self._connected: list[tuple[Any, str, Any]] = []
 
     def connect(
-        self, owner: Any, method: str, target: Target, wait: Callable[[Target, Any, Any], Any]
+        self, owner: object, method: str, target: Target, wait: Callable[[Target, Any, Any], Any]
     ) -> None:
         """`wait(target, args, kwargs)` answers requests; others still get the method itself."""
         original = getattr(owner, method)

@@ -13,7 +13,7 @@ VLLM_FLASH_3 = "vllm_flash_3"
 BACKENDS = {one.value.removeprefix("_"): one.value for one in AttentionBackendName}
 
 
-def check_attention(name: Any) -> None:
+def check_attention(name: object) -> None:
     """Raise ValueError for what is no name of a back end, with or without its underscore."""
     if name == VLLM_FLASH_3:
         return
@@ -53,5 +53,5 @@ def set_attention(parts: Parts, name: str, device: torch.device) -> None:
             raise ValueError(_takes_none(part, module))
 
 
-def _takes_none(part: str, module: Any) -> str:
+def _takes_none(part: str, module: object) -> str:
     return f"attention: {part} ({type(module).__name__}) takes none of Diffusers' back ends"

@@ -43,7 +43,7 @@ class BlockStream:
             block.register_forward_pre_hook(partial(self._before, index))
             block.register_forward_hook(partial(self._after, index), always_call=True)
 
-    def _before(self, index: int, block: Module, args: Any) -> None:
+    def _before(self, index: int, block: Module, args: object) -> None:
         self._bring(index)
         if self._copies is not None:
             torch.cuda.current_stream(self._device).wait_event(self._arrivals[index])
@@ -57,7 +57,7 @@ class BlockStream:
                 movable.leave()
         self._bring(following)
 
-    def _after(self, index: int, block: Module, args: Any, result: object) -> None:
+    def _after(self, index: int, block: Module, args: object, result: object) -> None:
         ended = None
         if self._copies is not None:
             ended = torch.cuda.current_stream(self._device).record_event()

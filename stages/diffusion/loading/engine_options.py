@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class EngineOptions:
         return frozenset(one.name for one in fields(cls))
 
     @classmethod
-    def of(cls, engine: Mapping[str, Any]) -> Self:
+    def of(cls, engine: Mapping[str, object]) -> Self:
         """Returns the arguments that are given, and not as null; raises ValueError."""
         names = cls.names() & engine.keys()
         return cls(**{name: engine[name] for name in names if engine[name] is not None})

@@ -81,8 +81,8 @@ class LoadOptions(EngineOptions):
     device: str | None = None
     load_format: str = "auto"
     pipeline_class: str | None = None
-    custom_pipeline_args: Mapping[str, Any] = field(default_factory=dict)
-    modules: Mapping[str, Any] | None = None
+    custom_pipeline_args: Mapping[str, object] = field(default_factory=dict)
+    modules: Mapping[str, object] | None = None
     offload: str | None = None
     compile: bool = False
     quantization: str | None = None

@@ -57,13 +57,13 @@ class TakesTurn(ModelHook):  # type: ignore[misc]  # accelerate has no types
         self._name = name
         self.execution_device = turns.device
 
-    def pre_forward(self, module: Module, *args: object, **kwargs: object) -> tuple[Any, Any]:
+    def pre_forward(self, module: Module, *args: object, **kwargs: object) -> tuple[object, object]:
         """The module's turn; its inputs follow it."""
         self._turns.begin(self._name)
         device = self._turns.device
         return send_to_device(args, device), send_to_device(kwargs, device)
 
-    def pre_part(self, part: Module, args: Any) -> None:
+    def pre_part(self, part: Module, args: object) -> None:
         """For uses of a part of the module that do not begin at its forward."""
         self._turns.begin(self._name)
 

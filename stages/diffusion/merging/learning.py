@@ -59,7 +59,7 @@ def _noted(modules: Mapping[str, torch.nn.Module], seen: dict[str, SeenCall]) ->
         signature = inspect.signature(module.forward)
 
         def note(
-            module: Any,
+            module: torch.nn.Module,
             args: Any,
             kwargs: Any,
             result: object,
@@ -83,7 +83,7 @@ def learn(module: torch.nn.Module, once: SeenCall, twice: SeenCall) -> Axes | No
     """How calls of a denoiser may be merged; None: not at all."""
     row_lists = has_row_lists(once.result, twice.result)
     axes = replace(Axes.learn(once.arguments, twice.arguments), has_row_lists=row_lists)
-    forward: Callable[..., Any] = module.forward
+    forward: Callable[..., object] = module.forward
     numbers = [
         name
         for name, value in once.arguments.items()
@@ -128,7 +128,7 @@ def _may_merge(forward: Callable[..., Any], axes: Axes, once: SeenCall, twice: S
         return False
 
 
-def _merged(forward: Callable[..., Any], axes: Axes, calls: Sequence[Arguments]) -> list[Any]:
+def _merged(forward: Callable[..., object], axes: Axes, calls: Sequence[Arguments]) -> list[object]:
     return split(forward(**nested(axes.merge(calls))), [axes.size(call) for call in calls])
 
 
@@ -146,7 +146,7 @@ def _with_other_rows(axes: Axes, call: Arguments) -> Arguments:
     }
 
 
-def _is_like(forward: Callable[..., Any], arguments: Arguments, result: object) -> bool:
+def _is_like(forward: Callable[..., object], arguments: Arguments, result: object) -> bool:
     try:
         return is_close(result, forward(**nested(arguments)))
     except Exception:  # noqa: BLE001 - a model may refuse what was only tried

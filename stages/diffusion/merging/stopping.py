@@ -8,7 +8,6 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from greenlet import GreenletExit
@@ -72,7 +71,7 @@ class Checkpoints:
             if has_leaves or next(module.children(), None) is not None
         ]
 
-    def _check(self, module: torch.nn.Module, args: Any) -> None:
+    def _check(self, module: torch.nn.Module, args: object) -> None:
         self.num_passed += 1
         end_if_stopped()
 

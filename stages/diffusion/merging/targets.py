@@ -35,7 +35,7 @@ class Target(Protocol):
 
     def may_join(self, one: Call, other: Call) -> bool: ...
 
-    def run(self, calls: Sequence[Call]) -> list[Any]: ...
+    def run(self, calls: Sequence[Call]) -> list[object]: ...
 
 
 class Beside(Protocol):
@@ -46,8 +46,8 @@ class Beside(Protocol):
         """How many at once."""
 
     def run(
-        self, name: str, calls: Sequence[tuple[tuple[object, ...], Mapping[str, Any]]]
-    ) -> list[Any]:
+        self, name: str, calls: Sequence[tuple[tuple[object, ...], Mapping[str, object]]]
+    ) -> list[object]:
         """The results, in the same order."""
 
 
@@ -57,7 +57,7 @@ class Denoiser:
     def __init__(
         self,
         name: str,
-        forward: Callable[..., Any],
+        forward: Callable[..., object],
         axes: Axes | None,
         beside: Beside | None = None,
     ) -> None:
@@ -81,7 +81,7 @@ class Denoiser:
         """Returns whether two of the same key agree in what all rows share."""
         return self._axes is not None and self._axes.may_join(one.arguments, other.arguments)
 
-    def run(self, calls: Sequence[Call]) -> list[Any]:
+    def run(self, calls: Sequence[Call]) -> list[object]:
         """One forward for all, or one a group of ranks, at the same time."""
         if self._beside is not None:
             return self._run_beside(self._beside, calls)
@@ -96,7 +96,7 @@ class Denoiser:
         assert self._axes is not None, "calls without axes were merged"
         return self._axes.merge([call.arguments for call in calls])
 
-    def _run_beside(self, beside: Beside, calls: Sequence[Call]) -> list[Any]:
+    def _run_beside(self, beside: Beside, calls: Sequence[Call]) -> list[object]:
         if len(calls) == 1:
             rows = self._rows(calls[0], beside.num_groups)
             results = beside.run(self.name, [((), nested(one)) for one in rows])
@@ -138,7 +138,7 @@ class Component:
     """
 
     def __init__(
-        self, name: str, method: Callable[..., Any], may_merge: bool, decodes: bool = False
+        self, name: str, method: Callable[..., object], may_merge: bool, decodes: bool = False
     ) -> None:
         self.name = name
         self.decodes = decodes
@@ -162,7 +162,7 @@ class Component:
         """Returns whether merging such calls changes nothing, as far as it was tried."""
         return self._is_safe.get(_kind(one), True)
 
-    def run(self, calls: Sequence[Call]) -> list[Any]:
+    def run(self, calls: Sequence[Call]) -> list[object]:
         """One call of the method for all, or one each while that is not known to be the same."""
         if len(calls) == 1:
             return [self._alone(calls[0])]

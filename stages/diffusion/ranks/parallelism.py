@@ -15,7 +15,9 @@ from omnistage.stages.diffusion.ranks.options import RankOptions
 GROUPS = "guidance"  # the mesh's first axis: ranks of different groups share nothing
 
 
-def spread(denoiser: Any, options: RankOptions, mesh: DeviceMesh, device: torch.device) -> None:
+def spread(
+    denoiser: torch.nn.Module, options: RankOptions, mesh: DeviceMesh, device: torch.device
+) -> None:
     """Enable it; all ranks do so with their own copy. Raises ValueError if it cannot be."""
     name = type(denoiser).__name__
     enable = getattr(denoiser, "enable_parallelism", None)

@@ -109,7 +109,7 @@ class Ranks:
         self,
         model: str,
         stage: str,
-        engine: Mapping[str, Any],
+        engine: Mapping[str, object],
         on_failure: Callable[[str], None] = end_stage,
         alone_s: float = ALONE_S,
     ) -> None:
@@ -131,7 +131,7 @@ class Ranks:
         self._number = 0
         self._heard: dict[int, int] = {}  # each rank's last reply
         self.denoisers: Mapping[str, torch.nn.Module] = {}
-        self._wholes: dict[str, Callable[..., Any]] = {}
+        self._wholes: dict[str, Callable[..., object]] = {}
         self._is_closed = threading.Event()
         self._stack = ExitStack()
         self.num_calls = 0
@@ -259,7 +259,7 @@ class Ranks:
                     raise ValueError(f"parallel: {message}; take it out of the graph")
                 logger.warning("%s; dummy weights amplify rounding", message)
 
-    def _mirrored(self, name: str, whole: Callable[..., Any]) -> Callable[..., Any]:
+    def _mirrored(self, name: str, whole: Callable[..., object]) -> Callable[..., object]:
         @wraps(whole)  # who looks for a denoiser reads its signature
         def forward(*args: object, **kwargs: object) -> Any:
             return self.run(name, [(args, kwargs)])[0]
@@ -268,7 +268,7 @@ class Ranks:
 
     # Calls
 
-    def run(self, name: str, calls: Sequence[Call]) -> list[Any]:
+    def run(self, name: str, calls: Sequence[Call]) -> list[object]:
         """A denoiser's forwards, at most one for each group; the results in the same order.
 
         An error of ours is raised as it is, one of another rank as RankError. Nobody stops in the
@@ -288,7 +288,7 @@ class Ranks:
             self._settle(order.number)
             raise failure
 
-    def decode_tiles(self, name: str, tiles: Sequence[Tile]) -> list[Any]:
+    def decode_tiles(self, name: str, tiles: Sequence[Tile]) -> list[object]:
         """Tiles of one decoding, at most one for each rank that shares them; results in order.
 
         Errors are as those of `run`. Here no rank waits for another one.
@@ -298,7 +298,7 @@ class Ranks:
             arguments = name, TorchModes.now(), dtype, list(tiles)
             order, _ = self._send("decode_tile", arguments, True)
             others = range(1, len(tiles))
-            own: list[Any] | Exception
+            own: list[object] | Exception
             try:
                 own = self._worker.decode_tile(*arguments)
             except Exception as error:  # noqa: BLE001 - raised below, once all have answered
@@ -308,7 +308,7 @@ class Ranks:
                 raise own
             return self._unless_failed(others, [own, *replies])
 
-    def _unless_failed(self, ranks: Sequence[int], results: list[Any]) -> list[Any]:
+    def _unless_failed(self, ranks: Sequence[int], results: list[object]) -> list[object]:
         for rank, result in zip(ranks, results[1:], strict=True):
             if isinstance(result, Reply):
                 self._settle(result.number)

@@ -46,7 +46,7 @@ ALONE_S = 20.0
 FAILED_ALONE = 71  # our exit code
 COLLECTIVE = ("shard", "spread", "run")  # methods in which ranks of a group wait for each other
 
-Call = tuple[tuple[object, ...], Mapping[str, Any]]  # arguments as they are given
+Call = tuple[tuple[object, ...], Mapping[str, object]]  # arguments as they are given
 
 
 class RankOrder(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class RankSpec:
     place: RankPlace
     model: str
     stage: str
-    engine: Mapping[str, Any]  # the stage's arguments of LoadOptions and RankOptions
+    engine: Mapping[str, object]  # the stage's arguments of LoadOptions and RankOptions
     alone_s: float = ALONE_S
 
     @property
@@ -121,7 +121,7 @@ class RankWorker:
         self._sharded: dict[str, ShardedDenoiser] = {}
         self._forwards = self._now()
 
-    def _now(self) -> dict[str, Callable[..., Any]]:
+    def _now(self) -> dict[str, Callable[..., object]]:
         forwards: dict[str, Any] = {name: one.forward for name, one in self.denoisers.items()}
         for name, sharded in self._sharded.items():
             sharded.whole = forwards[name]

@@ -23,7 +23,7 @@ def pictures_for_warm_up(pipeline: Any) -> dict[str, Image.Image]:
 
 def picture_arguments(
     pipeline: Any, images: Sequence[Pixels], mask: Pixels | None, others: Collection[str]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """The arguments of an edit: pictures [height, width, 3], mask [height, width], 255 to repaint.
 
     A pipeline that repaints its picture makes one of the same size, unless a size is among the
@@ -32,7 +32,7 @@ def picture_arguments(
     if not images:
         return {}
     pictures = [Image.fromarray(image) for image in images]
-    arguments: dict[str, Any] = {"image": pictures if len(pictures) > 1 else pictures[0]}
+    arguments: dict[str, object] = {"image": pictures if len(pictures) > 1 else pictures[0]}
     if mask is not None:
         arguments["mask_image"] = Image.fromarray(mask)
     if "strength" in arguments_of(pipeline) and not {"width", "height"} & set(others):

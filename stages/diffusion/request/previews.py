@@ -35,7 +35,7 @@ class Previews:
         self,
         pipeline: Any,
         denoisers: Collection[str],
-        arguments: Mapping[str, Any],
+        arguments: Mapping[str, object],
         num_previews: int,
         before_steps: re.Pattern[str] = PLAIN.before_steps,
     ) -> None:
@@ -45,7 +45,7 @@ class Previews:
         """
         self.pipeline = copy.copy(pipeline)
         self.pipeline.__class__ = _listening(pipeline.__class__, before_steps)
-        self._results: dict[str, list[Any]] = defaultdict(list)
+        self._results: dict[str, list[object]] = defaultdict(list)
         self.pipeline.heard = Recorder(self._results)
         self._denoisers = denoisers
         self._arguments = arguments
@@ -71,7 +71,7 @@ class Previews:
     def decode(self, pipeline: Any, latents: torch.Tensor) -> Any:
         """Returns what the request's call would return for these latents."""
 
-        def replace(shadow: Any, step: int, time: object, tensors: object) -> dict[str, Any]:
+        def replace(shadow: object, step: int, time: object, tensors: object) -> dict[str, object]:
             shadow.__dict__["_interrupt"] = True
             return {"latents": latents}
 
@@ -98,7 +98,9 @@ def due_steps(steps: int, num_previews: int) -> set[int]:
     return {step for step in spread if 0 < step < steps}
 
 
-def predicted(scheduler: Any, before: torch.Tensor | None, latents: torch.Tensor) -> torch.Tensor:
+def predicted(
+    scheduler: object, before: torch.Tensor | None, latents: torch.Tensor
+) -> torch.Tensor:
     """The latents at the end of the line through the last two, where there is such a line."""
     if before is None or not isinstance(scheduler, STRAIGHT):
         return latents
@@ -111,7 +113,7 @@ def predicted(scheduler: Any, before: torch.Tensor | None, latents: torch.Tensor
 class Recorder:
     """Keeps what the outermost of the calls that it sees return."""
 
-    def __init__(self, results: dict[str, list[Any]]) -> None:
+    def __init__(self, results: dict[str, list[object]]) -> None:
         self._results = results
         self._depth = 0
 
@@ -130,7 +132,7 @@ class Recorder:
 class Player:
     """Returns the same, in the same order."""
 
-    def __init__(self, results: Mapping[str, list[Any]]) -> None:
+    def __init__(self, results: Mapping[str, list[object]]) -> None:
         self._left = {name: deque(made) for name, made in results.items()}
 
     def call(self, name: str, method: Callable[[], Any]) -> Any:
@@ -141,7 +143,7 @@ class Player:
 class FreeDenoiser:
     """Stands for a denoiser and costs nothing: its result is zeros."""
 
-    def __init__(self, denoiser: Any) -> None:
+    def __init__(self, denoiser: object) -> None:
         self._denoiser = denoiser
 
     def __getattr__(self, name: str) -> Any:
@@ -169,7 +171,7 @@ def _listening(pipeline_class: type, before_steps: re.Pattern[str]) -> type:
     return type(pipeline_class.__name__, (pipeline_class,), methods)
 
 
-def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _told(name: str, method: Callable[..., object]) -> Callable[..., object]:
     @functools.wraps(method)
     def call(self: Any, *args: object, **kwargs: object) -> Any:
         return self.heard.call(name, lambda: method(self, *args, **kwargs))
