@@ -28,11 +28,11 @@ VERBS = re.compile(
 DOCSTRINGS = re.compile(rf"(?:{OPENINGS.pattern[1:]}|See\b)")
 RUNNING = ("server", "stages", "stage_configs", "connectors", "bench", "demo")
 PRODUCT = (*RUNNING, "scripts", "tools")
-# Each family has such a class of its own; Python and HTTP each have a public Choice.
+# Each family has such a class of its own.
 SHARED_NAMES = frozenset(
     {
         *("Thinker", "ThinkerProcessor", "Talker", "TalkerBackbone", "TalkerPrompt", "SpeechIds"),
-        *("Code2WavStage", "StreamingVocoder", "Choice"),
+        *("Code2WavStage", "StreamingVocoder"),
     }
 )
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)

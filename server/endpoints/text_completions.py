@@ -80,19 +80,19 @@ class TextCompletions:
         yield head.chunk([], usage=usage_of(usage, 0))
 
     async def _collect(self, running: RunningCompletion, head: AnswerHead) -> ChatChunk:
-        choices: dict[int, Choice] = {}
+        choices: dict[int, PartialText] = {}
         usage: ChatChunk = {}
         async with aclosing(self._chunks(running, head)) as chunks:
             async for chunk in chunks:
                 usage = chunk.get("usage", usage)
                 for choice in chunk["choices"]:
-                    choices.setdefault(choice["index"], Choice()).add(choice)
+                    choices.setdefault(choice["index"], PartialText()).add(choice)
         whole = [choice.to_dict(index) for index, choice in sorted(choices.items())]
         return head.chunk(whole, usage=usage)
 
 
 @dataclass(slots=True)
-class Choice:
+class PartialText:
     """One choice as far as it has come."""
 
     text: str = ""
