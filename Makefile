@@ -213,6 +213,13 @@ $(OTHER)/.ready: pyproject.toml stages/cpu_shim.py
 test-vllm: $(OTHER)/.ready
 	$(OTHER)/bin/python -m pytest -m engine $(ARGS)
 
+# One stage of the training of a small model that answers and speaks (train/README.md): data, codes, thinker, talker,
+# code2wav, write, judge. STAGE=thinker ARGS="--minutes 20".
+.PHONY: train-small
+TRAIN_data := make_data.py
+train-small: venv
+	PYTHONPATH=train $(BIN)/python train/$(or $(TRAIN_$(STAGE)),$(STAGE).py) $(ARGS)
+
 check: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .

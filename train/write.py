@@ -1,0 +1,45 @@
+"""Assembles the trained parts into a checkpoint in Qwen3-Omni's published layout, in bfloat16."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from sizes import small_config
+from tokens import make_tokenizer
+from transformers import Qwen3OmniMoeForConditionalGeneration
+
+from omnistage.stages.checkpoint.files import generation_config, write_json, write_tokenizer
+from omnistage.stages.qwen3_omni.checkpoint.processors import TINY
+
+
+def part(path: Path, module: str, prefix: str) -> dict[str, Any]:
+    """The weights of one module of a training's state, without a prefix."""
+    weights: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)[module]
+    return {name[len(prefix) :]: one for name, one in weights.items() if name.startswith(prefix)}
+
+
+def main() -> None:
+    """Write the folder."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--out", type=Path, default=Path(".cache/small/out"))
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--shard", default="60MB", help="the most of one file of weights")
+    given = parser.parse_args()
+    tokenizer = make_tokenizer()
+    config = small_config(tokenizer)
+    model = Qwen3OmniMoeForConditionalGeneration(config)
+    out = given.out
+    model.thinker.load_state_dict(part(out / "thinker.pt", "reader", "thinker."))
+    model.talker.load_state_dict(part(out / "talker.pt", "speaker", "talker."))
+    model.code2wav.load_state_dict(part(out / "code2wav.pt", "net", ""))
+    model.generation_config = generation_config(tokenizer)
+    given.folder.mkdir(parents=True, exist_ok=True)
+    write_tokenizer(given.folder, tokenizer)
+    write_json(given.folder / "preprocessor_config.json", TINY.image_and_audio())
+    write_json(given.folder / "video_preprocessor_config.json", TINY.video())
+    model.to(torch.bfloat16).save_pretrained(given.folder, max_shard_size=given.shard)
+
+
+if __name__ == "__main__":
+    main()
