@@ -129,12 +129,10 @@ class CalledRank(WeightsWorker):
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights_worker, "is_read_last", lambda: True)
     monkeypatch.setattr(weights_worker, "first_problem", lambda own: own)
-
-
-def test_a_call_of_a_users_method_is_answered_in_json_also_if_it_fails(
-    alone: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(weights_worker.logger, "disabled", True)  # no report holds half a pair
+
+
+def test_a_call_of_a_users_method_is_answered_in_json_also_if_it_fails(alone: None) -> None:
     rank = CalledRank(lane=0)
     assert json.loads(rank.omnistage_rpc("fine", [3])) == {"result": {"number": 3}, "problem": ""}
     told = json.loads(rank.omnistage_rpc("fail", []))
