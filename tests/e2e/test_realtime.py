@@ -98,7 +98,8 @@ def test_turns_by_text_and_audio_are_the_chats(both: Both) -> None:
     both.answer()
     both.say()
     both.answer()
-    both.say()
+    for _ in range(5):
+        both.say()
     both.write("What did I say?")
     both.answer()
 
@@ -136,6 +137,24 @@ def test_a_round_of_a_tool_is_the_chats(both: Both) -> None:
     both.messages.append({"role": "assistant", "tool_calls": calls})
     both.messages.append({"role": "tool", "tool_call_id": "call_1", "content": '"waves"'})
     both.answer(tools=tools)
+
+
+def test_a_conversation_that_is_too_long_loses_its_oldest_turns(both: Both) -> None:
+    talk = both.talk
+    for number in range(8):  # some 1,600 tokens; the model takes 1,024
+        talk.write(f"{number}: " + "sea " * 100)
+        said = {"type": "message", "role": "assistant"}
+        said["content"] = [{"type": "output_text", "text": "Yes."}]  # type: ignore[assignment]
+        talk.say("conversation.item.create", item=said)
+        talk.until("conversation.item.done")
+    talk.update(truncation="disabled")
+    both.write("And now?")
+    error = talk.answer()["status_details"]["error"]
+    assert error["code"] == "context_length_exceeded"
+    talk.update(truncation="auto")
+    response = talk.answer()
+    assert response["status"] in ("completed", "incomplete")
+    assert 300 < response["usage"]["input_tokens"] < 1024
 
 
 def test_a_spoken_answer_is_heard_truncated_and_read_on(both: Both) -> None:

@@ -37,7 +37,7 @@ def test_a_key_of_a_stage_and_an_argument_of_its_engine_are_set() -> None:
     assert thinker.engine["max_model_len"] == 8192
     assert thinker.engine["seed"] == 3
     assert thinker.engine["dtype"] is None
-    assert thinker.engine["limit_mm_per_prompt"] == {"image": 8, "audio": 4, "video": 1}
+    assert thinker.engine["limit_mm_per_prompt"] == {"image": 8, "audio": 64, "video": 1}
     assert thinker.options["reasoning_parser"] == "qwen3"
     assert thinker.options["tool_parser"] == "hermes"
     assert talker.gpus == (1,)
