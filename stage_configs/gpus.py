@@ -23,6 +23,24 @@ def visible_gpus() -> list[str]:
         pynvml.nvmlShutdown()
 
 
+def memory_bytes() -> int | None:
+    """Returns the memory of the first visible GPU; None where the driver does not report it."""
+    gpus = visible_gpus()
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        name = gpus[0]
+        by_number = name.isdigit()
+        find = pynvml.nvmlDeviceGetHandleByIndex if by_number else pynvml.nvmlDeviceGetHandleByUUID
+        return int(pynvml.nvmlDeviceGetMemoryInfo(find(int(name) if by_number else name)).total)
+    except (pynvml.NVMLError, IndexError):
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
 def gpu_environment(gpus: Sequence[int]) -> dict[str, str]:
     """Returns what makes a process see these of the visible GPUs, in this order, and no others."""
     if not gpus:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from omnistage.stage_configs.checkpoint import Checkpoint
 from omnistage.stage_configs.family import GRAPHS, Family, Picked, TinyModel
+from omnistage.stage_configs.gpus import memory_bytes
 from omnistage.stage_configs.kinds import (
     DECODER_ARGUMENTS,
     Kind,
@@ -16,6 +17,9 @@ from omnistage.stage_configs.own_arguments import MODEL_CLASS, TALKER
 HERE = "omnistage.stages.qwen3_omni"
 MODEL_TYPE = "qwen3_omni_moe"
 OPENED_THOUGHTS = ("<|im_start|>assistant\n<think>", r"<|im_start|>assistant\n<think>")
+WHOLE_BYTES = (
+    120 * 10**9
+)  # a GPU with less holds the model with its thinker in FP8 (docs/memory.md)
 TINY_HIDDEN_SIZE = 256  # below this a checkpoint is one of ours: it runs anywhere
 
 
@@ -36,7 +40,11 @@ def _graph(checkpoint: Checkpoint, num_gpus: int) -> str:
         return f"{name}_tiny.yaml" if is_tiny else f"{name}.yaml"
     if is_tiny:
         return "qwen3_omni_tiny.yaml"
-    return "qwen3_omni.yaml" if num_gpus > 1 else "qwen3_omni_1gpu.yaml"
+    if num_gpus > 1:
+        return "qwen3_omni.yaml"
+    memory = memory_bytes()
+    is_small = memory is not None and memory < WHOLE_BYTES
+    return "qwen3_omni_1gpu_80gb.yaml" if is_small else "qwen3_omni_1gpu.yaml"
 
 
 def _thinks_first(checkpoint: Checkpoint) -> bool:

@@ -67,6 +67,23 @@ def test_the_graph_of_a_hub_name(model: str, graph: str) -> None:
     assert pick_graph(model, 1).file.name == graph
 
 
+@pytest.mark.parametrize(
+    ("gigabytes", "num_gpus", "graph"),
+    [
+        (None, 1, "qwen3_omni_1gpu.yaml"),
+        (141, 1, "qwen3_omni_1gpu.yaml"),
+        (80, 1, "qwen3_omni_1gpu_80gb.yaml"),
+        (80, 2, "qwen3_omni.yaml"),
+    ],
+)
+def test_one_gpu_that_is_too_small_for_bfloat16_gets_a_thinker_in_fp8(
+    gigabytes: int | None, num_gpus: int, graph: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = None if gigabytes is None else gigabytes * 10**9
+    monkeypatch.setattr("omnistage.stages.qwen3_omni.family.memory_bytes", lambda: memory)
+    assert pick_graph("a/omni", num_gpus).file.name == graph
+
+
 def test_speech_stages_that_no_graph_has_are_told() -> None:
     assert pick_graph("a/speaker", 1).note == TEXT_ONLY
     for served_whole in ("a/text", "a/omni", "an/older-omni", "a/pipeline", "a/listener"):
