@@ -3,6 +3,7 @@
 import io
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import av
@@ -126,7 +127,27 @@ def encoded_video(
     codec_options: Mapping[str, str] | None = None,
     pixel_format: str = "yuv420p",
 ) -> bytes:
-    """A file of a container; `times`: when each frame is shown in seconds, or frames a second."""
+    """A file of a container; `times`: when each frame is shown in seconds, or frames a second.
+
+    In a thread that ends: SVT-AV1 gives the one that calls it a real-time priority, if it may, and
+    every process that a test starts would have it, too.
+    """
+    with ThreadPoolExecutor(1) as thread:
+        made = thread.submit(
+            _encoded_video, frames, form, codec, times, options, codec_options, pixel_format
+        )
+        return made.result()
+
+
+def _encoded_video(
+    frames: Frames,
+    form: str,
+    codec: str,
+    times: Sequence[float] | int,
+    options: Mapping[str, str] | None,
+    codec_options: Mapping[str, str] | None,
+    pixel_format: str,
+) -> bytes:
     buffer = io.BytesIO()
     rate = times if isinstance(times, int) else 30
     tick = Fraction(1, 1000)

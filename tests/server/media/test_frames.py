@@ -1,5 +1,6 @@
 """Videos as they leave the gateway: frames by their times, whatever their files are."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,13 @@ FILES: dict[str, tuple[str, str, dict[str, str], dict[str, str], str]] = {
     "gif": ("gif", "gif", {}, {}, "rgb8"),
 }
 ONLY_25 = ("mpegts", "mpeg")  # MPEG-2 has no others below
+
+
+def test_no_file_makes_the_process_a_real_time_one() -> None:
+    """SVT-AV1 asks for that in the thread that calls it; what we start would have it, too."""
+    before = os.sched_getscheduler(0)
+    decoded_frames(encoded_video(moving(4), "mp4", "libsvtav1"))
+    assert os.sched_getscheduler(0) == before
 
 
 def made(name: str, frames: Frames, times: Sequence[float] | int) -> bytes:
