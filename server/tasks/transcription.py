@@ -19,6 +19,8 @@ from omnistage.server.trace import current_trace
 from omnistage.stage_configs.families import KINDS
 from omnistage.stage_configs.graph import StageGraph
 
+WORDS = "messages[0].content[1]"  # behind the audio
+
 
 def check_hears(graph: StageGraph) -> None:
     """Raise ApiError for a graph whose entry stage takes no audio."""
@@ -92,5 +94,7 @@ def _chat_of(transcript: Transcript) -> ChatRequest:
 
 
 def _field_of(place: str) -> str:
-    """Return the field that a place in the chat comes from."""
-    return "file" if place.startswith("messages") else place
+    """Return the field that a place in the chat comes from: the audio's part, or the words'."""
+    if not place.startswith("messages"):
+        return place
+    return "prompt" if place.startswith(WORDS) else "file"
