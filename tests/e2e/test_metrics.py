@@ -248,6 +248,6 @@ def test_the_documentation_lists_the_page_of_real_stages(server: TinyServer) -> 
 
 def is_documented_vllm() -> bool:
     """Whether the one that is installed is the one whose metrics are listed."""
-    (named,) = re.findall(r"^Those of vLLM (\d+\.\d+)", DOCS.read_text(), re.MULTILINE)
+    (named,) = re.findall(r"^These are vLLM (\d+\.\d+)'s metrics", DOCS.read_text(), re.MULTILINE)
     (package,) = set(packages_distributions()["vllm"])
     return version(package).startswith(f"{named}.")
