@@ -60,7 +60,7 @@ def test_a_start_on_a_terminal_has_a_line_a_stage_and_ends_with_what_to_try(
     assert json.loads(answer.stdout)["choices"][0]["message"]["content"]
     terminal.press_ctrl_c()
     assert terminal.wait() == 0
-    later = "\n".join(terminal.lines[9:])
+    later = " ".join("\n".join(terminal.lines[9:]).split())  # lines are folded
     assert "POST /v1/chat/completions 200" in later
     assert "stopping; a second Ctrl-C ends running answers" in later
     assert "all stages have ended" in later

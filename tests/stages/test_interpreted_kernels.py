@@ -18,7 +18,7 @@ KERNELS = (
     "qwen2_5_omni/test_fused_dit.py",
     "diffusion/blocks/test_float8_kernels.py",
     "diffusion/blocks/test_qwen_image_kernels.py",
-    "vllm/test_experts_kernel.py",
+    "vllm/models/test_experts_kernel.py",
 )
 
 
