@@ -7,7 +7,15 @@ import pytest
 from openai import OpenAI
 from support.gateway import IMAGES, OMNI, RunningGateway, running_gateway
 
+from omnistage.server.endpoints import realtime
+
 ONE_SHOT = httpx.Limits(max_keepalive_connections=0)  # a kept connection is a descriptor left over
+
+
+@pytest.fixture
+def by_loudness(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tell speech by loudness in sessions, whatever is installed."""
+    monkeypatch.setattr(realtime, "silero_file", lambda: None)
 
 
 @pytest.fixture(scope="session")

@@ -8,16 +8,12 @@ import pytest
 from support.gateway import RunningGateway
 from support.realtime import Talk, silence, talking, tone
 
-from omnistage.server.endpoints import realtime
 from omnistage.server.realtime import transcripts
 
 EVENT = "conversation.item.input_audio_transcription"
 Json = dict[str, Any]
 
-
-@pytest.fixture(autouse=True)
-def by_loudness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(realtime, "silero_file", lambda: None)
+pytestmark = pytest.mark.usefixtures("by_loudness")
 
 
 @pytest.fixture

@@ -13,15 +13,11 @@ from support.gateway import RunningGateway
 from support.realtime import Talk, silence, talking, tone
 from support.waiting import wait_until
 
-from omnistage.server.endpoints import realtime
 from omnistage.server.realtime import listener
 
 Json = dict[str, Any]
 
-
-@pytest.fixture(autouse=True)
-def by_loudness(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(realtime, "silero_file", lambda: None)
+pytestmark = pytest.mark.usefixtures("by_loudness")
 
 
 @pytest.fixture
