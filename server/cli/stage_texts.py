@@ -26,7 +26,7 @@ def gpu_names(stage: StageSpec) -> str:
 
 
 def replica_count(stage: StageSpec) -> str:
-    """How many replicas are started, and how many may run; empty for a stage that has one."""
+    """Return the number of replicas at the start and at most; empty for a stage that has one."""
     if stage.most_replicas == 1:
         return ""
     most = f" of at most {stage.most_replicas}"
@@ -34,7 +34,7 @@ def replica_count(stage: StageSpec) -> str:
 
 
 def chunk_sizes(edge: Edge) -> str:
-    """How much of a request goes along an edge at once; the last size repeats."""
+    """Return the sizes of the chunks that go along an edge; the last size repeats."""
     sizes = edge.chunk_sizes
     while sizes[1:] and sizes[-1] == sizes[-2]:
         sizes.pop()

@@ -113,7 +113,7 @@ class Realtime:
 
 
 class Connection:
-    """One connection: reads events and hands them to its session, sends what that tells."""
+    """A connection: hands a client's events to its session, and sends the session's events."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How uvicorn serves HTTP here: heads are bounded, and what cannot be read gets the envelope."""
+"""HTTP by uvicorn: bounds heads, and answers unreadable bytes with OpenAI's envelope."""
 
 import asyncio
 import sys

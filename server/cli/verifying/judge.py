@@ -12,7 +12,7 @@ from omnistage.stages.messages.to_reference import Choices, Found
 
 
 class Verdict(StrEnum):
-    """How an answer, or a part of one, compares."""
+    """The verdict on an answer, or on a part of one."""
 
     EQUAL = "equal"
     TIED = "equal but for ties"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far rounding may lead, at most.
+    """The largest differences that rounding may make.
 
     `gap`: a choice below the likeliest one, and `logprob`: a token's log-probability from the
     server's, in nats. `samples`: of -1 to 1. `pixels`: of 255.
@@ -54,7 +54,7 @@ class JudgedPart:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One question with the verdicts on its parts, or why it was not answered."""
+    """A question with the verdicts on its parts, or the reason for which it has no answer."""
 
     question: str
     parts: list[JudgedPart]

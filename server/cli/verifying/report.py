@@ -14,7 +14,7 @@ EQUAL, DIFFERENT, NOT_RUN = 0, 1, 2  # exit codes
 
 @dataclass(slots=True)
 class Comparison:
-    """All that was found of one model; `references`: how each was computed."""
+    """The verdicts on one model; `references`: the way in which each was computed."""
 
     model: str
     graph: dict[str, Any]
