@@ -1,7 +1,6 @@
 """Responses with images: `image_generation_call` items, their events in order, refusals."""
 
 import base64
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from support.doors import ONE_SHOT
 from support.gateway import MIXED, MODEL, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
 from support.pictures import mask_png, pixels_of, png
+from support.response_events import COMMON, checked_events
 
 URL = "/v1/responses"
 TOOL: dict[str, Any] = {"type": "image_generation", "size": "64x32"}
@@ -24,20 +24,11 @@ BEGIN = ["created", "in_progress"]
 DRAWN = ["output_item.added", f"{CALL}.in_progress", f"{CALL}.generating"]
 END = [f"{CALL}.completed", "output_item.done"]
 COMPONENTS = {
+    **COMMON,
     f"response.{CALL}.in_progress": "ResponseImageGenCallInProgressEvent",
     f"response.{CALL}.generating": "ResponseImageGenCallGeneratingEvent",
     f"response.{CALL}.partial_image": "ResponseImageGenCallPartialImageEvent",
     f"response.{CALL}.completed": "ResponseImageGenCallCompletedEvent",
-    "response.created": "ResponseCreatedEvent",
-    "response.in_progress": "ResponseInProgressEvent",
-    "response.output_item.added": "ResponseOutputItemAddedEvent",
-    "response.output_item.done": "ResponseOutputItemDoneEvent",
-    "response.content_part.added": "ResponseContentPartAddedEvent",
-    "response.content_part.done": "ResponseContentPartDoneEvent",
-    "response.output_text.delta": "ResponseTextDeltaEvent",
-    "response.output_text.done": "ResponseTextDoneEvent",
-    "response.completed": "ResponseCompletedEvent",
-    "response.failed": "ResponseFailedEvent",
 }
 
 
@@ -64,15 +55,7 @@ def whole(client: httpx.Client, said: Any = "a cat", **more: Any) -> dict[str, A
 def events_of(client: httpx.Client, said: Any = "a cat", **more: Any) -> list[dict[str, Any]]:
     """The events of one streamed response, each checked."""
     answer = client.post(URL, json={"model": MODEL, "input": said, "stream": True, **more})
-    assert answer.status_code == 200, answer.text
-    lines = [line for line in answer.text.splitlines() if line]
-    names = [line.removeprefix("event: ") for line in lines[::2]]
-    events = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
-    assert names == [event["type"] for event in events]
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    for event in events:
-        assert_valid(event, COMPONENTS[event["type"]], "responses")
-    return events
+    return checked_events(answer, COMPONENTS)
 
 
 def kinds(events: list[dict[str, Any]]) -> list[str]:

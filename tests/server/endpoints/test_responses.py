@@ -1,6 +1,5 @@
 """Responses: the events in OpenAI's order, what is kept, what is refused, and what a stage gets."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from openai.types.responses import Response
 from support.fake_stages import WORDS
 from support.gateway import EMBEDDING, MODEL, TEXT_ONLY, RunningGateway, running_gateway
 from support.openai_spec import assert_valid
+from support.response_events import COMMON, checked_events
 
 from omnistage.server.http.keys import Keys
 from omnistage.server.responses.schema import NOT_DONE, WITHOUT_EFFECT
@@ -31,21 +31,12 @@ PNG = (
 )
 Event = dict[str, Any]
 COMPONENTS = {
-    "response.created": "ResponseCreatedEvent",
-    "response.in_progress": "ResponseInProgressEvent",
-    "response.output_item.added": "ResponseOutputItemAddedEvent",
-    "response.output_item.done": "ResponseOutputItemDoneEvent",
-    "response.content_part.added": "ResponseContentPartAddedEvent",
-    "response.content_part.done": "ResponseContentPartDoneEvent",
-    "response.output_text.delta": "ResponseTextDeltaEvent",
-    "response.output_text.done": "ResponseTextDoneEvent",
+    **COMMON,
     "response.reasoning_text.delta": "ResponseReasoningTextDeltaEvent",
     "response.reasoning_text.done": "ResponseReasoningTextDoneEvent",
     "response.function_call_arguments.delta": "ResponseFunctionCallArgumentsDeltaEvent",
     "response.function_call_arguments.done": "ResponseFunctionCallArgumentsDoneEvent",
-    "response.completed": "ResponseCompletedEvent",
     "response.incomplete": "ResponseIncompleteEvent",
-    "response.failed": "ResponseFailedEvent",
 }
 BEGIN = ["created", "in_progress"]
 MESSAGE = ["output_item.added", "content_part.added"]
@@ -67,16 +58,8 @@ def whole(client: httpx.Client, script: str = "words", **more: Any) -> Event:
 
 def events_of(client: httpx.Client, script: str = "words", **more: Any) -> list[Event]:
     """The events of one streamed response, each checked, and what SSE calls it."""
-    with client.stream("POST", URL, json=body_of(script, stream=True, **more)) as response:
-        assert response.status_code == 200, response.read()
-        lines = [line for line in response.iter_lines() if line]
-    names = [line.removeprefix("event: ") for line in lines[::2]]
-    events = [json.loads(line.removeprefix("data: ")) for line in lines[1::2]]
-    assert names == [event["type"] for event in events]
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    for event in events:
-        assert_valid(event, COMPONENTS[event["type"]], "responses")
-    return events
+    answer = client.post(URL, json=body_of(script, stream=True, **more))
+    return checked_events(answer, COMPONENTS)
 
 
 def kinds(events: Sequence[Event]) -> list[str]:
