@@ -11,7 +11,8 @@ from support.gateway import OMNI, RunningGateway, running_gateway
 
 from omnistage.server.endpoints import realtime
 from omnistage.server.options import GatewayOptions
-from omnistage.server.realtime import answers, conversation, listening, session
+from omnistage.server.realtime import answers, conversation, session
+from omnistage.server.realtime.voice import listening
 
 PAGE = (Path(__file__).parents[1] / "docs" / "realtime.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -32,7 +32,6 @@ from omnistage.server.http.socket_life import (
 from omnistage.server.http.socket_protocol import ENDING, REALTIME
 from omnistage.server.http.state import RequestState, state_of
 from omnistage.server.realtime.chat_flow import ChatFlow
-from omnistage.server.realtime.detectors import Detector, EnergyDetector
 from omnistage.server.realtime.session import MAX_S, RealtimeSession, Services
 from omnistage.server.realtime.settings import (
     Modality,
@@ -40,7 +39,8 @@ from omnistage.server.realtime.settings import (
     Settings,
     TranscriptionSettings,
 )
-from omnistage.server.realtime.silero import SileroPool, silero_file
+from omnistage.server.realtime.voice.detectors import Detector, EnergyDetector
+from omnistage.server.realtime.voice.silero import SileroPool, silero_file
 
 PATH = REALTIME
 IDLE_S = 600.0  # without an event while nothing is answered

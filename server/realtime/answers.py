@@ -15,7 +15,6 @@ from omnistage.server.http.state import RequestState
 from omnistage.server.realtime.chat_flow import Body
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.conversation import messages_of
-from omnistage.server.realtime.formats import output_encoder
 from omnistage.server.realtime.items import Item
 from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import (
@@ -25,6 +24,7 @@ from omnistage.server.realtime.settings import (
     TranscriptionSettings,
     response_settings,
 )
+from omnistage.server.realtime.voice.formats import output_encoder
 from omnistage.server.responses.translate import chat_tools
 from omnistage.server.runtime.request import AudioOutput, TextOutput
 from omnistage.server.trace import FIRST_AUDIO, FIRST_TEXT, GATEWAY

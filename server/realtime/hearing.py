@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from omnistage.server.realtime.detectors import Detector
-from omnistage.server.realtime.formats import PCM
-from omnistage.server.realtime.listening import FRAME_MS, Ear, InputBuffer
 from omnistage.server.realtime.settings import AudioInput
-from omnistage.server.realtime.turns import TurnMachine, TurnStarted, TurnStopped
+from omnistage.server.realtime.voice.detectors import Detector
+from omnistage.server.realtime.voice.formats import PCM
+from omnistage.server.realtime.voice.listening import FRAME_MS, Ear, InputBuffer
+from omnistage.server.realtime.voice.turns import TurnMachine, TurnStarted, TurnStopped
 
 KEPT_MS = 500  # before what is heard now, beside the padding: frames that the judge has not seen
 

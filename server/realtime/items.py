@@ -12,8 +12,8 @@ from omnistage.server.errors import ApiError, invalid, unsupported
 from omnistage.server.http.fields import RequestFields, parse
 from omnistage.server.media.parts import bare_base64, checked_part, decoded
 from omnistage.server.realtime.events import Id, new_id
-from omnistage.server.realtime.formats import UserAudio, sample_bytes
 from omnistage.server.realtime.playout import PlayedAnswer
+from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes
 
 Json = dict[str, Any]
 Role = Literal["user", "assistant", "system"]

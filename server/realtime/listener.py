@@ -9,10 +9,8 @@ from omnistage.server.media.parts import decoded
 from omnistage.server.realtime.answers import Answers, RealtimeAnswer
 from omnistage.server.realtime.common import Common
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.formats import UserAudio
 from omnistage.server.realtime.hearing import Hearing, MakeDetector
 from omnistage.server.realtime.items import Item, Part
-from omnistage.server.realtime.listening import MIN_COMMIT_MS
 from omnistage.server.realtime.response import Response
 from omnistage.server.realtime.settings import (
     LOGPROBS,
@@ -21,7 +19,9 @@ from omnistage.server.realtime.settings import (
     transcription_of,
 )
 from omnistage.server.realtime.transcripts import TranscriptionJob, Transcripts
-from omnistage.server.realtime.turns import TurnStarted, TurnStopped
+from omnistage.server.realtime.voice.formats import UserAudio
+from omnistage.server.realtime.voice.listening import MIN_COMMIT_MS
+from omnistage.server.realtime.voice.turns import TurnStarted, TurnStopped
 
 MS = 1000  # in a second
 

@@ -17,11 +17,11 @@ from omnistage.server.http.outbox import Outbox
 from omnistage.server.realtime.common import Tell
 from omnistage.server.realtime.conversation import Conversation
 from omnistage.server.realtime.events import new_id
-from omnistage.server.realtime.formats import UserAudio, sample_bytes, samples_of
 from omnistage.server.realtime.items import Item, Json, Part, Status
 from omnistage.server.realtime.playout import PlayedAnswer
 from omnistage.server.realtime.settings import ResponseSettings
 from omnistage.server.realtime.usage import response_usage
+from omnistage.server.realtime.voice.formats import UserAudio, sample_bytes, samples_of
 
 DELTA_S = 0.5  # of audio in one event, at most
 # Why a chat's choice ended, where that is no end.

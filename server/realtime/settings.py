@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field, PlainValidator, field_validator, model_v
 from omnistage.server.chat.schema import Tools, Voice
 from omnistage.server.errors import unsupported
 from omnistage.server.http.fields import RequestFields, parse
-from omnistage.server.realtime.formats import PCM, PCM_SAMPLES, FormatName
-from omnistage.server.realtime.turns import TurnSettings
+from omnistage.server.realtime.voice.formats import PCM, PCM_SAMPLES, FormatName
+from omnistage.server.realtime.voice.turns import TurnSettings
 from omnistage.server.tasks.transcription_fields import Language, Text
 from omnistage.stage_configs.sampling import Count, Flag, Number, Temperature
 

@@ -10,9 +10,9 @@ from omnistage.server.errors import ApiError, internal_error
 from omnistage.server.http.deadline import due_at
 from omnistage.server.http.sse import ClientTooSlow
 from omnistage.server.realtime.common import Common
-from omnistage.server.realtime.formats import UserAudio
 from omnistage.server.realtime.items import Item, Json
 from omnistage.server.realtime.settings import Transcription
+from omnistage.server.realtime.voice.formats import UserAudio
 from omnistage.server.tasks.service import LocalCaller
 from omnistage.server.tasks.transcription import run_transcription
 from omnistage.server.tasks.transcription_fields import TranscriptionRequest

@@ -26,7 +26,7 @@ from websockets.typing import Subprotocol
 from omnistage.server.endpoints import realtime
 from omnistage.server.http.keys import Keys
 from omnistage.server.realtime import answers, session
-from omnistage.server.realtime.formats import encoded
+from omnistage.server.realtime.voice.formats import encoded
 
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
 LOOK = {"type": "function", "name": "look", "description": "Looks.", "parameters": {}}

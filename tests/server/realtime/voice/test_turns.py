@@ -6,8 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omnistage.server.realtime.listening import FRAME_MS
-from omnistage.server.realtime.turns import TurnMachine, TurnSettings, TurnStarted, TurnStopped
+from omnistage.server.realtime.voice.listening import FRAME_MS
+from omnistage.server.realtime.voice.turns import (
+    TurnMachine,
+    TurnSettings,
+    TurnStarted,
+    TurnStopped,
+)
 
 Change = TurnStarted | TurnStopped
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from omnistage.server.realtime.detectors import Probabilities
-from omnistage.server.realtime.listening import HEARING_RATE_HZ, Frames
+from omnistage.server.realtime.voice.detectors import Probabilities
+from omnistage.server.realtime.voice.listening import HEARING_RATE_HZ, Frames
 
 CONTEXT_SAMPLES = 64  # of the frame before, which the model reads with each
 

@@ -11,10 +11,10 @@ import pytest
 from support.gateway import RunningGateway
 from support.realtime import silence, talking, tone
 
-from omnistage.server.realtime.detectors import EnergyDetector, Probabilities
-from omnistage.server.realtime.formats import Samples
-from omnistage.server.realtime.listening import FRAME_SAMPLES, Ear, Frames
-from omnistage.server.realtime.silero import SileroPool, silero_file
+from omnistage.server.realtime.voice.detectors import EnergyDetector, Probabilities
+from omnistage.server.realtime.voice.formats import Samples
+from omnistage.server.realtime.voice.listening import FRAME_SAMPLES, Ear, Frames
+from omnistage.server.realtime.voice.silero import SileroPool, silero_file
 
 needs_silero = pytest.mark.skipif(
     silero_file() is None, reason="the extra omnistage[realtime] is not installed"
@@ -80,7 +80,7 @@ np.save(sys.argv[2], np.array(made, np.float32))
 """
 OURS = """
 import sys
-from omnistage.server.realtime.silero import SileroPool, silero_file
+from omnistage.server.realtime.voice.silero import SileroPool, silero_file
 SileroPool(silero_file())
 assert "silero_vad" not in sys.modules and "torch" not in sys.modules
 """

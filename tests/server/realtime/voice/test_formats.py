@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from omnistage.server.audio.frames import audio_frame
-from omnistage.server.realtime.formats import (
+from omnistage.server.realtime.voice.formats import (
     G711_SAMPLES,
     PCM_SAMPLES,
     FormatName,

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from omnistage.server.realtime.listening import FRAME_MS, Frames
+from omnistage.server.realtime.voice.listening import FRAME_MS, Frames
 
 Probabilities = npt.NDArray[np.float32]
 

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omnistage.server.errors import ApiError
-from omnistage.server.realtime import listening
-from omnistage.server.realtime.listening import FRAME_SAMPLES, Ear, InputBuffer
+from omnistage.server.realtime.voice import listening
+from omnistage.server.realtime.voice.listening import FRAME_SAMPLES, Ear, InputBuffer
 
 
 def ms_of(num_ms: float) -> bytes:

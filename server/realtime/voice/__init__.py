@@ -1,0 +1,1 @@
+"""A voice as a session hears it: formats of audio, frames of speech, and turns."""
